@@ -46,6 +46,9 @@ type attachable = gate.Attachable
 // up an attempt or a retry. Only the timeout of the element limits such attempts. A
 // message whose calls were all answered in this way is released when its time runs out.
 //
+// While the tenant of a message is down (backend.TenantBreaker), the message does not
+// wait in its slot for an attempt: it ends at once, as if its timeout had run out.
+//
 // An operator has one backend, with all limits and rates of the service. opts are [Cost],
 // [Tenant] and [Budget]. WithBackend panics if b is nil, and the constructor panics if
 // the operator has two backends.
@@ -113,8 +116,9 @@ func Budget(total float64) Option {
 	return func(cfg *config) { cfg.budget = total }
 }
 
-// Tenant is an option of [WithBackend]. It sets the tenant of each element. The default
-// "" means no tenant. Elements of other tenants overtake a tenant that must wait. tenant
+// Tenant is an option of [WithBackend]. It sets the tenant of each element; "" means no
+// tenant. By default an element has no tenant, except with backend.TenantBreaker: there
+// the key of a message (message.Meta.Key) is its tenant. Elements of other tenants overtake a tenant that must wait. tenant
 // is called like the function of [Cost]. A function made by [Batched] cannot have
 // tenants: the constructor panics. It panics if tenant is nil.
 func Tenant[IN any](tenant func(in IN) string) Option {

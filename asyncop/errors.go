@@ -64,7 +64,7 @@ type TimeoutError struct {
 	Attempts int           // attempts begun; 0 if the element always waited for a permit
 	Last     error         // the last error of an attempt, or nil
 	Handler  error         // a panic or a timeout of the failure handler, or nil
-	Early    bool          // before Limit, because no retry could start within it: see WithEarlyTimeout
+	Early    bool          // before Limit: no retry could start within it (WithEarlyTimeout), or the tenant of a message is down
 
 	// InDoubt is true if an attempt may have taken effect: an attempt was running, or an
 	// earlier attempt ended without proof of the contrary. The proof is a report of stage
@@ -91,6 +91,8 @@ func (e *TimeoutError) Error() string {
 	switch {
 	case e.Limit == 0 && e.Attempts == 0:
 		s = "asyncop: timed out before the first attempt: the deadline had passed"
+	case e.Early && e.waited != nil:
+		s = fmt.Sprintf("asyncop: ended after %s, before its timeout of %v", attempts(e.Attempts), e.Limit)
 	case e.Early:
 		s = fmt.Sprintf("asyncop: timed out early, after %s: no retry could start within %v", attempts(e.Attempts), e.Limit)
 	}

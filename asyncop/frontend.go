@@ -113,6 +113,8 @@ func (s *frontend[IN, OUT]) coreConfig(timeout time.Duration, q queue.Queue[*cor
 	}
 	if s.backend != nil {
 		c.Calls = &core.BackendCalls{HasCost: s.costOf != nil, HasTenant: s.tenantOf != nil, Budget: s.budget}
+		// A batch may be for several keys.
+		c.Calls.HasKey = s.tenantOf == nil && s.batch == nil && gate.Of(s.backend).TenantIsKey()
 	}
 	if len(s.handlers) > 0 {
 		c.Handling = &core.Handling{All: s.handlesAll, Limit: s.handlerLimit, ErrLimit: errHandlerLimit}

@@ -41,7 +41,7 @@ type Backend struct {
 // name is empty.
 func New(name string, opts ...Option) *Backend {
 	s := newSettings(name, opts)
-	b := &Backend{settings: s, epoch: s.clock.Now(), limit: s.limit, rate: s.rate, callRate: s.callRate, tuner: s.tuner, tenants: newTenants(s.tenantRate)}
+	b := &Backend{settings: s, epoch: s.clock.Now(), limit: s.limit, rate: s.rate, callRate: s.callRate, tuner: s.tuner, tenants: newTenants(s.tenantRate, s.breaksTenants)}
 	b.attached = gate.AttachedBy(protocol{b})
 	b.calls = newWindow(s.window)
 	if s.least > 0 {
@@ -73,15 +73,37 @@ func (b *Backend) Hold(reason string) {
 	t := b.now()
 	b.mu.Lock()
 	defer b.unlock()
-	if b.state == Up {
-		b.noteTarget(t)
-		b.noteTrouble(t)
+	b.hold(nil, t, reason)
+}
+
+// HoldTenant holds a tenant (asyncop.Tenant): no call of it starts until
+// [Backend.ResumeTenant]. Running calls continue. The reason is in errors. It panics if
+// tenant is empty.
+func (b *Backend) HoldTenant(tenant, reason string) {
+	mustBeTenant("HoldTenant", tenant)
+	t := b.now()
+	b.mu.Lock()
+	defer b.unlock()
+	b.hold(b.tenants.find(tenant, t, true), t, reason)
+}
+
+// hold holds the service or a tenant.
+func (b *Backend) hold(x *tenant, t time.Duration, reason string) {
+	h := b.of(x)
+	b.advance(x, t)
+	if h.state == Up {
+		b.noteTarget(x, t)
+		h.noteTrouble(t, b.ramp)
 	}
-	b.takeBack(t)
-	b.enter(Held, t)
-	b.why, b.trying = reason, false
-	b.log(slog.LevelWarn, "backend: held")
-	b.proposeHealth(t, byOrder)
+	if x == nil {
+		b.takeBack(t)
+	}
+	b.enter(x, Held, t)
+	h.why, h.trying = reason, false
+	b.log(x, slog.LevelWarn, "backend: held")
+	if x == nil {
+		b.proposeHealth(t, byOrder)
+	}
 }
 
 // Resume makes a backend that is held or down try its service now: with a single call,
@@ -91,20 +113,59 @@ func (b *Backend) Resume() {
 	t := b.now()
 	b.mu.Lock()
 	defer b.unlock()
-	switch b.state {
+	isResumed := b.resume(nil, t)
+	if isResumed && b.shared != nil {
+		b.shared.wake() // it may rest
+	}
+}
+
+// ResumeTenant makes a tenant that is held or down try its service now, as
+// [Backend.Resume] does for the backend. It has no effect on a tenant that is up. It
+// panics if tenant is empty.
+func (b *Backend) ResumeTenant(tenant string) {
+	mustBeTenant("ResumeTenant", tenant)
+	t := b.now()
+	b.mu.Lock()
+	defer b.unlock()
+	x := b.tenants.all[tenant]
+	if x != nil {
+		b.resume(x, t)
+	}
+}
+
+// resume ends a hold or an outage of the service or of a tenant: calls try the service.
+// It reports whether there was one.
+func (b *Backend) resume(x *tenant, t time.Duration) bool {
+	h := b.of(x)
+	b.advance(x, t)
+	switch h.state {
 	case Held, Down:
-		b.enter(Probing, t)
+		b.enter(x, Probing, t)
 	case Probing:
 	case Up, Ramping:
-		return
+		return false
 	}
-	b.trying, b.outage = false, t
-	b.log(slog.LevelInfo, "backend: probing")
-	if b.shared != nil {
-		b.shared.isApart = false
+	if x != nil && !b.breaksTenants { // the ends of its calls are not judged
+		b.enter(x, Up, t)
+		b.log(x, slog.LevelInfo, "backend: up")
+		return true
 	}
-	b.proposeHealth(t, byOrder)
+	h.trying, h.outage = false, t
+	b.log(x, slog.LevelInfo, "backend: probing")
+	if x == nil {
+		if b.shared != nil {
+			b.shared.isApart = false
+		}
+		b.proposeHealth(t, byOrder)
+	}
 	b.handOut(t, nil)
+	return true
+}
+
+func mustBeTenant(function, tenant string) {
+	if tenant == "" {
+		panic("backend: " + function + ": the tenant is empty")
+	}
 }
 
 // SetLimit changes how many calls may run at a time. With 0, calls no longer start.
@@ -148,13 +209,15 @@ type Stats struct {
 	InUse            int       // running calls; may exceed Limit after it was lowered
 	Waiting          int       // operators that wait
 	TenantsPaused    int       // tenants whose calls wait for a time that the service has named, or for a try
+	TenantsDown      int       // tenants that are down, probing or held
 	Started          int64     // attempts
 	Lost             int64     // attempts that were lost
 	Throttled        int64     // attempts that the service has answered with a request for fewer calls
 	RetriesRefused   int64     // by the retry budget
 	RetriesLeft      int       // that the retry budget has. Without a budget: the largest int
 	Trips            int64     // how often it went down by itself
-	WouldHaveTripped int64     // with DryRun
+	TenantTrips      int64     // how often tenants went down by themselves; 0 without TenantBreaker
+	WouldHaveTripped int64     // with DryRun; also of tenants
 }
 
 // Stats returns the present state of the backend, and its counts so far.
@@ -166,7 +229,7 @@ func (b *Backend) Stats() Stats {
 }
 
 func (b *Backend) stats(t time.Duration) Stats {
-	b.advance(t)
+	b.advance(nil, t)
 	s := b.counts
 	s.Name, s.State, s.Reason, s.Limit = b.name, b.state, b.why, b.limit
 	s.Since, s.InUse = b.epoch.Add(b.since), b.used
@@ -188,8 +251,13 @@ func (b *Backend) stats(t time.Duration) Stats {
 		}
 	}
 	for _, x := range b.tenants.list {
-		if x.until > t {
+		if x.paused > t {
 			s.TenantsPaused++
+		}
+	}
+	for _, x := range b.tenants.notUp {
+		if x.state != Ramping {
+			s.TenantsDown++
 		}
 	}
 	return s

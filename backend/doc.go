@@ -45,12 +45,13 @@
 //
 // # Laws
 //
-//   - B1: No attempt starts while its backend is down or held, over its limit or rate.
+//   - B1: No attempt starts while its backend or its tenant is down or held, over its
+//     limit or rate.
 //   - B2: Waiting for a backend does not use up an attempt or a retry, and does not hold a
 //     permit or a goroutine.
 //   - B3: Operators that wait are served in turn. An operator asks for retries first,
 //     oldest first.
-//   - B4: A backend that is down recovers through a probe. The rate of starts then grows with
+//   - B4: A backend or a tenant that is down recovers through a probe. The rate of starts then grows with
 //     time, within a ramp that does not depend on latency, and at most half as long as the
 //     outage. A relapse takes it down again.
 //     With [Shared] one process of the fleet probes, and the ramp is the fleet's.
@@ -65,6 +66,11 @@
 // elements of others. An operator with a FIFO input, or in ordered mode, fills up with
 // the elements of a tenant that floods: then all wait. Fairness between tenants needs a
 // queue that serves tenants in turn (delivery.WithFairByKey), and an unordered operator.
+//
+// With [TenantBreaker] each tenant has the states above: lost calls of a tenant take down
+// this tenant alone. [Backend.HoldTenant] and [Backend.ResumeTenant] act on one tenant by
+// hand. An element of a tenant that is down waits in its slot; a message of a worker
+// leaves its slot at once, and is released if it was not called.
 //
 // # The adaptive limit
 //

@@ -23,6 +23,9 @@ type settings struct {
 	callRate   bucket
 	tuner      tuner // the zero tuner leaves the rate as it is
 	tenantRate bucket
+
+	breaksTenants bool // lost calls of a tenant take down the tenant alone
+
 	retryShare float64 // negative: no budget
 	longest    time.Duration
 	ramp       time.Duration
@@ -129,6 +132,25 @@ func TenantRate(n float64, per time.Duration) Option {
 	r := newBucket("TenantRate", n, per)
 	return func(s *settings) { s.tenantRate = r }
 }
+
+// TenantBreaker gives each tenant states of its own: lost calls of a tenant take down
+// only this tenant, by the rules of [LossShare], [LongestPause] and [Ramp]. So each
+// customer can have a service of its own, such as the endpoint of a webhook. The tenant
+// of a message is its key (delivery.Key), unless the operator has asyncop.Tenant.
+//
+// A tenant goes down after five lost calls in a row, or as soon as more than the share of
+// the window of LossShare is lost, of its calls since a loss. Then no call of it starts,
+// except a single call that tries its service from time to time. When the service has
+// answered, the rate at which calls of the tenant start grows back. Calls without a
+// tenant are judged together, and take down the whole backend. Each process judges
+// tenants by its own calls, also with [Shared].
+//
+// In a worker (delivery.Run) the messages of a key that is down stay in their queue,
+// without visits, if the queue has delivery.WithFairByKey. Messages of other queues are
+// released when it is their turn. Give the operator a strategy that retries lost calls:
+// without one, a call that tries the service and is lost is a failed visit of its
+// message, and so a long outage makes dead letters.
+func TenantBreaker() Option { return func(s *settings) { s.breaksTenants = true } }
 
 // RetryBudget bounds retries to this share of the first attempts, and ten a second, and a
 // hundred at once. A retry beyond it is not made: its element ends with the outcome that

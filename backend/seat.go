@@ -60,7 +60,7 @@ func (b *Backend) pay(t time.Duration, a *gate.Request) bool {
 	var x *tenant
 	if a.Tenant != "" && !b.tenants.isIdle() {
 		x = b.tenants.find(a.Tenant, t, false)
-		if x != nil && x.wait(t, a.Cost) > 0 {
+		if x != nil && (x.state != Up || x.wait(t, a.Cost) > 0) {
 			return false
 		}
 	}
@@ -71,9 +71,19 @@ func (b *Backend) pay(t time.Duration, a *gate.Request) bool {
 		b.takeStart(t, a.Cost)
 	}
 	if x != nil {
-		x.rate.take(a.Cost)
+		b.beginOf(x, t, a.Cost)
 	}
 	return true
+}
+
+// beginOf counts an attempt of a tenant that starts.
+func (b *Backend) beginOf(x *tenant, t time.Duration, cost float64) {
+	x.rate.take(cost)
+	if x.state == Up && b.breaksTenants {
+		x.pace.note(t)
+		x.onset.start(b.window)
+	}
+	x.takeOfRamp(t)
 }
 
 // begin counts an attempt that starts.
@@ -99,7 +109,7 @@ func (b *Backend) begin(p *seat, t time.Duration, a *gate.Request) gate.Answer {
 // and the order of the seats. A refused attempt takes no permit and no cost.
 func (p *seat) ask(t time.Duration, a *gate.Request) gate.Answer {
 	b := p.backend
-	b.advance(t)
+	b.advance(nil, t)
 	switch b.state {
 	case Held:
 		return p.refuse(a, gate.Never)
@@ -117,7 +127,7 @@ func (p *seat) ask(t time.Duration, a *gate.Request) gate.Answer {
 		if !b.hasProbe() {
 			return p.refuse(a, gate.Never)
 		}
-		if wait := p.mayProbe(t, a); wait > 0 {
+		if wait := p.mayProbe(&b.health, t, a); wait > 0 {
 			return gate.Answer{Wait: wait, OthersMayStart: true}
 		}
 	}
@@ -125,19 +135,22 @@ func (p *seat) ask(t time.Duration, a *gate.Request) gate.Answer {
 	if a.Tenant != "" && !b.tenants.isIdle() {
 		x = b.tenants.find(a.Tenant, t, false)
 		if x != nil {
-			if wait := x.wait(t, a.Cost); wait > 0 {
-				return gate.Answer{Wait: wait, OthersMayStart: true}
+			if wait, isDown := p.askTenant(x, t, a); wait > 0 {
+				return gate.Answer{Wait: wait, OthersMayStart: true, TenantIsDown: isDown}
 			}
 		}
 	}
 	if !p.take(t, a) {
 		return p.refuse(a, gate.Never)
 	}
-	if x != nil {
-		x.rate.take(a.Cost)
-	}
 	if b.state == Probing {
-		b.trying, b.tried, b.prober = true, t, probe{p, a.Element}
+		b.probe(p, a.Element, t)
+	}
+	if x != nil {
+		b.beginOf(x, t, a.Cost)
+		if x.state == Probing {
+			x.probe(p, a.Element, t)
+		}
 	}
 	p.calls++
 	answer := b.begin(p, t, a)
@@ -147,19 +160,49 @@ func (p *seat) ask(t time.Duration, a *gate.Request) gate.Answer {
 	return answer
 }
 
-// mayProbe returns the time until an element may try the service, or 0. Elements that
-// have met the outage wait for other elements, and the element of the last probe waits
-// longest (law B4).
-func (p *seat) mayProbe(t time.Duration, a *gate.Request) time.Duration {
+// probe notes that a call for an element tries the service.
+func (h *health) probe(p *seat, element uint64, t time.Duration) {
+	h.trying, h.tried, h.prober = true, t, probe{p, element}
+}
+
+// askTenant returns the time until a call of a tenant may start, or 0 if it may start
+// now. isDown reports that the tenant is down or held, or that another call tries its
+// service.
+func (p *seat) askTenant(x *tenant, t time.Duration, a *gate.Request) (wait time.Duration, isDown bool) {
 	b := p.backend
+	b.advance(x, t)
+	switch x.state {
+	case Held:
+		return heldAgain, true
+	case Down:
+		return x.until - t, true
+	case Probing:
+		if wait := x.probes(t); wait > 0 {
+			return min(wait, firstPause), true // the probe may end earlier
+		}
+		if wait := p.mayProbe(&x.health, t, a); wait > 0 {
+			return wait, false
+		}
+	case Up, Ramping:
+	}
+	return max(x.wait(t, a.Cost), x.rampWait(t)), false
+}
+
+// heldAgain is how long an element of a tenant that is held waits before it asks again.
+const heldAgain = time.Second
+
+// mayProbe returns the time until an element may try the service of h, or 0. Elements
+// that have met the outage wait for other elements, and the element of the last probe
+// waits longest (law B4).
+func (p *seat) mayProbe(h *health, t time.Duration, a *gate.Request) time.Duration {
 	wait := time.Duration(min(a.Outages, 3)) * time.Second
 	if a.Hurried { // a probe may take its time, and an element whose call is cut off has failed
 		wait += time.Second
 	}
-	if b.prober == (probe{p, a.Element}) {
+	if h.prober == (probe{p, a.Element}) {
 		wait += time.Second
 	}
-	return max(0, b.since+wait-t)
+	return max(0, h.since+wait-t)
 }
 
 // take takes a permit and its part of the rates.
@@ -275,13 +318,15 @@ func (p *seat) AttemptEnded(now time.Time, o *gate.Evidence) gate.Effect {
 	b.mu.Lock()
 	defer b.unlock()
 	b.settle(t, o, cost, s == throttled)
+	x := b.judged(o.Tenant, t)
+	h := b.of(x)
 	// If the service answers other calls, this call was cut off because its element had
 	// waited for most of its time, and not by the service. On the ramp the elements that
 	// waited longest go first.
-	if o.Cut && s == lost && (b.state == Ramping || b.answeredAt > begun) {
+	if o.Cut && s == lost && (h.state == Ramping || h.answeredAt > begun) {
 		o.Ignored, s, demanded = true, answered, 0
 	}
-	inOutage := b.state != Up || b.calls.row > 0 || begun < b.begun
+	inOutage := h.state != Up || h.calls.row > 0 || begun < h.begun
 	effect := effectOf(isThrottled, (shared || s == lost && o.Call != nil && !b.dryRun) && inOutage)
 	if o.Call != nil {
 		s, demanded = merge(o.Call, o, s, demanded)
@@ -292,17 +337,36 @@ func (p *seat) AttemptEnded(now time.Time, o *gate.Evidence) gate.Effect {
 	}
 	if s != lost && !o.Ignored {
 		b.answeredAt = max(b.answeredAt, t)
+		h.answeredAt = max(h.answeredAt, t)
 		if b.limiter != nil && begun >= b.begun {
 			b.limiter.answered()
 		}
 	}
-	if b.state == Up && s == answered {
+	if b.state == Up && h.state == Up && s == answered {
 		if !o.Ignored {
-			b.calls.note(false)
+			b.noteCall(x, false)
 		}
 		return effect
 	}
-	return max(effect, p.weigh(t, o, s, demanded, text))
+	return max(effect, p.weigh(x, t, o, s, demanded, text))
+}
+
+// judged returns the tenant whose state depends on the calls of a tenant, or nil if that
+// is the state of the backend.
+func (b *Backend) judged(name string, t time.Duration) *tenant {
+	if !b.breaksTenants || name == "" {
+		return nil
+	}
+	return b.tenants.find(name, t, true)
+}
+
+// noteCall notes whether a call was lost in the window of its tenant or of the backend.
+func (b *Backend) noteCall(x *tenant, isLost bool) {
+	if x != nil {
+		x.calls.noteOfMany(isLost, b.window)
+		return
+	}
+	b.calls.note(isLost)
 }
 
 // settledCost returns the real cost of an attempt. Without a report it is the cost that
@@ -348,14 +412,13 @@ func (p *seat) Refund(now time.Time, a *gate.Request) {
 	b.rate.give(a.Cost)
 	if !a.Joined {
 		b.callRate.give(1)
-		if b.state == Ramping {
-			b.started = max(0, b.started-1)
-		}
+		b.giveToRamp(1)
 	}
 	x := b.tenants.all[a.Tenant]
 	if x != nil {
 		x.rate.fill(t)
 		x.rate.give(a.Cost)
+		x.giveToRamp(1)
 	}
 	b.handOut(t, nil)
 }
@@ -400,54 +463,80 @@ func (p *seat) Join(a *gate.Request) {
 	}
 }
 
-// weigh updates the backend after the end of an attempt that may change its state. text
-// describes a loss.
-func (p *seat) weigh(t time.Duration, o *gate.Evidence, s signal, demanded time.Duration, text string) gate.Effect {
+// weigh updates the backend, and the tenant x if it is not nil, after the end of an
+// attempt that may change a state. text describes a loss. The loss of a call of x is
+// evidence about x alone: for the backend, each call of x counts as answered.
+func (p *seat) weigh(x *tenant, t time.Duration, o *gate.Evidence, s signal, demanded time.Duration, text string) gate.Effect {
 	b := p.backend
 	begun := o.Begun.Sub(b.epoch)
-	b.advance(t)
-	isProbe := b.state == Probing && begun >= b.since // perhaps not the last one
+	b.advance(nil, t)
+	if x != nil {
+		b.advance(x, t)
+	}
 	if o.Ignored {
-		if isProbe && b.prober == (probe{p, o.Element}) {
-			b.trying = false
-			b.handOut(t, nil)
+		p.endProbe(&b.health, t, begun, o)
+		if x != nil {
+			p.endProbe(&x.health, t, begun, o)
 		}
 		return gate.Counts
 	}
 	switch s {
 	case throttled:
 		b.throttle(t, begun, o.Tenant, demanded)
-		if isProbe { // the service works
-			b.startRamp(t)
-		}
-		return gate.Throttled
 	case lost:
-		b.lose(t, begun, o.Tenant, demanded)
+		b.lose(x, t, begun, o.Tenant, demanded)
 	case answered:
 	}
+	if x != nil && b.state == Probing {
+		b.judge(nil, t, begun, answered, 0, "")
+	}
+	return b.judge(x, t, begun, s, demanded, text)
+}
+
+// endProbe lets another call try the service of h if the call of o did so, and its end is
+// not evidence.
+func (p *seat) endProbe(h *health, t, begun time.Duration, o *gate.Evidence) {
+	isProbe := h.state == Probing && begun >= h.since // perhaps not the last one
+	if isProbe && h.prober == (probe{p, o.Element}) {
+		h.trying = false
+		p.backend.handOut(t, nil)
+	}
+}
+
+// judge changes the state of the service, or of a tenant if x is not nil, after the end
+// of a call that began at begun. It returns the effect on the element of the call.
+func (b *Backend) judge(x *tenant, t, begun time.Duration, s signal, demanded time.Duration, text string) gate.Effect {
+	h := b.of(x)
+	isProbe := h.state == Probing && begun >= h.since // perhaps not the last one
+	if s == throttled {
+		if isProbe { // the service works
+			b.startRamp(x, t)
+		}
+		return gate.Throttled
+	}
 	switch {
-	case b.state == Held || b.state == Down:
+	case h.state == Held || h.state == Down:
 	case isProbe && s == lost:
-		b.goDown(t, demanded, "a probe was lost: "+text)
+		b.goDown(x, t, demanded, "a probe was lost: "+text)
 		if b.dryRun { // else it would stay in this state
-			b.startRamp(t)
+			b.startRamp(x, t)
 		}
 	case isProbe:
-		b.startRamp(t)
-	case b.state == Probing || begun < b.begun:
+		b.startRamp(x, t)
+	case h.state == Probing || begun < h.begun:
 	default:
-		b.calls.note(s == lost)
+		b.noteCall(x, s == lost)
 		if s != lost {
 			break
 		}
-		if b.state == Up {
-			b.onset.lose(t, begun)
+		if h.state == Up {
+			h.onset.lose(t, begun)
 		}
-		if calls := b.failing(); calls != "" {
-			b.goDown(t, 0, calls+" were lost, the last one: "+text)
+		if calls := b.failing(x); calls != "" {
+			b.goDown(x, t, 0, calls+" were lost, the last one: "+text)
 		}
 	}
-	return effectOf(s == throttled, s == lost && !b.dryRun && (b.state != Up || b.calls.row > 1 || begun < b.begun))
+	return effectOf(false, s == lost && !b.dryRun && (h.state != Up || h.calls.row > 1 || begun < h.begun))
 }
 
 // throttle obeys an answer that asks for fewer calls (law B6): it delays the tenant of
@@ -460,7 +549,7 @@ func (b *Backend) throttle(t, begun time.Duration, name string, demanded time.Du
 	isLate := begun < b.paused // the call began before the pause that an earlier answer caused
 	if name != "" {
 		x := b.tenants.all[name]
-		isLate = x != nil && begun < x.until
+		isLate = x != nil && begun < x.paused
 	}
 	switch {
 	case demanded > 0:
@@ -470,10 +559,11 @@ func (b *Backend) throttle(t, begun time.Duration, name string, demanded time.Du
 	}
 }
 
-// lose counts a lost call, and obeys its demand.
-func (b *Backend) lose(t, begun time.Duration, name string, demanded time.Duration) {
+// lose counts a lost call, and obeys its demand. x is the tenant that is judged by it, or
+// nil: an adaptive limit depends on the service as a whole.
+func (b *Backend) lose(x *tenant, t, begun time.Duration, name string, demanded time.Duration) {
 	b.counts.Lost++
-	if b.limiter != nil && begun >= b.begun {
+	if x == nil && b.limiter != nil && begun >= b.begun {
 		b.bound(b.limiter.lost(t))
 	}
 	if demanded > 0 {
@@ -533,7 +623,7 @@ func (p *seat) Wait(now time.Time, wants int) time.Duration {
 	t := now.Sub(b.epoch)
 	b.mu.Lock()
 	defer b.unlock()
-	b.advance(t)
+	b.advance(nil, t)
 	p.asleep, p.awake, p.wakes, p.wants = p.sleeper.IsParked(), 0, 0, wants
 	b.handOut(t, nil)
 	wait := p.mustSleep(t, b.first(t, p))
@@ -613,7 +703,7 @@ func (p *seat) WhyWaiting(now time.Time, l *gate.Late) (err error, wait time.Dur
 	t := now.Sub(b.epoch)
 	b.mu.Lock()
 	defer b.unlock()
-	b.advance(t)
+	b.advance(nil, t)
 	switch b.state {
 	case Down:
 		return b.downError(l), b.until - t
@@ -632,8 +722,11 @@ func (p *seat) WhyWaiting(now time.Time, l *gate.Late) (err error, wait time.Dur
 		return fmt.Errorf("backend %s is paused: %s", b.name, b.pausedBy), b.paused - t
 	}
 	x := b.tenants.all[l.Tenant]
-	if x != nil && t < x.until {
-		return fmt.Errorf("backend %s is paused for tenant %q", b.name, l.Tenant), x.until - t
+	if x != nil {
+		err, wait := b.whyTenantWaits(x, t, l)
+		if err != nil {
+			return err, wait
+		}
 	}
 	if l.Throttled {
 		return fmt.Errorf("backend %s: the service asked for fewer calls", b.name), askAgain
@@ -644,22 +737,55 @@ func (p *seat) WhyWaiting(now time.Time, l *gate.Late) (err error, wait time.Dur
 	return nil, 0
 }
 
+// whyTenantWaits returns the reason why an element of a tenant could not start, and how
+// long it lasts. err is nil if the reason is not the state of the tenant.
+func (b *Backend) whyTenantWaits(x *tenant, t time.Duration, l *gate.Late) (err error, wait time.Duration) { //nolint:staticcheck // the error is the answer
+	b.advance(x, t)
+	err = b.stateError(fmt.Sprintf("backend %s: tenant %q is %v", b.name, x.name, x.state), &x.health, l)
+	switch x.state {
+	case Down:
+		return err, x.until - t
+	case Probing:
+		return err, firstPause
+	case Held:
+		return err, heldAgain
+	case Ramping:
+		return err, max(x.since+x.rampOver-t, askAgain)
+	case Up:
+	}
+	if t < x.paused {
+		return fmt.Errorf("backend %s is paused for tenant %q", b.name, x.name), x.paused - t
+	}
+	return nil, 0
+}
+
 func (b *Backend) downError(l *gate.Late) error {
 	if b.state == Up {
 		return fmt.Errorf("backend %s has a limit of 0", b.name)
 	}
-	if at := b.epoch.Add(b.answeredAt); b.answeredAt > 0 && !l.Failed.IsZero() && l.Failed.Before(at) && at.Before(l.Begun) {
-		return fmt.Errorf("backend %s is %v: %s; %w", b.name, b.state, b.why, gate.ErrAnswered)
+	return b.stateError(fmt.Sprintf("backend %s is %v", b.name, b.state), &b.health, l)
+}
+
+// stateError returns the error of an element that has waited for the service of h.
+func (b *Backend) stateError(text string, h *health, l *gate.Late) error {
+	if at := b.epoch.Add(h.answeredAt); h.answeredAt > 0 && !l.Failed.IsZero() && l.Failed.Before(at) && at.Before(l.Begun) {
+		return fmt.Errorf("%s: %s; %w", text, h.why, gate.ErrAnswered)
 	}
-	return fmt.Errorf("backend %s is %v: %s", b.name, b.state, b.why)
+	return fmt.Errorf("%s: %s", text, h.why)
 }
 
 // IsDown implements gate.Seat.
-func (p *seat) IsDown(now time.Time) bool {
+func (p *seat) IsDown(now time.Time, tenant string) bool {
 	b := p.backend
+	t := now.Sub(b.epoch)
 	b.mu.Lock()
 	defer b.unlock()
-	b.advance(now.Sub(b.epoch))
+	b.advance(nil, t)
+	x := b.tenants.notUp[tenant]
+	if x != nil {
+		b.advance(x, t)
+		return x.state != Up || b.state != Up
+	}
 	return b.state != Up
 }
 

@@ -470,7 +470,7 @@ func (f *fleetShare) step() time.Duration {
 func (f *fleetShare) local(need int) fleet.Local {
 	b := f.backend
 	t := b.now()
-	b.advance(t)
+	b.advance(nil, t)
 	isPaced := false
 	for _, p := range b.waiting {
 		isPaced = isPaced || b.startWait(t, p.cost) > 0

@@ -48,15 +48,15 @@ func (f *fleetShare) note(err error) {
 	switch {
 	case now == before:
 	case now == noEngine:
-		b.logBecause(err.Error(), slog.LevelWarn, "backend: the engine of the shared limit does not answer")
+		b.logBecause(nil, err.Error(), slog.LevelWarn, "backend: the engine of the shared limit does not answer")
 	case now == unreadable:
-		b.logBecause(err.Error(), slog.LevelWarn, "backend: the record of the shared limit cannot be read")
+		b.logBecause(nil, err.Error(), slog.LevelWarn, "backend: the record of the shared limit cannot be read")
 	case now == outpaced:
-		b.logBecause(err.Error(), slog.LevelWarn, "backend: other processes renew their shares of the limit faster")
+		b.logBecause(nil, err.Error(), slog.LevelWarn, "backend: other processes renew their shares of the limit faster")
 	case before == noEngine:
-		b.logBecause("", slog.LevelInfo, "backend: the engine of the shared limit answers again")
+		b.logBecause(nil, "", slog.LevelInfo, "backend: the engine of the shared limit answers again")
 	default:
-		b.logBecause("", slog.LevelInfo, "backend: the share of the limit is renewed again")
+		b.logBecause(nil, "", slog.LevelInfo, "backend: the share of the limit is renewed again")
 	}
 }
 

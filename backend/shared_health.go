@@ -85,7 +85,7 @@ func (f *fleetShare) adopt() {
 		b.pausedBy = p.Why
 		b.pauseUntil(t, p.Until)
 		if isNews {
-			b.logBecause(p.Why, slog.LevelInfo, "backend: paused, as asked in another process", slog.Duration("for", p.Until-t))
+			b.logBecause(nil, p.Why, slog.LevelInfo, "backend: paused, as asked in another process", slog.Duration("for", p.Until-t))
 		}
 	}
 }
@@ -109,28 +109,28 @@ func (b *Backend) adopt(t time.Duration, h fleet.Health) {
 	}
 	switch h.State {
 	case fleet.Up:
-		b.enter(Up, t)
+		b.enter(nil, Up, t)
 		b.begun = t
 		b.pace.restart(t)
-		b.log(slog.LevelInfo, "backend: up, as another process has found")
+		b.log(nil, slog.LevelInfo, "backend: up, as another process has found")
 	case fleet.Down:
-		b.enter(Down, t)
+		b.enter(nil, Down, t)
 		b.until = max(h.Until, b.paused)
 		if wasUp {
-			b.log(slog.LevelWarn, "backend: down, as another process has found", slog.Duration("for", max(0, b.until-t)))
+			b.log(nil, slog.LevelWarn, "backend: down, as another process has found", slog.Duration("for", max(0, b.until-t)))
 		}
-		b.advance(t)
+		b.advance(nil, t)
 	case fleet.Ramping:
-		b.enter(Ramping, h.Until-h.Over)
+		b.enter(nil, Ramping, h.Until-h.Over)
 		b.begun = t
 		b.rampOver = max(shortestRamp, h.Over)
-		b.beginRamp(t)
+		b.beginRamp(nil, t)
 		b.rate.empty(t)
 		b.callRate.empty(t)
-		b.logBecause("", slog.LevelInfo, "backend: ramping: another process has got an answer", slog.Duration("over", b.rampOver))
+		b.logBecause(nil, "", slog.LevelInfo, "backend: ramping: another process has got an answer", slog.Duration("over", b.rampOver))
 	case fleet.Held:
-		b.enter(Held, t)
-		b.log(slog.LevelWarn, "backend: held, as ordered in another process")
+		b.enter(nil, Held, t)
+		b.log(nil, slog.LevelWarn, "backend: held, as ordered in another process")
 	}
 }
 
@@ -174,7 +174,7 @@ func (f *fleetShare) noteProbe() {
 	f.hadProbe = f.mayProbe()
 	if f.hadProbe && !had {
 		t := b.now()
-		b.advance(t)
+		b.advance(nil, t)
 		f.notify()
 		b.rouse(t, nil)
 	}

@@ -36,7 +36,8 @@ func (s State) String() string {
 	return fmt.Sprintf("State(%d)", uint8(s))
 }
 
-// health is the state of a backend, with its history. Guarded by Backend.mu.
+// health is the state of a service or of a tenant, with its history. Guarded by
+// Backend.mu.
 type health struct {
 	state  State
 	why    string        // the reason for a state other than Up
@@ -68,7 +69,7 @@ type health struct {
 	partFrom float64       // calls that the ramp allowed this process until then
 
 	pace  pace   // of the starts while the backend is up
-	calls window // the last calls, in the order of their ends
+	calls window // the last calls, in the order of their ends; of a tenant only since a loss
 	onset onset  // the calls that started after a loss
 }
 
@@ -104,25 +105,41 @@ type probe struct {
 	element uint64
 }
 
-// advance makes the transitions that depend on time alone.
-func (b *Backend) advance(t time.Duration) {
+// of returns the health of a tenant, or the health of the service if x is nil.
+func (b *Backend) of(x *tenant) *health {
+	if x == nil {
+		return &b.health
+	}
+	return &x.health
+}
+
+// advance makes the transitions of the service, or of a tenant, that depend on time
+// alone.
+func (b *Backend) advance(x *tenant, t time.Duration) {
+	h := b.of(x)
 	switch {
-	case b.state == Down && t >= b.until:
-		b.enter(Probing, b.until)
-		b.trying = false
-	case b.state == Ramping && t-b.since >= b.rampOver:
-		b.enter(Up, t)
-		b.pace.restart(t)
-		b.log(slog.LevelInfo, "backend: up")
+	case h.state == Down && t >= h.until:
+		b.enter(x, Probing, h.until)
+		h.trying = false
+	case h.state == Ramping && t-h.since >= h.rampOver:
+		b.enter(x, Up, t)
+		h.pace.restart(t)
+		b.log(x, slog.LevelInfo, "backend: up")
 		b.handOut(t, nil)
 	}
 }
 
-func (b *Backend) enter(s State, t time.Duration) {
-	b.state, b.since = s, t
-	b.noteSpan(s, t)
+// enter changes the state of the service or of a tenant.
+func (b *Backend) enter(x *tenant, s State, t time.Duration) {
+	h := b.of(x)
+	h.state, h.since = s, t
 	if s == Up {
-		b.why = ""
+		h.why = ""
+	}
+	if x == nil {
+		b.noteSpan(s, t)
+	} else {
+		b.tenants.note(x)
 	}
 }
 
@@ -135,7 +152,7 @@ func (b *Backend) obey(t, demanded time.Duration) {
 	}
 	b.pausedBy = "the service asks to wait " + demanded.String()
 	if t >= b.paused && until-t >= logsPause {
-		b.logBecause(b.pausedBy, slog.LevelInfo, "backend: paused", slog.Duration("for", until-t))
+		b.logBecause(nil, b.pausedBy, slog.LevelInfo, "backend: paused", slog.Duration("for", until-t))
 	}
 	b.pauseUntil(t, until)
 	if b.shared != nil {
@@ -160,99 +177,120 @@ const (
 	shortPause = 100 * time.Millisecond // after a throttle that demands no delay
 )
 
-// goDown takes the backend down: for the delay d that the service demands, or, if d is 0,
-// for a pause that grows with the outage. A relapse begins with the shortest pause again,
-// so that short outages do not add up to a long one (law B4).
-func (b *Backend) goDown(t, d time.Duration, why string) {
+// goDown takes the service or a tenant down: for the delay d that the service demands,
+// or, if d is 0, for a pause that grows with the outage. A relapse begins with the
+// shortest pause again, so that short outages do not add up to a long one (law B4).
+func (b *Backend) goDown(x *tenant, t, d time.Duration, why string) {
+	h := b.of(x)
 	if b.dryRun {
-		b.wouldGoDown(t, d, why)
+		b.wouldGoDown(x, t, d, why)
 		return
 	}
-	wasUp := b.state == Up || b.state == Ramping
+	wasUp := h.state == Up || h.state == Ramping
 	if wasUp {
-		b.outage = t
-		b.noteTrouble(t)
+		h.outage = t
+		h.noteTrouble(t, b.ramp)
 	}
 	if d == 0 {
-		d = min(max(firstPause, (t-b.outage)/pauseShare), longerPause)
+		d = min(max(firstPause, (t-h.outage)/pauseShare), longerPause)
 	}
-	if b.state == Up {
-		b.noteTarget(t)
+	if h.state == Up {
+		b.noteTarget(x, t)
 	}
-	b.takeBack(t)
-	b.enter(Down, t)
-	b.until = max(t+min(d, b.longest), b.paused)
-	b.why, b.trying = why, false
-	b.resetEvidence()
-	b.proposeHealth(t, byEvidence)
-	b.rouse(t, nil) // the seats wait for another time now
-	if wasUp {
+	if x == nil {
+		b.takeBack(t)
+	}
+	b.enter(x, Down, t)
+	h.until = max(t+min(d, b.longest), h.paused)
+	h.why, h.trying = why, false
+	h.resetEvidence()
+	if x == nil {
+		b.proposeHealth(t, byEvidence)
+		b.rouse(t, nil) // the seats wait for another time now
+	}
+	if !wasUp {
+		return
+	}
+	if x == nil {
 		b.counts.Trips++
-		b.log(slog.LevelWarn, "backend: down", slog.Duration("for", b.until-t))
+	} else {
+		b.counts.TenantTrips++
+	}
+	b.log(x, slog.LevelWarn, "backend: down", slog.Duration("for", h.until-t))
+}
+
+// noteTrouble notes that the service or tenant goes down or is held. An outage within the
+// time ramp after the beginning of the last ramp is the same trouble.
+func (h *health) noteTrouble(t, ramp time.Duration) {
+	isFirst := h.begun == 0
+	if isFirst || t-h.begun >= ramp {
+		h.troubled = t
 	}
 }
 
-// noteTarget sets the rate at the end of the next ramp to the present one.
-func (b *Backend) noteTarget(t time.Duration) {
-	pace := b.pace.perSecond(t)
-	if b.shared != nil {
+// noteTarget sets the rate at the end of the next ramp of the service or of a tenant to
+// the present one.
+func (b *Backend) noteTarget(x *tenant, t time.Duration) {
+	h := b.of(x)
+	pace := h.pace.perSecond(t)
+	if x == nil && b.shared != nil {
 		pace += b.shared.machine.OthersPace()
 	}
-	b.target = max(leastTarget, pace)
+	h.target = max(leastTarget, pace)
 }
 
-// noteTrouble notes that the backend goes down or is held. An outage soon after the last
-// ramp has begun is the same trouble.
-func (b *Backend) noteTrouble(t time.Duration) {
-	isFirst := b.begun == 0
-	if isFirst || t-b.begun >= b.ramp {
-		b.troubled = t
-	}
-}
-
-// wouldGoDown notes that a backend without DryRun would be down, unless it would be down
-// already.
-func (b *Backend) wouldGoDown(t, d time.Duration, why string) {
-	b.resetEvidence()
-	isDown := t < b.until
+// wouldGoDown notes that the service or tenant would be down without DryRun, unless it
+// would be down already.
+func (b *Backend) wouldGoDown(x *tenant, t, d time.Duration, why string) {
+	h := b.of(x)
+	h.resetEvidence()
+	isDown := t < h.until
 	if d == 0 {
 		d = firstPause
 	}
-	b.until = max(b.until, t+min(d, b.longest))
+	h.until = max(h.until, t+min(d, b.longest))
 	if isDown {
 		return
 	}
 	b.counts.WouldHaveTripped++
-	b.logBecause(why, slog.LevelWarn, "backend: would be down without DryRun")
+	b.logBecause(x, why, slog.LevelWarn, "backend: would be down without DryRun")
 }
 
 // startRamp begins the ramp after a successful probe. If the answer to the probe asks for
 // a delay, the ramp begins after it.
-func (b *Backend) startRamp(t time.Duration) {
-	b.takeBack(t)
-	b.enter(Ramping, max(t, b.paused))
-	b.begun, b.trying = t, false
-	b.rampOver = min(b.ramp, max(shortestRamp, (t-b.troubled)/rampShare))
-	b.target = max(leastTarget, b.target)
-	b.beginRamp(b.since)
-	b.resetEvidence()
-	b.rate.empty(t)
-	b.callRate.empty(t)
-	// Without b.why, which is the reason for the outage and not for the ramp.
-	b.logBecause("", slog.LevelInfo, "backend: ramping: its service answers again", slog.Duration("over", b.rampOver))
-	b.proposeHealth(t, byEvidence)
+func (b *Backend) startRamp(x *tenant, t time.Duration) {
+	h := b.of(x)
+	if x == nil {
+		b.takeBack(t)
+	}
+	b.enter(x, Ramping, max(t, h.paused))
+	h.begun, h.trying = t, false
+	h.rampOver = min(b.ramp, max(shortestRamp, (t-h.troubled)/rampShare))
+	h.target = max(leastTarget, h.target)
+	b.beginRamp(x, h.since)
+	h.resetEvidence()
+	if x == nil {
+		b.rate.empty(t)
+		b.callRate.empty(t)
+	}
+	// Without h.why, which is the reason for the outage and not for the ramp.
+	b.logBecause(x, "", slog.LevelInfo, "backend: ramping: its service answers again", slog.Duration("over", h.rampOver))
+	if x == nil {
+		b.proposeHealth(t, byEvidence)
+	}
 	b.handOut(t, nil)
 }
 
 // beginRamp begins the use of a ramp at a time. The part of the ramp before it is not
 // used.
-func (b *Backend) beginRamp(t time.Duration) {
-	b.started = 0
-	b.partFrom = 0
-	b.partAt = t
-	b.part = 1
-	if b.shared != nil {
-		b.part = b.shared.part(b.limit)
+func (b *Backend) beginRamp(x *tenant, t time.Duration) {
+	h := b.of(x)
+	h.started = 0
+	h.partFrom = 0
+	h.partAt = t
+	h.part = 1
+	if x == nil && b.shared != nil {
+		h.part = b.shared.part(b.limit)
 	}
 }
 
@@ -276,28 +314,43 @@ const leastTarget = 16
 
 // due returns how many calls the ramp allows until t. The rate of their starts grows in
 // proportion to the time, so their number grows with its square.
-func (b *Backend) due(t time.Duration) float64 {
-	x := max(0, t-b.since).Seconds()
-	from := max(0, b.partAt-b.since).Seconds()
-	return b.partFrom + b.part*b.target*max(0, x*x-from*from)/(2*b.rampOver.Seconds())
+func (h *health) due(t time.Duration) float64 {
+	x := max(0, t-h.since).Seconds()
+	from := max(0, h.partAt-h.since).Seconds()
+	return h.partFrom + h.part*h.target*max(0, x*x-from*from)/(2*h.rampOver.Seconds())
 }
 
 // rampWait returns how long it takes until the ramp allows one more call, or 0.
-func (b *Backend) rampWait(t time.Duration) time.Duration {
-	if b.state != Ramping || b.started <= b.due(t)+rounding {
+func (h *health) rampWait(t time.Duration) time.Duration {
+	if h.state != Ramping || h.started <= h.due(t)+rounding {
 		return 0
 	}
-	ends := b.since + b.rampOver
-	if b.part <= 0 {
+	ends := h.since + h.rampOver
+	if h.part <= 0 {
 		return max(1, ends-t)
 	}
-	from := max(0, b.partAt-b.since).Seconds()
-	x := math.Sqrt(from*from + 2*b.rampOver.Seconds()*(b.started-b.partFrom)/(b.target*b.part))
-	if x >= b.rampOver.Seconds() {
+	from := max(0, h.partAt-h.since).Seconds()
+	x := math.Sqrt(from*from + 2*h.rampOver.Seconds()*(h.started-h.partFrom)/(h.target*h.part))
+	if x >= h.rampOver.Seconds() {
 		return max(1, ends-t)
 	}
-	next := b.since + time.Duration(math.Ceil(x*float64(time.Second)))
+	next := h.since + time.Duration(math.Ceil(x*float64(time.Second)))
 	return max(1, next-t)
+}
+
+// takeOfRamp takes a call from the ramp. A ramp that was not used saves up little.
+func (h *health) takeOfRamp(t time.Duration) {
+	if h.state == Ramping {
+		saved := max(1, h.target*h.part*spare)
+		h.started = max(h.started, h.due(t)-saved) + 1
+	}
+}
+
+// giveToRamp is the reverse of takeOfRamp for n calls.
+func (h *health) giveToRamp(n int) {
+	if h.state == Ramping {
+		h.started = max(0, h.started-float64(n))
+	}
 }
 
 // startWait returns how long it takes until rates and ramp allow a call of this cost, or
@@ -313,24 +366,18 @@ func (b *Backend) fillRates(t time.Duration) {
 	b.callRate.fill(t)
 }
 
-// takeStart takes the part of a call from rates and ramp. A ramp that was not used saves
-// up little.
+// takeStart takes the part of a call from rates and ramp.
 func (b *Backend) takeStart(t time.Duration, cost float64) {
 	b.rate.take(cost)
 	b.callRate.take(1)
-	if b.state == Ramping {
-		saved := max(1, b.target*b.part*spare)
-		b.started = max(b.started, b.due(t)-saved) + 1
-	}
+	b.takeOfRamp(t)
 }
 
 // giveStarts is the reverse of takeStart for n calls.
 func (b *Backend) giveStarts(n int, cost float64) {
 	b.rate.give(float64(n) * cost)
 	b.callRate.give(float64(n))
-	if b.state == Ramping {
-		b.started = max(0, b.started-float64(n))
-	}
+	b.giveToRamp(n)
 }
 
 // allowed returns how many calls may run.
@@ -357,28 +404,34 @@ func (b *Backend) hasProbe() bool { return b.shared == nil || b.shared.mayProbe(
 
 // probes returns the time for which the running probe keeps other calls away. It is 0
 // without a probe, and if the probe takes too long.
-func (b *Backend) probes(t time.Duration) time.Duration {
-	if !b.trying {
+func (h *health) probes(t time.Duration) time.Duration {
+	if !h.trying {
 		return 0
 	}
-	return max(0, b.tried+longerPause-t)
+	return max(0, h.tried+longerPause-t)
 }
 
-func (b *Backend) resetEvidence() {
-	b.calls.reset()
-	b.onset = onset{}
+func (h *health) resetEvidence() {
+	h.calls.reset()
+	h.onset = onset{}
 }
 
-// failing returns which calls were lost if they were too many, or "".
-func (b *Backend) failing() string {
-	w, o := &b.calls, &b.onset
+// failing returns which calls were lost if they were too many, or "". The calls of a
+// tenant that run are not counted, so five losses in a row are too many.
+func (b *Backend) failing(x *tenant) string {
+	h := b.of(x)
+	w, o := &h.calls, &h.onset
 	tooMany := b.lossShare * float64(b.window)
+	row := fewLosses
+	if x == nil {
+		row = max(fewLosses, b.used)
+	}
 	switch {
-	case b.state == Ramping:
+	case h.state == Ramping:
 		if w.losses >= relapse && float64(w.losses) > b.lossShare*float64(w.heard) {
 			return w.String()
 		}
-	case float64(w.losses) > tooMany || w.row >= max(fewLosses, b.used):
+	case float64(w.losses) > tooMany || w.row >= row:
 		return w.String()
 	case o.isOn && float64(o.lost) > tooMany:
 		return fmt.Sprintf("%d of %d calls that started after a loss", o.lost, o.started)
@@ -391,13 +444,18 @@ const (
 	fewLosses = 5 // in a row at least
 )
 
-// log notes a line with the reason for the state, which is written without the lock.
-func (b *Backend) log(level slog.Level, text string, more ...any) {
-	b.logBecause(b.why, level, text, more...)
+// log notes a line about the service or a tenant, with the reason for its state. The line
+// is written without the lock.
+func (b *Backend) log(x *tenant, level slog.Level, text string, more ...any) {
+	b.logBecause(x, b.of(x).why, level, text, more...)
 }
 
-func (b *Backend) logBecause(why string, level slog.Level, text string, more ...any) {
-	args := append([]any{slog.String("backend", b.name)}, more...)
+func (b *Backend) logBecause(x *tenant, why string, level slog.Level, text string, more ...any) {
+	args := []any{slog.String("backend", b.name)}
+	if x != nil {
+		args = append(args, slog.String("tenant", x.name))
+	}
+	args = append(args, more...)
 	if why != "" {
 		args = append(args, slog.String("reason", why))
 	}

@@ -1,33 +1,52 @@
 package backend
 
-import "time"
+import (
+	"time"
+
+	"github.com/weirflow/weir/internal/gate"
+)
 
 // tenant is the state of a tenant. It is forgotten when it is at rest.
 type tenant struct {
-	name  string
+	name string
+	health
 	rate  bucket
-	until time.Duration // no call starts before; 0 if the service has not asked for a delay
 	asked time.Duration // when a call of it asked to start last
 }
 
 // tenants has the tenants that are not at rest, and some that are. Guarded by Backend.mu.
 type tenants struct {
-	all  map[string]*tenant
-	list []*tenant // the tenants of all
-	at   int       // index of the tenant that is checked next
-	most int       // highest size of all since it was made
-	rate bucket    // of a new tenant
+	all   map[string]*tenant
+	notUp map[string]*tenant // the tenants whose state is not Up
+	list  []*tenant          // the tenants of all
+	at    int                // index of the tenant that is checked next
+	most  int                // highest size of all since it was made
+	rate  bucket             // of a new tenant
+	keeps bool               // every tenant is remembered, since its calls are judged
 }
 
 const (
 	fewTenants = 1024 // as many may be at rest
 	rests      = time.Minute
+	// A tenant that is down and makes no calls is forgotten, and so is up again.
+	forgetsDown = 10 * time.Minute
 )
 
-func newTenants(rate bucket) tenants { return tenants{all: make(map[string]*tenant), rate: rate} }
+func newTenants(rate bucket, keeps bool) tenants {
+	return tenants{all: make(map[string]*tenant), notUp: make(map[string]*tenant), rate: rate, keeps: keeps}
+}
 
-// isIdle reports whether no tenant can be refused.
-func (n *tenants) isIdle() bool { return len(n.all) == 0 && !n.rate.isSet() }
+// isIdle reports whether there is no tenant to look up.
+func (n *tenants) isIdle() bool { return len(n.all) == 0 && !n.rate.isSet() && !n.keeps }
+
+// note notes that the state of a tenant has changed.
+func (n *tenants) note(x *tenant) {
+	if x.state == Up {
+		delete(n.notUp, x.name)
+	} else {
+		n.notUp[x.name] = x
+	}
+}
 
 // find returns a tenant, and makes it if there is something to remember.
 func (n *tenants) find(name string, t time.Duration, remember bool) *tenant {
@@ -35,9 +54,9 @@ func (n *tenants) find(name string, t time.Duration, remember bool) *tenant {
 		n.tidy(t)
 	}
 	x := n.all[name]
-	if x == nil && (remember || n.rate.isSet()) {
+	if x == nil && (remember || n.rate.isSet() || n.keeps) {
 		x = &tenant{name: name, rate: n.rate}
-		x.rate.at = t
+		x.rate.at, x.pace.begun = t, t
 		n.all[name] = x
 		n.list = append(n.list, x)
 		n.most = max(n.most, len(n.list))
@@ -58,13 +77,17 @@ func (n *tenants) tidy(t time.Duration) {
 		n.at = 0
 	}
 	x := n.list[n.at]
-	if t-x.asked < rests || t-x.until < rests {
+	if t-x.asked < rests || t-x.paused < rests {
+		return
+	}
+	if x.state == Held || x.state != Up && t-x.asked < forgetsDown {
 		return
 	}
 	if x.rate.fill(t); x.rate.level < x.rate.burst {
 		return
 	}
 	delete(n.all, x.name)
+	delete(n.notUp, x.name)
 	n.list[n.at], n.list[last] = n.list[last], nil
 	n.list = n.list[:last]
 	if n.most > 4*max(last, fewTenants) { // a map does not shrink
@@ -78,8 +101,8 @@ func (n *tenants) tidy(t time.Duration) {
 
 // wait returns how long a call of the tenant must wait, or 0 if it may start.
 func (x *tenant) wait(t time.Duration, cost float64) time.Duration {
-	if t < x.until {
-		return x.until - t
+	if t < x.paused {
+		return x.paused - t
 	}
 	x.rate.fill(t)
 	return x.rate.wait(cost)
@@ -87,9 +110,58 @@ func (x *tenant) wait(t time.Duration, cost float64) time.Duration {
 
 // obey pauses the tenant for a delay that the service demands (law B6).
 func (x *tenant) obey(t, demanded time.Duration) {
-	x.until = max(x.until, t+demanded)
-	x.rate.empty(x.until)
+	x.paused = max(x.paused, t+demanded)
+	x.rate.empty(x.paused)
+	if x.state == Down {
+		x.until = max(x.until, x.paused)
+	}
 }
 
 // askAgain is the shortest wait of an element that a pause has kept from its call.
 const askAgain = 100 * time.Millisecond
+
+// TenantIsKey implements gate.Backend.
+func (p protocol) TenantIsKey() bool { return p.breaksTenants }
+
+// Restrictions implements gate.Backend.
+func (p protocol) Restrictions() (list []gate.Restriction, next time.Duration) {
+	b := p.Backend
+	t := b.now()
+	b.mu.Lock()
+	defer b.unlock()
+	for _, x := range b.tenants.notUp {
+		b.advance(x, t)
+		if x.state == Up {
+			continue
+		}
+		share, wait := x.share(t)
+		list = append(list, gate.Restriction{Tenant: x.name, Share: share})
+		if next == 0 || wait < next {
+			next = wait
+		}
+	}
+	return list, next
+}
+
+// share returns the share of the usual messages in flight that the state of h allows, and
+// the time until it may allow more.
+func (h *health) share(t time.Duration) (share float64, wait time.Duration) {
+	switch h.state {
+	case Held:
+		return 0, heldAgain
+	case Down:
+		return 0, h.until - t
+	case Probing:
+		return oneMessage, heldAgain
+	case Ramping:
+		grown := float64(max(0, t-h.since)) / float64(h.rampOver)
+		return max(oneMessage, grown), h.rampOver/rampSteps + 1
+	case Up:
+	}
+	return 1, heldAgain
+}
+
+const (
+	oneMessage = 1e-9 // a share that is rounded up to one message
+	rampSteps  = 20
+)

@@ -13,6 +13,17 @@ type window struct {
 
 func newWindow(n int) window { return window{lost: make([]bool, n)} }
 
+// noteOfMany notes a call in the window of a tenant, which gets its n entries when a call
+// is lost, because there may be many tenants.
+func (w *window) noteOfMany(lost bool, n int) {
+	if w.lost == nil && lost {
+		*w = newWindow(n)
+	}
+	if w.lost != nil {
+		w.note(lost)
+	}
+}
+
 func (w *window) note(lost bool) {
 	if w.lost[w.next] {
 		w.losses--

@@ -23,6 +23,19 @@ type Backend interface {
 	Report() Report
 	// Steer carries out an order of a person, if it is newer than the last one.
 	Steer(o Order)
+	// TenantIsKey reports whether the key of a message is its tenant, unless the operator
+	// has a function for tenants.
+	TenantIsKey() bool
+	// Restrictions returns the tenants that are not up, in any order, and the time after
+	// which the list may allow more. It returns a time of 0 if the list is empty.
+	Restrictions() (list []Restriction, next time.Duration)
+}
+
+// Restriction bounds the messages of a tenant that a worker has in flight, while the
+// tenant is not up.
+type Restriction struct {
+	Tenant string
+	Share  float64 // of the usual number, which is rounded up: from 0 for no message to 1
 }
 
 // Caller describes an operator to a backend.
@@ -127,8 +140,9 @@ type Seat interface {
 	// ErrAnswered.
 	WhyWaiting(now time.Time, l *Late) (err error, wait time.Duration)
 
-	// IsDown reports whether the backend is down or held, or its load grows back.
-	IsDown(now time.Time) bool
+	// IsDown reports whether the backend or a tenant is down or held, or its load grows
+	// back. tenant is empty for an element without a tenant.
+	IsDown(now time.Time, tenant string) bool
 
 	// Leave ends the seat. Running calls keep their permits until they end.
 	Leave()
@@ -181,6 +195,7 @@ type Answer struct {
 	Wait           time.Duration // 0 if the attempt may start; otherwise, with OthersMayStart, the time until the element may ask again
 	Stamp          Stamp         // for Release, if the attempt may start
 	OthersMayStart bool          // other elements may start at once
+	TenantIsDown   bool          // with OthersMayStart: the tenant is down, so a message does not wait in its operator
 }
 
 // Stamp is the start of a call whose duration is measured, or 0. It is small because

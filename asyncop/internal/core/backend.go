@@ -14,6 +14,7 @@ import (
 type BackendCalls struct {
 	HasCost   bool    // User.CostOf returns the cost of an attempt; otherwise it is 1
 	HasTenant bool    // User.TenantOf returns its tenant
+	HasKey    bool    // its tenant is the key of its message, if it has a message
 	Budget    float64 // settled cost at which calls stop; 0 means no limit. The settled cost is the reported cost or, without a report, the estimate
 }
 
@@ -60,7 +61,8 @@ func (b *atBackend[IN, OUT]) forgiven(s *Slot[IN, OUT]) int {
 func (b *atBackend[IN, OUT]) mayWaitOut(s *Slot[IN, OUT]) bool {
 	g := b.core
 	isWaiting := s.phase == ready || s.phase == backoff
-	return g.FromAttempt && isWaiting && b.requests.get(s.index).restarts < maxForgiven && b.seat.IsDown(g.Timers.Time(g.now))
+	return g.FromAttempt && isWaiting && b.requests.get(s.index).restarts < maxForgiven &&
+		b.seat.IsDown(g.Timers.Time(g.now), b.requests.get(s.index).tenant)
 }
 
 // waitOut lets s, whose deadline has come, wait for the end of an outage. The time of s
@@ -116,7 +118,9 @@ func (b *atBackend[IN, OUT]) admit(s *Slot[IN, OUT], isMember bool) permission {
 		}
 		return granted
 	case answer.OthersMayStart:
-		b.putOff(s, answer.Wait)
+		if !answer.TenantIsDown || !g.leaveForTenant(s) {
+			b.putOff(s, answer.Wait)
+		}
 		return passedOver
 	default:
 		b.isShort = true
@@ -206,11 +210,11 @@ func element[IN, OUT any](s *Slot[IN, OUT]) uint64 {
 	return uint64(s.accepted)<<16 | uint64(uint16(s.index))
 }
 
-// askCost asks user functions for the cost and the tenant of the next attempt of s, once
-// for each attempt, even if the attempt is refused often. If a function panics, s has
-// failed. If the functions have used up the time of s, the attempt does not start.
+// askCost finds the cost and the tenant of the next attempt of s, once for each attempt,
+// even if the attempt is refused often. If a user's function panics, s has failed. If the
+// functions have used up the time of s, the attempt does not start.
 func (b *atBackend[IN, OUT]) askCost(s *Slot[IN, OUT]) permission {
-	if !b.HasCost && !b.HasTenant {
+	if !b.HasCost && !b.HasTenant && !b.HasKey {
 		return granted
 	}
 	g := b.core
@@ -255,6 +259,9 @@ func (b *atBackend[IN, OUT]) callUser(s *Slot[IN, OUT]) (err error) {
 	if b.HasTenant {
 		name = "the function of Tenant"
 		b.request.Tenant = b.core.User.TenantOf(s.in)
+	}
+	if b.HasKey {
+		b.request.Tenant = b.core.messages.key(s)
 	}
 	returned = true
 	return nil

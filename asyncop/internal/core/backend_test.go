@@ -79,7 +79,7 @@ func (d door) Wait(now time.Time, _ int) time.Duration {
 
 func (d door) Release(gate.Stamp)                                    { d.house.Release() }
 func (door) Join(*gate.Request)                                      {}
-func (door) IsDown(time.Time) bool                                   { return false }
+func (door) IsDown(time.Time, string) bool                           { return false }
 func (door) Refund(time.Time, *gate.Request)                         {}
 func (door) AttemptEnded(time.Time, *gate.Evidence) gate.Effect      { return gate.Counts }
 func (door) MayRetry(time.Time) bool                                 { return true }
@@ -275,6 +275,74 @@ func TestBackend_DeadlineOfAMessageThatFailedBefore(t *testing.T) {
 			require.Zero(t, p.late[0].Failed, name)
 		}
 	}
+}
+
+// tenantSeat is a seat that refuses the calls of tenants that are down.
+type tenantSeat struct {
+	door
+	down map[string]bool
+}
+
+func (s tenantSeat) Start(now time.Time, r *gate.Request) gate.Answer {
+	if s.down[r.Tenant] {
+		return gate.Answer{Wait: time.Second, OthersMayStart: true, TenantIsDown: true}
+	}
+	return s.door.Start(now, r)
+}
+
+func (s tenantSeat) WhyWaiting(_ time.Time, l *gate.Late) (error, time.Duration) {
+	if s.down[l.Tenant] {
+		return errBroken, 7 * time.Second
+	}
+	return nil, 0
+}
+
+// Law B2: a message whose tenant is down leaves its slot at once, without a visit unless
+// it was called. An element that is not a message waits in its slot.
+func TestBackend_TenantIsDown(t *testing.T) {
+	seat := tenantSeat{door{newHouse(9)}, map[string]bool{"acme": true}}
+	r := newRig(t, retries(3, time.Second), func(c *setup) {
+		c.Host.Seat = seat
+		c.Calls = &BackendCalls{HasKey: true}
+	})
+	settled := map[string]message.Settlement{}
+	accept := func(in, key string) {
+		meta := message.Meta{ID: in, Key: key}
+		r.Accept(in, message.New(struct{}{}, &meta, func(v message.Settlement) { settled[in] = v }))
+		r.step()
+		r.SettleMessages()
+	}
+	accept("a", "acme")
+	require.Equal(t, message.Released, settled["a"].Kind)
+	require.Equal(t, 7*time.Second, settled["a"].Delay)
+	require.Equal(t, "", r.took())
+	accept("b", "other")
+	require.Equal(t, "(b#1", r.took())
+
+	seat.down["acme"] = false
+	accept("c", "acme")
+	require.Equal(t, "(c#1", r.took())
+	seat.down["acme"] = true
+	r.fail("c#1")
+	r.step()
+	require.NotContains(t, settled, "c")
+	r.pass(time.Second - 1)
+	r.clock.at = r.clock.at.Add(1)
+	r.step()
+	r.SettleMessages()
+	require.Equal(t, message.HandedOver, settled["c"].Kind, "it was called")
+	require.ErrorContains(t, settled["c"].Err, "timed out after 1s, early true")
+	require.Equal(t, "!c", r.took())
+
+	seat.down[""] = true
+	r.feed("d")
+	require.Equal(t, "", r.took())
+	seat.down[""] = false
+	r.pass(time.Second)
+	require.Equal(t, "(d#1", r.took())
+	r.complete("b#1 d#1")
+	r.step()
+	r.end()
 }
 
 // Law A5: an attempt does not start at its deadline, even if the cost function has taken

@@ -158,7 +158,7 @@ func (r *rig) build(c *setup) {
 	if c.Handle != nil {
 		c.Handling = &Handling{All: c.HandlesAll, Limit: c.Limit, ErrLimit: errLimit}
 	}
-	if c.Host.Seat != nil {
+	if c.Host.Seat != nil && c.Calls == nil {
 		c.Calls = &BackendCalls{HasCost: c.Cost != nil}
 	}
 	r.Machine, r.setup = New(c.Config), c

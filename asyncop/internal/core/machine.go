@@ -109,7 +109,7 @@ const (
 // TimedOut describes a timeout.
 type TimedOut struct {
 	Attempt bool  // an attempt has timed out, not its element
-	Early   bool  // the element has time left, but no retry could start within it
+	Early   bool  // the element has time left, but no retry could start within it, or its tenant is down
 	Waited  error // why the backend made the element wait, or nil
 }
 

@@ -60,6 +60,16 @@ func (m *Messages[IN, OUT]) isPurged(s *Slot[IN, OUT]) bool {
 	return m.attached.get(s.index).IsPurged()
 }
 
+// key returns the key of the message of s, or "".
+func (m *Messages[IN, OUT]) key(s *Slot[IN, OUT]) string {
+	return m.attached.get(s.index).Meta().Key
+}
+
+// isPending reports whether s has a message that is not settled.
+func (m *Messages[IN, OUT]) isPending(s *Slot[IN, OUT]) bool {
+	return m.attached.get(s.index).Pending()
+}
+
 // releaseAfter releases the message of s for redelivery after wait. It reports whether s
 // had a message that was not settled.
 func (m *Messages[IN, OUT]) releaseAfter(s *Slot[IN, OUT], why error, wait time.Duration) bool {

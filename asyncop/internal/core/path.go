@@ -830,14 +830,8 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 		refusal, stillRefuses = g.backend.whyWaited(s)
 	}
 	failure := g.User.TimeoutError(g.report(s), TimedOut{Early: isEarly, Waited: refusal})
-	// Laws B2 and B6: a message that was not visited is released. Throttled calls are no
-	// visit.
-	if refusal != nil && !g.backend.isVisited(s) {
-		isMessage := g.messages.releaseAfter(s, failure, stillRefuses)
-		if isMessage {
-			g.endReleased(s, failure)
-			return
-		}
+	if refusal != nil && g.releaseUnvisited(s, failure, stillRefuses) {
+		return
 	}
 	if wasCalled {
 		g.refresh()
@@ -845,6 +839,38 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 		g.state.Stats.LastError, g.state.Erred = failure, g.now
 	}
 	g.failElement(s, failure, true)
+}
+
+// releaseUnvisited ends s, which has waited for its backend, if its message was not
+// visited: the message is released until wait has passed (laws B2 and B6). Throttled
+// calls are no visit. It reports whether s has ended.
+func (g *Machine[IN, OUT]) releaseUnvisited(s *Slot[IN, OUT], failure error, wait time.Duration) bool {
+	if g.backend.isVisited(s) || !g.messages.releaseAfter(s, failure, wait) {
+		return false
+	}
+	g.endReleased(s, failure)
+	return true
+}
+
+// leaveForTenant ends s, which waits for its next attempt, if it has a message: its
+// tenant is down, and meanwhile the slot is for messages of others. The message waits in
+// its queue or, if it was visited, where its failure takes it. It reports whether s has
+// ended.
+func (g *Machine[IN, OUT]) leaveForTenant(s *Slot[IN, OUT]) bool {
+	if !g.messages.Seen || !g.messages.isPending(s) {
+		return false
+	}
+	refusal, wait := g.backend.whyWaited(s)
+	if refusal == nil { // the tenant came up meanwhile
+		return false
+	}
+	g.endWait(s)
+	g.reportEnd(s, false, 0)
+	failure := g.User.TimeoutError(g.report(s), TimedOut{Early: true, Waited: refusal})
+	if !g.releaseUnvisited(s, failure, wait) {
+		g.failElement(s, failure, true)
+	}
+	return true
 }
 
 // endReleased ends s, whose message was released because of err.

@@ -20,6 +20,7 @@ var BackendNumbers = []BackendNumber{
 	{"in_use", "Calls that run.", "call", false, always(func(s *backend.Stats) float64 { return float64(s.InUse) })},
 	{"waiting", "Operators that wait.", "operator", false, always(func(s *backend.Stats) float64 { return float64(s.Waiting) })},
 	{"tenants_paused", "Tenants whose calls wait until a time that the service has named, or for a try.", "tenant", false, always(func(s *backend.Stats) float64 { return float64(s.TenantsPaused) })},
+	{"tenants_down", "Tenants that are down, probing or held.", "tenant", false, always(func(s *backend.Stats) float64 { return float64(s.TenantsDown) })},
 	{"retries_left", "Retries that the budget has now; missing without a budget.", "retry", false, bounded(func(s *backend.Stats) int { return s.RetriesLeft })},
 	{"state_since", "When the state began, since 1970.", "s", false, always(func(s *backend.Stats) float64 { return float64(s.Since.UnixMicro()) / 1e6 })},
 	{"attempts", "Attempts that have started.", "attempt", true, always(func(s *backend.Stats) float64 { return float64(s.Started) })},
@@ -27,6 +28,7 @@ var BackendNumbers = []BackendNumber{
 	{"attempts_throttled", "Attempts that the service answered with a request for fewer calls.", "attempt", true, always(func(s *backend.Stats) float64 { return float64(s.Throttled) })},
 	{"retries_refused", "Retries that the budget has refused.", "retry", true, always(func(s *backend.Stats) float64 { return float64(s.RetriesRefused) })},
 	{"trips", "How often it went down.", "trip", true, always(func(s *backend.Stats) float64 { return float64(s.Trips) })},
+	{"tenant_trips", "How often a tenant went down.", "trip", true, always(func(s *backend.Stats) float64 { return float64(s.TenantTrips) })},
 	{"would_have_tripped", "How often it would have gone down without DryRun.", "trip", true, always(func(s *backend.Stats) float64 { return float64(s.WouldHaveTripped) })},
 }
 

@@ -26,8 +26,8 @@ func TestBackends(t *testing.T) {
 	b.Hold("by hand")
 	assert.Equal(t, map[string]float64{
 		"backend.state up": 0, "backend.state down": 0, "backend.state probing": 0, "backend.state ramping": 0, "backend.state held": 1,
-		"backend.in_use": 0, "backend.waiting": 0, "backend.tenants_paused": 0, "backend.retries_left": 100, "backend.state_since": 60,
-		"backend.attempts": 0, "backend.attempts_lost": 0, "backend.attempts_throttled": 0, "backend.retries_refused": 0, "backend.trips": 0, "backend.would_have_tripped": 0,
+		"backend.in_use": 0, "backend.waiting": 0, "backend.tenants_paused": 0, "backend.tenants_down": 0, "backend.retries_left": 100, "backend.state_since": 60,
+		"backend.attempts": 0, "backend.attempts_lost": 0, "backend.attempts_throttled": 0, "backend.retries_refused": 0, "backend.trips": 0, "backend.tenant_trips": 0, "backend.would_have_tripped": 0,
 	}, collect(t, reader))
 	require.NoError(t, registration.Unregister())
 	assert.Empty(t, collect(t, reader))

@@ -158,12 +158,14 @@
 //	weir.backend.limit                             gauge, {call}; missing without a limit
 //	weir.backend.in_use                            gauge, {call}
 //	weir.backend.waiting                           gauge, {operator}
-//	weir.backend.tenants_paused                    gauge, {tenant}
+//	weir.backend.tenants_paused,
+//	weir.backend.tenants_down                      gauges, {tenant}
 //	weir.backend.retries_left                      gauge, {retry}: of the budget; missing without one
 //	weir.backend.attempts, .attempts_lost,
 //	weir.backend.attempts_throttled                counters, {attempt}
 //	weir.backend.retries_refused                   counter, {retry}
-//	weir.backend.trips, .would_have_tripped        counters, {trip}
+//	weir.backend.trips, .tenant_trips,
+//	weir.backend.would_have_tripped                counters, {trip}
 //
 // Names for messages and errors follow the semantic conventions, which do not cover
 // operators of streams.

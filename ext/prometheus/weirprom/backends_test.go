@@ -25,9 +25,9 @@ func TestBackends(t *testing.T) {
 	b.Hold("by hand")
 	assert.Equal(t, map[string]float64{
 		"backend_state up": 0, "backend_state down": 0, "backend_state probing": 0, "backend_state ramping": 0, "backend_state held": 1,
-		"backend_limit": 5, "backend_in_use": 0, "backend_waiting": 0, "backend_tenants_paused": 0, "backend_retries_left": 100,
+		"backend_limit": 5, "backend_in_use": 0, "backend_waiting": 0, "backend_tenants_paused": 0, "backend_tenants_down": 0, "backend_retries_left": 100,
 		"backend_state_since_timestamp_seconds": 60, "backend_attempts_total": 0, "backend_attempts_lost_total": 0,
-		"backend_attempts_throttled_total": 0, "backend_retries_refused_total": 0, "backend_trips_total": 0, "backend_would_have_tripped_total": 0,
+		"backend_attempts_throttled_total": 0, "backend_retries_refused_total": 0, "backend_trips_total": 0, "backend_tenant_trips_total": 0, "backend_would_have_tripped_total": 0,
 	}, metricsOf(t, registry))
 	problems, err := testutil.CollectAndLint(collector)
 	require.NoError(t, err)

@@ -103,12 +103,14 @@
 //	weir_backend_in_use                              calls that run
 //	weir_backend_waiting                             operators that wait
 //	weir_backend_tenants_paused
+//	weir_backend_tenants_down                        down, probing or held
 //	weir_backend_retries_left                        of the retry budget; missing without one
 //	weir_backend_attempts_total
 //	weir_backend_attempts_lost_total
 //	weir_backend_attempts_throttled_total            the service asked for fewer calls
 //	weir_backend_retries_refused_total               by the retry budget
 //	weir_backend_trips_total
+//	weir_backend_tenant_trips_total
 //	weir_backend_would_have_tripped_total             in a dry run
 //
 // # Metrics of a server
