@@ -198,6 +198,9 @@ func WithKeepKeyOrder(n int) QueueOption {
 // first. Give the operator at most as many slots as calls, and make it unordered:
 // elements that have a slot are called in their order.
 //
+// If the operator has a backend, the messages of a key whose tenant is down or held stay
+// in the queue and its layers (backend.TenantBreaker).
+//
 // Each message needs a key: Put refuses a message without a key ([message.ErrRefused]).
 // If other programs put messages without a key, they are taken when they are among the
 // oldest that are due. Finding the next key takes an index step for each key in the

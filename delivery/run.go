@@ -29,7 +29,9 @@ const closeWait = 3 * time.Second
 // If it has a method CheckRun(ctx context.Context) error, Run calls that first, with its
 // context, and returns its error. If op is an *asyncop.AsyncWaitOperator itself, Run
 // receives only as many messages as it has free slots, or expects to become free
-// meanwhile. In an outage it receives no message.
+// meanwhile. In an outage it receives no message. If only some tenants of its backend are
+// down (backend.TenantBreaker), Run does not receive messages with their keys from a queue
+// with [WithFairByKey].
 type Operator[IN, OUT any] interface {
 	// Messages takes messages and yields a message for each result. It ends when input
 	// has ended and all messages taken are done. It settles the messages whose results do
@@ -206,6 +208,7 @@ type worker[IN, OUT any] struct {
 
 	close   func() error              // closes the source, once
 	purges  settle.PurgeFinder        // the source, or nil if it does not find purged messages
+	keys    settle.KeyLimiter         // the source, or nil if it cannot leave out keys
 	pausing *pausing                  // nil if the source is not a queue of an engine that keeps jobs
 	cutAt   atomic.Pointer[time.Time] // when calls were first cut off; nil if they were not
 
@@ -260,6 +263,11 @@ func (w *worker[IN, OUT]) open() {
 	if findsPurged && canEnd {
 		finder.OnPurge(ender.EndPurged)
 		w.purges = finder
+	}
+	limiter, canLimit := ofSource[settle.KeyLimiter](w.source)
+	if canLimit {
+		w.keys = limiter
+		w.restrictKeys()
 	}
 	panics = false
 }

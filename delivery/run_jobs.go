@@ -206,6 +206,15 @@ func (w *worker[IN, OUT]) backend() gate.Backend {
 	return nil
 }
 
+// restrictKeys makes the source leave out the keys whose tenants are down at the
+// operator's backend.
+func (w *worker[IN, OUT]) restrictKeys() {
+	b := w.backend()
+	if b != nil {
+		w.keys.RestrictKeys(b.Restrictions)
+	}
+}
+
 // steer returns a function that passes orders to the operator's backend, or nil if it has
 // no such backend.
 func (w *worker[IN, OUT]) steer() func(jobs.BackendOrder) {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/weirflow/weir/asyncop"
@@ -140,6 +141,49 @@ func Example_backendFairQueue() {
 	// Output:
 	// 101 <nil>
 	// b waited for fewer than 51 others: true
+}
+
+// Event is an event that a webhook sends to a customer.
+type Event struct{ Customer string }
+
+// The endpoint of customer a is down, and customer b is served nevertheless.
+func Example_backendTenantBreaker() {
+	engine := memory.Open()
+	var delivered atomic.Int64
+	send := func(_ context.Context, e Event) (string, error) {
+		if e.Customer == "a" {
+			return "", &httpretry.StatusError{StatusCode: 503}
+		}
+		delivered.Add(1)
+		return "delivered", nil
+	}
+	strategy := strategies.ReasonAware(httpretry.Classifier[string](), nil).Idempotent()
+	receipts := delivery.NewQueue[string](engine, "receipts")
+	hooks := delivery.NewQueue[Event](engine, "hooks", delivery.WithFairByKey(5),
+		delivery.RetryAfter(time.Minute, 10*time.Minute, time.Hour))
+	customers := backend.New("customers", backend.Limit(100), backend.TenantBreaker())
+
+	op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(send), 10*time.Second, 100, strategy,
+		asyncop.WithBackend(customers),
+		asyncop.WithFailureSink(hooks.TakeFailure))
+	ctx, stop := context.WithCancel(context.Background())
+	for i := range 40 {
+		e := Event{Customer: []string{"a", "b"}[i%2]}
+		err := hooks.Put(ctx, e, delivery.Key(e.Customer))
+		check(err)
+	}
+	go func() { // ends when b has its events, and a is down
+		for delivered.Load() < 20 || customers.Stats().TenantsDown == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		stop()
+	}()
+	summary, err := delivery.Run(ctx, hooks, op, receipts)
+	fmt.Println(summary.Done, err)
+	fmt.Println(customers.Stats().State, customers.Stats().TenantsDown)
+	// Output:
+	// 20 <nil>
+	// up 1
 }
 
 func Example_backendByHand() {

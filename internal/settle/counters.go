@@ -1,6 +1,11 @@
 package settle
 
-import "context"
+import (
+	"context"
+	"time"
+
+	"github.com/weirflow/weir/internal/gate"
+)
 
 // LeaseCounter is a source that counts the leases that it has lost. delivery.Run reports
 // the number in the state of its worker.
@@ -28,4 +33,17 @@ type PurgeFinder interface {
 	// messages with any key if it is "". Without it, the source finds that when it next
 	// extends its leases. It returns when it has looked, or when ctx has ended.
 	LookForPurged(ctx context.Context, key string)
+}
+
+// KeyLimiter is a source that can leave out messages of some keys: they stay in their
+// queue at a cost that does not depend on their number. Its methods return false if the
+// source cannot do so. They may be called by any goroutine.
+type KeyLimiter interface {
+	// RestrictKeys sets a function that returns the keys that are not up, and the time
+	// after which it may allow more of their messages. The source calls it before it
+	// takes messages. A key that the source limits by a number gets its share of that.
+	RestrictKeys(f func() (list []gate.Restriction, next time.Duration)) bool
+	// HoldKeys makes the source leave out these keys, and no others that HoldKeys has
+	// set before.
+	HoldKeys(keys []string) bool
 }

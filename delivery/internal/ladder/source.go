@@ -16,6 +16,7 @@ import (
 	"github.com/weirflow/weir/delivery/internal/leases"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/failed"
+	"github.com/weirflow/weir/internal/gate"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/settle"
 	"github.com/weirflow/weir/message"
@@ -136,6 +137,30 @@ func (s *source[T]) LookForPurged(ctx context.Context, key string) {
 			finds.LookForPurged(ctx, key)
 		}
 	}
+}
+
+// RestrictKeys implements [settle.KeyLimiter], for all inputs.
+func (s *source[T]) RestrictKeys(f func() (list []gate.Restriction, next time.Duration)) bool {
+	return s.eachLimiter(func(in settle.KeyLimiter) bool { return in.RestrictKeys(f) })
+}
+
+// HoldKeys implements [settle.KeyLimiter], for all inputs.
+func (s *source[T]) HoldKeys(keys []string) bool {
+	return s.eachLimiter(func(in settle.KeyLimiter) bool { return in.HoldKeys(keys) })
+}
+
+// eachLimiter calls f for the inputs that can leave out keys, and returns true if all
+// inputs can do so. The inputs of the ladder's queues share their limits.
+func (s *source[T]) eachLimiter(f func(settle.KeyLimiter) bool) bool {
+	s.mu.Lock()
+	inputs := slices.Clone(s.inputs)
+	s.mu.Unlock()
+	all := true
+	for _, in := range inputs {
+		limiter, ok := ofInput[settle.KeyLimiter](in)
+		all = ok && f(limiter) && all
+	}
+	return all
 }
 
 // addOtherQueues adds the queues of other versions. It looks for them every five minutes.
@@ -542,6 +567,7 @@ var (
 	_ settle.LeaseCounter   = (*source[any])(nil)
 	_ settle.RefusalCounter = (*source[any])(nil)
 	_ settle.PurgeFinder    = (*source[any])(nil)
+	_ settle.KeyLimiter     = (*source[any])(nil)
 )
 
 // LeasesLost implements [settle.LeaseCounter]: it is the sum of the inputs.

@@ -1,8 +1,11 @@
 package leases
 
 import (
+	"math"
 	"sync"
+	"time"
 
+	"github.com/weirflow/weir/internal/gate"
 	"github.com/weirflow/weir/internal/settle"
 )
 
@@ -11,16 +14,25 @@ import (
 // for all of them together. They take messages at the same time, and so may take more
 // messages of a key than the limit: each message is admitted on its own, and a source
 // releases the messages that are not admitted. Messages without a key are not counted.
+//
+// A key may have a limit of its own, which is lower: 0 while it is held or down, 1 while
+// its service is tried, and a growing limit after that. So the messages of a key that is
+// down are left out in the same way as the messages of a key at the limit.
+//
 // Safe for concurrent use.
 type KeysInFlight struct {
-	mu      sync.Mutex // guards the fields below
-	flying  map[string]int
-	waiting map[chan struct{}]bool // sources to wake: their last round left out keys
+	mu       sync.Mutex // guards the fields below
+	flying   map[string]int
+	waiting  map[chan struct{}]bool // sources to wake: their last round left out keys
+	skipped  map[string]bool        // keys in flight that a round has left out: their sources wait for a message to be settled
+	restrict func() (list []gate.Restriction, next time.Duration)
+	held     map[string]bool    // keys that a person holds
+	shares   map[string]float64 // of the keys with a limit of their own, as of the last round
 }
 
 // NewKeysInFlight returns counts of 0.
 func NewKeysInFlight() *KeysInFlight {
-	return &KeysInFlight{flying: map[string]int{}, waiting: map[chan struct{}]bool{}}
+	return &KeysInFlight{flying: map[string]int{}, waiting: map[chan struct{}]bool{}, skipped: map[string]bool{}}
 }
 
 // WithKeysInFlight makes a source share the counts of other sources. By default a source
@@ -29,61 +41,164 @@ func WithKeysInFlight(k *KeysInFlight) SourceOption {
 	return func(set *sourceSettings) { set.inFlight = k }
 }
 
-// room returns the keys that have most messages in flight, and how many messages of each
-// other key may be taken: at most n. If it returns keys, it remembers wake, and sends to
-// it when a message of a full key is settled.
-func (k *KeysInFlight) room(most, n int, wake chan struct{}) (except []string, each int) {
-	each = min(n, most)
+// Restrict sets a function that returns the keys with a limit of their own. It is asked
+// before each round, without a lock.
+func (k *KeysInFlight) Restrict(f func() (list []gate.Restriction, next time.Duration)) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.restrict = f
+}
+
+// Hold makes the sources leave out these keys, and no others that Hold has set before.
+func (k *KeysInFlight) Hold(keys []string) {
+	held := make(map[string]bool, len(keys))
+	for _, key := range keys {
+		held[key] = true
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.held = held
+	k.wakeAll()
+}
+
+// usualPerKey is the number of messages of a key in flight of which a restricted key has
+// a share, if there is no limit.
+const usualPerKey = 100
+
+// limitOf returns the limit of a key. most is the limit of all keys, or 0.
+func (k *KeysInFlight) limitOf(key string, most int) int {
+	share, isRestricted := k.shares[key]
+	switch {
+	case isRestricted:
+		if most == 0 {
+			most = usualPerKey
+		}
+		return int(math.Ceil(share * float64(most)))
+	case most == 0:
+		return math.MaxInt
+	}
+	return most
+}
+
+// refreshShares reads which keys have limits of their own, and returns the time after
+// which they may be higher. It returns 0 if there are no such keys.
+func (k *KeysInFlight) refreshShares() (next time.Duration) {
+	k.mu.Lock()
+	restrict := k.restrict
+	k.mu.Unlock()
+	var list []gate.Restriction
+	if restrict != nil {
+		list, next = restrict()
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.shares = nil
+	if len(list)+len(k.held) == 0 {
+		return 0
+	}
+	k.shares = make(map[string]float64, len(list)+len(k.held))
+	for _, r := range list {
+		k.shares[r.Tenant] = r.Share
+	}
+	for key := range k.held {
+		k.shares[key] = 0
+	}
+	return next
+}
+
+// rooms describes the keys of which messages may be taken.
+type rooms struct {
+	except []string      // keys of which no message may be taken
+	each   int           // messages of each other key that may be taken
+	isPart bool          // except has keys of which few messages may be taken: they need a round with all
+	next   time.Duration // after which except may be shorter; 0 if that does not depend on time
+}
+
+// room returns the keys of which messages may be taken, and how many of each: at most n.
+// Keys of which fewer messages may be taken than of others are left out unless withFew is
+// true, because they would lower the number for all keys. If room leaves out keys, it
+// remembers wake, and sends to it when a message of such a key is settled.
+func (k *KeysInFlight) room(most, n int, withFew bool, wake chan struct{}) (r rooms) {
+	r.next = k.refreshShares()
+	r.each = n
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for key, flying := range k.flying {
-		if flying >= most {
-			except = append(except, key)
+		_, isRestricted := k.shares[key]
+		if isRestricted {
+			continue
+		}
+		left := k.limitOf(key, most) - flying
+		if left <= 0 {
+			r.except = append(r.except, key)
+			k.skipped[key] = true
 		} else {
-			each = min(each, most-flying)
+			r.each = min(r.each, left)
 		}
 	}
-	if len(except) > 0 {
+	if most > 0 {
+		r.each = min(r.each, most)
+	}
+	usual := r.each
+	for key := range k.shares {
+		left := k.limitOf(key, most) - k.flying[key]
+		isFew := left > 0 && left < usual
+		switch {
+		case left <= 0 || isFew && !withFew:
+			r.except = append(r.except, key)
+			r.isPart = r.isPart || isFew
+			if k.flying[key] > 0 {
+				k.skipped[key] = true
+			}
+		case isFew:
+			r.each = min(r.each, left)
+		}
+	}
+	if len(r.except) > 0 {
 		k.waiting[wake] = true
 	} else {
 		delete(k.waiting, wake)
 	}
-	return except, each
+	return r
 }
 
-// admit counts a message that was taken as in flight, unless most messages of its key are
-// in flight already: then it returns false.
+// admit counts a message that was taken as in flight, unless the limit of its key is
+// reached: then it returns false.
 func (k *KeysInFlight) admit(key string, most int) bool {
 	if key == "" {
 		return true
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.flying[key] >= most {
+	if k.flying[key] >= k.limitOf(key, most) {
 		return false
 	}
 	k.flying[key]++
 	return true
 }
 
-// landed counts a message that was admitted as no longer in flight. If its key was at the
-// limit, the sources that left it out look again.
-func (k *KeysInFlight) landed(key string, most int) {
+// landed counts a message that was admitted as no longer in flight. The sources that have
+// left out its key look again.
+func (k *KeysInFlight) landed(key string) {
 	if key == "" {
 		return
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	wasFull := k.flying[key] >= most
 	k.flying[key]--
 	if k.flying[key] <= 0 {
 		delete(k.flying, key)
 	}
-	if !wasFull {
-		return
+	if k.skipped[key] {
+		k.wakeAll()
 	}
+}
+
+// wakeAll wakes the sources that have left out keys.
+func (k *KeysInFlight) wakeAll() {
 	for wake := range k.waiting {
 		settle.Wake(wake)
 	}
 	clear(k.waiting)
+	clear(k.skipped)
 }

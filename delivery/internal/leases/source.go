@@ -66,7 +66,7 @@ type Source[T any] struct {
 
 	receiving chan struct{} // capacity 1: held by a Receive
 	left      []int64       // positions that Resume has found, and that were not taken yet; owned by the Receive
-	after     string        // the round continues after this key; owned by the Receive
+	rounds    keyRounds     // owned by the Receive
 
 	// takesOne makes the next take ask for one message, because the last take has found a
 	// suspect. Suspects often follow each other, since all messages of a process that died
@@ -98,7 +98,7 @@ type sourceSettings struct {
 	logger   *slog.Logger
 	byKey    store.ByKey   // nil without rounds of keys
 	most     int           // messages of a key in flight, or 0 without a limit
-	inFlight *KeysInFlight // used if most is not 0
+	inFlight *KeysInFlight // used if byKey is not nil
 
 	headStarts *HeadStarts
 	owner      any // of the handles of messages
@@ -240,6 +240,9 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], e
 		wait := poll
 		if s.woken.Load() {
 			wait = never
+		}
+		if s.rounds.next > 0 { // a key that was left out may be taken then
+			wait = min(wait, s.rounds.next)
 		}
 		if s.wait(ctx, wait) {
 			poll = minPoll

@@ -2,8 +2,11 @@ package leases
 
 import (
 	"context"
+	"time"
 
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/gate"
+	"github.com/weirflow/weir/internal/settle"
 )
 
 // WithKeyRounds makes a source take messages in rounds of keys. At most n messages of a
@@ -13,44 +16,86 @@ func WithKeyRounds(s store.ByKey, n int) SourceOption {
 	return func(set *sourceSettings) { set.byKey, set.most = s, n }
 }
 
+// keyRounds is the state of the rounds of keys of a source.
+type keyRounds struct {
+	after   string // the round continues after this key; "" at its start
+	withFew bool   // the round includes the keys of which few messages may be taken
+	isPart  bool   // the round has left out such keys
+	next    time.Duration
+}
+
 // takeByKey takes messages of the next keys of a round. It returns no message if no key
-// has messages that may be taken.
+// has messages that may be taken. A round that leaves out keys of which only few messages
+// may be taken is followed by a round with all keys.
 func (s *Source[T]) takeByKey(ctx context.Context, n int) (taken []store.Leased, err error) {
-	isWhole := s.after == "" // the loop visits all keys of a round
+	r := &s.rounds
+	r.next = 0
+	isWhole := r.after == "" // the loop visits all keys of a round
 	for {
-		taken, s.after, err = s.takeRound(ctx, n)
+		taken, err = s.takeRound(ctx, n)
 		if err != nil || len(taken) > 0 {
 			return taken, err
 		}
-		switch {
-		case s.after != "":
-		case isWhole:
-			return nil, nil
-		default:
-			isWhole = true
+		if r.after != "" {
+			continue
 		}
+		isAll := !r.isPart
+		r.withFew = r.isPart
+		r.isPart = false
+		if isWhole && isAll {
+			return nil, nil
+		}
+		isWhole = true
 	}
 }
 
-// takeRound takes messages of the rest of a round, and returns the key after which the
-// round continues. With a limit per key it leaves out the keys at the limit.
-func (s *Source[T]) takeRound(ctx context.Context, n int) (taken []store.Leased, next string, err error) {
-	r := store.KeyRound{After: s.after, Each: n}
-	if s.most > 0 {
-		r.Except, r.Each = s.inFlight.room(s.most, n, s.again)
+// takeRound takes messages of the rest of a round. It leaves out the keys at their
+// limits.
+func (s *Source[T]) takeRound(ctx context.Context, n int) (taken []store.Leased, err error) {
+	r := &s.rounds
+	room := s.inFlight.room(s.most, n, r.withFew, s.again)
+	r.isPart = r.isPart || room.isPart
+	if room.next > 0 && (r.next == 0 || room.next < r.next) {
+		r.next = room.next
 	}
-	return s.byKey.TakeByKey(ctx, s.queue, r, n, s.lease)
+	round := store.KeyRound{After: r.after, Each: room.each, Except: room.except}
+	taken, r.after, err = s.byKey.TakeByKey(ctx, s.queue, round, n, s.lease)
+	if r.after == "" && len(taken) > 0 {
+		r.withFew = r.isPart
+		r.isPart = false
+	}
+	return taken, err
 }
 
 // admit counts a message that was taken as in flight, and returns false if its key is at
-// the limit: other sources have taken messages of the key at the same time.
+// its limit: other sources have taken messages of the key at the same time.
 func (s *Source[T]) admit(key string) bool {
-	return s.byKey == nil || s.most == 0 || s.inFlight.admit(key, s.most)
+	return s.byKey == nil || s.inFlight.admit(key, s.most)
 }
 
 // landed notes that a message that was admitted is not in flight, or no longer.
 func (s *Source[T]) landed(key string) {
-	if s.byKey != nil && s.most > 0 {
-		s.inFlight.landed(key, s.most)
+	if s.byKey != nil {
+		s.inFlight.landed(key)
 	}
+}
+
+var _ settle.KeyLimiter = (*Source[any])(nil)
+
+// RestrictKeys implements [settle.KeyLimiter].
+func (s *Source[T]) RestrictKeys(f func() (list []gate.Restriction, next time.Duration)) bool {
+	if s.byKey == nil {
+		return false
+	}
+	s.inFlight.Restrict(f)
+	return true
+}
+
+// HoldKeys implements [settle.KeyLimiter].
+func (s *Source[T]) HoldKeys(keys []string) bool {
+	if s.byKey == nil {
+		return false
+	}
+	s.inFlight.Hold(keys)
+	return true
 }

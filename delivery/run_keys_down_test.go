@@ -1,0 +1,194 @@
+package delivery_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/backend"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
+	"github.com/weirflow/weir/predicates/httpretry"
+	"github.com/weirflow/weir/strategies"
+)
+
+// customers calls the endpoints of customers, in virtual time.
+type customers struct {
+	engine *memory.Engine
+	queue  *delivery.Queue[job]
+	begun  time.Time
+
+	mu     sync.Mutex
+	down   map[string]time.Duration   // how long an endpoint is down
+	calls  map[string][]time.Duration // starts of calls by customer
+	waited map[string]time.Duration   // the longest time from the put to an answer
+}
+
+var errEndpointDown = &httpretry.StatusError{StatusCode: 503}
+
+func newCustomers(opts ...delivery.QueueOption) *customers {
+	c := &customers{
+		engine: memory.Open(), begun: time.Now(),
+		down: map[string]time.Duration{}, calls: map[string][]time.Duration{}, waited: map[string]time.Duration{},
+	}
+	opts = append([]delivery.QueueOption{delivery.RetryAfter(time.Second, 10*time.Second), delivery.WithFairByKey(5), noLog}, opts...)
+	c.queue = delivery.NewQueue[job](c.engine, "hooks", opts...)
+	return c
+}
+
+// put puts n messages of a customer.
+func (c *customers) put(t *testing.T, customer string, n int) {
+	t.Helper()
+	for range n {
+		require.NoError(t, c.queue.Put(t.Context(), job(customer), delivery.Key(customer)))
+	}
+}
+
+// call is the function of the operator.
+func (c *customers) call(ctx context.Context, j job) (string, error) {
+	at := time.Since(c.begun)
+	c.mu.Lock()
+	c.calls[string(j)] = append(c.calls[string(j)], at)
+	isDown := at < c.down[string(j)]
+	c.mu.Unlock()
+	time.Sleep(20 * time.Millisecond)
+	if isDown {
+		return "", errEndpointDown
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.waited[string(j)] = max(c.waited[string(j)], time.Since(c.begun))
+	return "", nil
+}
+
+// work runs a worker with 50 slots for a time.
+func (c *customers) work(t *testing.T, d time.Duration, b *backend.Backend) delivery.Summary {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	time.AfterFunc(d, stop)
+	policy := strategies.ReasonAware(httpretry.Classifier[string](), nil).Idempotent()
+	op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(c.call), 10*time.Second, 50, policy,
+		asyncop.WithBackend(b),
+		asyncop.WithFailureSink(c.queue.TakeFailure), asyncop.WithLogger(quiet))
+	summary, err := delivery.Run(ctx, c.queue, op, sinkFunc(func(context.Context, []message.Message[string]) error { return nil }), silently)
+	require.NoError(t, err)
+	return summary
+}
+
+// visits returns how many messages of a customer are in a queue, by their visits.
+func (c *customers) visits(t *testing.T, queue, customer string) map[int]int {
+	t.Helper()
+	n := map[int]int{}
+	for page := (store.Page{Max: 1000}); ; {
+		list, err := c.engine.List(t.Context(), queue, store.Filter{Key: customer}, page)
+		require.NoError(t, err)
+		if len(list) == 0 {
+			return n
+		}
+		for _, e := range list {
+			n[e.Meta.Visit]++
+		}
+		page.After = list[len(list)-1].Position
+	}
+}
+
+// Laws B1, B2 and B4: while the endpoint of a customer is down, a call tries it from time
+// to time, and the messages of the customer stay in the queue, without visits. The others
+// are served as if there were no such customer.
+func TestRun_KeyThatIsDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCustomers()
+		c.down["down"] = time.Hour
+		c.put(t, "down", 1000)
+		for i := range 40 {
+			c.put(t, fmt.Sprint(i), 25)
+		}
+		b := backend.New("customers", backend.TenantBreaker(), backend.WithLogger(quiet))
+		summary := c.work(t, time.Minute, b)
+		for i := range 40 {
+			require.Len(t, c.calls[fmt.Sprint(i)], 25)
+		}
+		longest := slices.Max(slices.Collect(maps.Values(c.waited)))
+		require.Less(t, longest, time.Second, "1,000 calls of 20 ms, 50 at a time, take 400 ms")
+		require.Less(t, len(c.calls["down"]), 60, "with one probe in each ten seconds, and more at the beginning")
+		isProbe := func(at time.Duration) bool { return at > 100*time.Millisecond }
+		probes := c.calls["down"][slices.IndexFunc(c.calls["down"], isProbe):]
+		require.Greater(t, len(probes), 20)
+		for i := range probes[1:] {
+			require.GreaterOrEqual(t, probes[i+1]-probes[i], 250*time.Millisecond, "%v", probes)
+		}
+		called := summary.HandedOver
+		inQueue := c.visits(t, "hooks", "down")
+		require.Equal(t, map[int]int{0: inQueue[0]}, inQueue, "no visits without a call")
+		require.GreaterOrEqual(t, inQueue[0], 1000-called)
+		require.Zero(t, summary.Floods)
+	})
+}
+
+// Law B4: when the endpoint answers again, all messages of the customer are delivered.
+func TestRun_KeyThatComesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCustomers()
+		c.down["a"] = 30 * time.Second
+		c.put(t, "a", 300)
+		b := backend.New("customers", backend.TenantBreaker(), backend.WithLogger(quiet))
+		c.work(t, 2*time.Minute, b)
+		counts, err := c.queue.Counts(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, delivery.QueueCounts{}, counts)
+		require.Less(t, c.waited["a"], time.Minute)
+		require.Zero(t, b.Stats().TenantsDown)
+	})
+}
+
+// Twenty customers that are down, and whose calls time out, do not keep the others
+// waiting.
+func TestRun_ManyKeysThatAreDown(t *testing.T) {
+	longest := func(down int) (longest time.Duration) {
+		synctest.Test(t, func(t *testing.T) {
+			c := newCustomers()
+			for i := range down {
+				name := fmt.Sprint("down", i)
+				c.down[name] = time.Hour
+				c.put(t, name, 100)
+			}
+			for i := range 100 {
+				c.put(t, fmt.Sprint(i), 20)
+			}
+			c.work(t, 20*time.Second, backend.New("customers", backend.TenantBreaker(), backend.WithLogger(quiet)))
+			longest = slices.Max(slices.Collect(maps.Values(c.waited)))
+		})
+		return longest
+	}
+	without := longest(0)
+	with := longest(20)
+	require.Less(t, with, without*3/2, "without: %v", without)
+}
+
+// The breaker also works on a queue without WithFairByKey: a message of a key that is
+// down is released when it is its turn, without a visit.
+func TestRun_KeyThatIsDownWithoutFairByKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCustomers()
+		c.queue = delivery.NewQueue[job](c.engine, "plain", delivery.RetryAfter(time.Hour), noLog)
+		c.down["down"] = time.Hour
+		c.put(t, "down", 200)
+		c.put(t, "up", 100)
+		summary := c.work(t, 20*time.Second, backend.New("customers", backend.TenantBreaker(), backend.WithLogger(quiet)))
+		require.Len(t, c.calls["up"], 100)
+		require.Less(t, len(c.calls["down"]), 100)
+		require.Positive(t, summary.Released)
+		inQueue := c.visits(t, "plain", "down")
+		require.Equal(t, map[int]int{0: 200 - len(c.calls["down"])}, inQueue)
+	})
+}
