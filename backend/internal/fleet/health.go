@@ -174,7 +174,8 @@ func (m *Machine) readService(now time.Duration, t Table) {
 func (m *Machine) readHealth(now time.Duration, r *HealthRecord) {
 	read := mark{r.Number, r.By}
 	h := r.health(now)
-	switch order := read.compare(m.mark); {
+	order := read.compare(m.mark)
+	switch {
 	case order < 0: // the engine has lost a change
 		return
 	case order == 0:
@@ -194,7 +195,8 @@ func (m *Machine) readHealth(now time.Duration, r *HealthRecord) {
 func (m *Machine) readPause(now time.Duration, r *PauseRecord) {
 	read := mark{r.Number, r.By}
 	p := Pause{Until: now + bounded(r.Left), Why: r.Why}
-	switch order := read.compare(m.pauseMark); {
+	order := read.compare(m.pauseMark)
+	switch {
 	case order < 0:
 		return
 	case order == 0:
