@@ -41,8 +41,8 @@ type Failure[IN any] struct {
 
 	// BackendDown is true if the element waited for its backend until its time ran out:
 	// Err is a *TimeoutError that matches [ErrBackendDown]. The element was called
-	// before, or is not a message: a message that was never called is released, and has
-	// not failed. OthersAnswered is true if, besides, the service has answered other
+	// before, or is not a message: a message that was never called, or only throttled, is
+	// released, and has not failed. OthersAnswered is true if, besides, the service has answered other
 	// calls between this failure of a message and its failure of the same kind before.
 	BackendDown, OthersAnswered bool
 

@@ -94,9 +94,10 @@ var (
 	ErrRefused = errors.New("it can never be stored")
 
 	// ErrBackendDown is matched by the error of a message that waited for its backend
-	// until its time ran out. If the message was not called in this visit, it is
-	// Released: that is not a failure, and the visit does not count. If it was called, it
-	// has failed, and the visit counts once the failure is handed over.
+	// until its time ran out. If the message was not called in this visit, or all its
+	// calls were throttled, it is Released: that is not a failure, and the visit does not
+	// count. Otherwise it has failed, and the visit counts once the failure is handed
+	// over.
 	ErrBackendDown = errors.New("the backend is down")
 
 	// ErrPurged is the cause of the end of the context of a call whose message was purged

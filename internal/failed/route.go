@@ -87,7 +87,8 @@ func (r *Router[T]) Route(ctx context.Context, f asyncop.Failure[T], now time.Ti
 
 // waits reports whether a message whose visits are used up waits for the end of an outage:
 // its call has failed, and then it has waited for its backend until its time ran out. (The
-// operator releases a message that was not called, so it does not come here.)
+// operator releases a message that was not called, or only throttled, so it does not come
+// here.)
 //
 // With n layers, visit n+1 is the first that is too many. OthersAnswered is true if the
 // service has answered other messages since the visit before. The outage may have begun
