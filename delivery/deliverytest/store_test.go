@@ -35,6 +35,9 @@ type wrong struct {
 	move    func(next store.Inspector, moves []store.Move) error
 
 	handOver func(next store.Inspector, moves []store.Move) error
+
+	takeInOrder func(next store.InOrder, queue string, limit int, lease time.Duration) ([]store.Leased, error)
+	replace     func(next store.InOrder, rs []store.Replacement) error
 }
 
 var bg = context.Background()
@@ -45,6 +48,22 @@ func (w *wrong) CountKeys(ctx context.Context, q store.KeyQuery) ([]store.KeyCou
 		return next.CountKeys(ctx, q)
 	}
 	return w.keys(next, q)
+}
+
+func (w *wrong) TakeInOrder(ctx context.Context, queue string, limit int, lease time.Duration) ([]store.Leased, error) {
+	next := w.Inspector.(store.InOrder)
+	if w.takeInOrder == nil {
+		return next.TakeInOrder(ctx, queue, limit, lease)
+	}
+	return w.takeInOrder(next, queue, limit, lease)
+}
+
+func (w *wrong) Replace(ctx context.Context, rs ...store.Replacement) error {
+	next := w.Inspector.(store.InOrder)
+	if w.replace == nil {
+		return next.Replace(ctx, rs...)
+	}
+	return w.replace(next, rs)
 }
 
 func (w *wrong) Put(ctx context.Context, queue string, ms ...store.Message) error {
@@ -135,7 +154,7 @@ func (w *wrong) HandOver(ctx context.Context, moves ...store.Move) error {
 // findings runs the rules of a name, or all for "", and returns the names of the rules
 // that a store breaks.
 func findings(w wrong, rule string) (names []string) {
-	for _, r := range slices.Concat(storeRules, putRules) {
+	for _, r := range slices.Concat(storeRules, putRules, orderRules) {
 		if rule != "" && rule != r.name {
 			continue
 		}
@@ -355,6 +374,43 @@ func TestRunStoreFindsWhatIsWrong(t *testing.T) {
 			}
 			return nil
 		}}, "inspector: hand over"},
+		"TakeInOrder does not look at keys": {wrong{takeInOrder: func(next store.InOrder, queue string, limit int, lease time.Duration) ([]store.Leased, error) {
+			return next.Take(bg, queue, limit, lease)
+		}}, "in order: a random schedule"},
+		"consumers that do not look at keys": {wrong{takeInOrder: func(next store.InOrder, queue string, limit int, lease time.Duration) ([]store.Leased, error) {
+			return next.Take(bg, queue, limit, lease)
+		}}, "in order: many consumers"},
+		"TakeInOrder puts the next message of a key before others": {wrong{takeInOrder: func(next store.InOrder, queue string, limit int, lease time.Duration) ([]store.Leased, error) {
+			entries, err := next.List(bg, queue, store.Filter{Key: "flood"}, store.Page{Max: 1})
+			if err != nil || len(entries) == 0 || !entries[0].LeasedUntil.IsZero() {
+				return next.TakeInOrder(bg, queue, limit, lease)
+			}
+			return next.Claim(bg, queue, store.Filter{Key: "flood"}, store.Page{Max: 1}, lease)
+		}}, "in order: a flood of one key"},
+		"a message that is done does not free its key": {wrong{done: func(next store.Inspector, leases []store.Lease) error {
+			return next.Release(bg, 1000*time.Hour, leases...)
+		}}, "in order: one message of a key at a time"},
+		"a replaced message comes last": {wrong{replace: func(next store.InOrder, rs []store.Replacement) error {
+			for _, r := range rs {
+				err := next.Move(bg, store.Move{Lease: r.Lease, Queue: r.Lease.Queue, Message: r.Message})
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		}}, "in order: a replaced message keeps its place"},
+		"Replace does half of a call": {wrong{replace: func(next store.InOrder, rs []store.Replacement) error {
+			for _, r := range rs {
+				err := next.Replace(bg, r)
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		}}, "in order: a replacement is refused"},
+		"a key does not wait for a message that was released": {wrong{release: func(next store.Inspector, delay time.Duration, leases []store.Lease) error {
+			return next.Release(bg, 0, leases...)
+		}}, "in order: a message that waits delays its key"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			assert.Contains(t, findings(c.store, c.found), c.found)

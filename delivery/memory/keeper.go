@@ -169,7 +169,7 @@ func (t *memoryTx) edit(e *store.Edit) (bool, error) {
 		return true, nil
 	case store.Due:
 		now := m.clock.Now()
-		if there.Held || !there.at.After(now) {
+		if there.Held || !there.at.After(now) || there.at.Equal(parked) {
 			return false, nil
 		}
 		there.Meta.Due = now

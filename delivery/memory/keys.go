@@ -63,6 +63,7 @@ func addWaiting(c *store.KeyCounts, e *memoryEntry) {
 	switch {
 	case e.Held:
 		c.Held++
+	case e.at.Equal(parked):
 	case c.Next.IsZero() || e.at.Before(c.Next):
 		c.Next = e.at
 	}

@@ -59,6 +59,7 @@ type memoryQueue struct {
 	ids     map[store.Identity]int64
 	ready   readyHeap
 	keys    map[string]*readyHeap // the same, by key
+	order   map[string]*keyOrder  // the same in order, by key; nil before the first TakeInOrder
 }
 
 type memoryEntry struct {
@@ -66,6 +67,9 @@ type memoryEntry struct {
 	at     time.Time // when it can be taken
 	index  [2]int    // in ready, and in the heap of its key
 	lapses int
+
+	inOrder int  // index in its keyOrder
+	isHead  bool // it is the head of its key, or was when it left its queue
 }
 
 // Open returns an engine without messages.
@@ -217,6 +221,7 @@ func (m *Engine) insert(queue string, e *memoryEntry) {
 		q.keys[e.Meta.Key] = key
 	}
 	heap.Push(key, e)
+	q.addToOrder(e)
 	q.note(e.at)
 }
 
@@ -227,6 +232,7 @@ func (m *Engine) remove(queue string, e *memoryEntry) {
 	if heap.Remove(key, e.index[1]); key.Len() == 0 {
 		delete(q.keys, e.Meta.Key)
 	}
+	q.removeFromOrder(e, m.clock.Now())
 	delete(q.entries, e.Position)
 	delete(q.ids, e.Identity())
 	m.size--
@@ -363,18 +369,23 @@ func (m *Engine) settle(ctx context.Context, leases []store.Lease, invalid error
 		if invalid != nil {
 			return invalid
 		}
-		var lost []store.Lease
-		for i, l := range leases {
-			q := m.queues[l.Queue]
-			e := q.leased(l)
-			if e == nil {
-				lost = append(lost, l)
-				continue
-			}
-			f(i, q, e)
-		}
-		return storearg.Lost(lost)
+		return m.settleAll(leases, f)
 	})
+}
+
+// settleAll calls f for each lease that is not lost. Called with mu held.
+func (m *Engine) settleAll(leases []store.Lease, f func(i int, q *memoryQueue, e *memoryEntry)) error {
+	var lost []store.Lease
+	for i, l := range leases {
+		q := m.queues[l.Queue]
+		e := q.leased(l)
+		if e == nil {
+			lost = append(lost, l)
+			continue
+		}
+		f(i, q, e)
+	}
+	return storearg.Lost(lost)
 }
 
 // leased returns the entry of a lease, or nil if the lease is lost.
@@ -444,8 +455,11 @@ func (m *Engine) Count(ctx context.Context, queue string, f store.Filter) (c sto
 		now := m.clock.Now()
 		for _, e := range m.matching(queue, &f, store.Page{}) {
 			next := e.at
-			if e.Held {
+			switch {
+			case e.Held:
 				c.Held++
+				next = time.Time{}
+			case e.at.Equal(parked):
 				next = time.Time{}
 			}
 			c.Add(e.Cause, e.Meta.Reasons, 1, e.Arrived, next, e.Position)

@@ -9,6 +9,9 @@
 //     another consumer can take the message. The [Lease] carries a fencing number that
 //     rises each time the message is taken, so that only its last consumer can settle it.
 //   - A held message is not taken until it is released.
+//   - The head of a key is the message for which later messages of the key wait, in a
+//     queue whose consumers take them in order ([InOrder]). A message that is due behind
+//     the head is parked: it is not taken until it is the head.
 //   - To settle a message is to remove it ([Store.Done]), to release it
 //     ([Store.Release]), or to move it to another queue ([Inspector.Move]).
 //   - A message in a queue has an identity: its id, the origin of its put, its visit and
@@ -33,17 +36,18 @@
 //   - [Inspector]: it looks into its queues, and moves messages between them atomically;
 //     it needs an index, such as a database has
 //   - [ByKey]: it takes the messages of keys in turn
+//   - [InOrder]: it takes the messages of a key one at a time, in the order of the puts
 //   - [Waker]: it notifies consumers when to look into a queue
 //   - [Keeper]: it has locks (package delivery/lock), and keeps records that change in one
 //     transaction with messages; jobs need it (package delivery/jobs)
 //
 // The engines of weir have:
 //
-//	                  Store   Inspector   ByKey   Waker   Keeper
-//	delivery/memory   x       x           x       x       x
-//	ext/sqlite        x       x           x       x       x
-//	ext/postgres      x       x           x       x       x
-//	ext/jetstream     x       x                   x       x
+//	                  Store   Inspector   ByKey   InOrder   Waker   Keeper
+//	delivery/memory   x       x           x       x         x       x
+//	ext/sqlite        x       x           x       x         x       x
+//	ext/postgres      x       x           x       x         x       x
+//	ext/jetstream     x       x                             x       x
 //
 // Where an engine is not a Waker, consumers poll an empty queue: after 5 ms at first,
 // then every 100 ms. Package deliverytest checks an engine of your own.

@@ -34,6 +34,6 @@ type KeyCounts struct {
 	Oldest  time.Time // when the first of the waiting messages arrived in its queue or layer; zero if Waiting is 0
 	// Next is the earliest time at which a waiting message can be taken: when its delay
 	// or the lease of another consumer ends. It is zero if all waiting messages are
-	// held, or if Waiting is 0.
+	// held, or parked behind a held one ([InOrder]), or if Waiting is 0.
 	Next time.Time
 }

@@ -12,8 +12,8 @@ import (
 
 // Engine keeps messages. It declares its other abilities by the interfaces that it
 // implements: [Store] (leases) or [Consumer], [Inspector] (filters and positions),
-// [ByKey], [KeyCounter], [Waker], and [Keeper] (records, and locks for work that only a
-// single process may do). A queue checks for the interfaces that its options need when it
+// [ByKey], [InOrder], [KeyCounter], [Waker], and [Keeper] (records, and locks for work that
+// only a single process may do). A queue checks for the interfaces that its options need when it
 // is made.
 //
 // The name of a queue is UTF-8, without NUL, and not empty. The methods are safe for
@@ -256,7 +256,7 @@ type Counts struct {
 	Messages int
 	Held     int            // of these
 	Oldest   time.Time      // when the first of them arrived; zero if there are no messages
-	Next     time.Time      // when the first of them can be taken: its delay is over, or the lease of another consumer; zero if no message can
+	Next     time.Time      // when the delay or the lease of the first of them ends; zero if all are held, or parked behind a held one ([InOrder])
 	Causes   map[Cause]int  // of dead letters
 	Reasons  map[string]int // a message counts once for each of its reasons
 	Last     int64          // the highest position; 0 if there are no messages

@@ -123,6 +123,22 @@ func Move(moves ...store.Move) error {
 	return nil
 }
 
+// Replace checks the arguments of [store.InOrder.Replace].
+func Replace(rs ...store.Replacement) error {
+	for i := range rs {
+		err := Put(rs[i].Lease.Queue, rs[i].Message)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// KeyChanged returns the error of a replacement that has another key than its message.
+func KeyChanged(id, key, newKey string) error {
+	return fmt.Errorf("%w: message %q with the key %q cannot be replaced by one with the key %q: keep the key", message.ErrRefused, id, key, newKey)
+}
+
 // Gone returns the leases of moves whose messages are gone, each once. isThere reports
 // whether the message of a lease is still in its queue.
 func Gone(moves []store.Move, isThere func(l store.Lease) bool) (gone []store.Lease) {
