@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -101,6 +103,9 @@ type Engine struct {
 	forgetAt atomic.Int64 // when old names of locks are looked for again
 
 	refused storesql.Refused // messages that Take leaves out
+
+	ordered sync.Map // keys are the queues of TakeInOrder
+	sweeps  storesql.Sweeps
 
 	resetAt    atomic.Int64 // when the pool was reset last
 	unprepared atomic.Bool  // see stopPreparing
@@ -391,29 +396,34 @@ func indexed(ctx context.Context, q batcher, f func(rows pgx.Rows, err error) er
 // leaseAround is lease without the messages that the database refuses to lease, which are
 // logged and left out for a while (law D4). chosen has storesql.ExceptRefused.
 func (s *Engine) leaseAround(ctx context.Context, queue, chosen string, args ...any) ([]store.Leased, error) {
-	call := storesql.Lease[store.Leased]{
+	call := s.newLease(ctx, queue)
+	call.All = func() ([]store.Leased, error) {
+		return s.lease(ctx, queue, s.refused.Except(chosen, s.clock.Now()), args...)
+	}
+	call.Find = func() ([]int64, error) {
+		rows, err := s.pool.Query(ctx, `WITH clock AS MATERIALIZED (SELECT `+s.now+` AS now, $1::bigint)
+			SELECT position FROM weir_messages WHERE `+s.refused.Except(chosen, s.clock.Now()), args...)
+		if err != nil {
+			return nil, err
+		}
+		return pgx.CollectRows(rows, pgx.RowTo[int64])
+	}
+	call.These = func(positions []int64) ([]store.Leased, error) {
+		return s.lease(ctx, queue, `position = ANY ($2::bigint[]) AND queue = $3 AND at <= (SELECT now FROM clock) ORDER BY at, position`,
+			args[0], positions, queue)
+	}
+	return call.Lease(&s.refused)
+}
+
+// newLease returns a call that leases messages of a queue, without its functions.
+func (s *Engine) newLease(ctx context.Context, queue string) storesql.Lease[store.Leased] {
+	return storesql.Lease[store.Leased]{
 		IsRefusal: isRefusal, Now: s.clock.Now,
-		All: func() ([]store.Leased, error) {
-			return s.lease(ctx, queue, s.refused.Except(chosen, s.clock.Now()), args...)
-		},
-		Find: func() ([]int64, error) {
-			rows, err := s.pool.Query(ctx, `WITH clock AS MATERIALIZED (SELECT `+s.now+` AS now, $1::bigint)
-				SELECT position FROM weir_messages WHERE `+s.refused.Except(chosen, s.clock.Now()), args...)
-			if err != nil {
-				return nil, err
-			}
-			return pgx.CollectRows(rows, pgx.RowTo[int64])
-		},
-		These: func(positions []int64) ([]store.Leased, error) {
-			return s.lease(ctx, queue, `position = ANY ($2::bigint[]) AND queue = $3 AND at <= (SELECT now FROM clock) ORDER BY at, position`,
-				args[0], positions, queue)
-		},
 		Log: func(position int64, cause error, wait time.Duration) {
 			s.logger.LogAttrs(ctx, slog.LevelError, "postgres: the database refuses to lease a message; it is left out, and tried again later",
 				slog.String("queue", queue), slog.Int64("position", position), slog.String("error", guard.Text(cause)), slog.Duration("wait", wait))
 		},
 	}
-	return call.Lease(&s.refused)
 }
 
 // lease leases the chosen messages for $1 microseconds, except messages that another call
@@ -543,7 +553,11 @@ func (s *Engine) settleAll(ctx context.Context, take func() []*settling) error {
 				others = append(others, call)
 			}
 		}
-		if err := retry(func() error { return s.settleSame(ctx, s.pool, same) }); err != nil {
+		settle := s.settleSame
+		if change == "" {
+			settle = s.settleDone
+		}
+		if err := retry(func() error { return settle(ctx, same) }); err != nil {
 			return err
 		}
 		batch = others
@@ -563,51 +577,134 @@ func entryOf(l store.Lease) (e entry, ok bool) {
 	return entry{position, int64(l.Fence), l.Queue}, err == nil && l.Fence <= math.MaxInt64 //nolint:gosec // compared
 }
 
-// settleSame runs one statement for calls of one kind, and sets the leases that they have
-// lost.
-func (s *Engine) settleSame(ctx context.Context, q querier, batch []*settling) error {
-	var positions, fences, delays []int64
-	var queues []string
-	for _, call := range batch {
-		for _, l := range call.leases {
-			if e, ok := entryOf(l); ok {
-				positions, fences, queues = append(positions, e.position), append(fences, e.fence), append(queues, e.queue)
-				delays = append(delays, micros(call.delay))
-			}
-		}
-	}
-	// The subqueries hide from PostgreSQL how many leases there are: with many it would
-	// scan the table.
-	const leases = `unnest((SELECT $1::bigint[]), (SELECT $2::bigint[]), (SELECT $3::text[]), (SELECT $4::bigint[])) AS l (position, fence, queue, delay)`
-	const held = ` WHERE m.position = l.position AND m.queue = l.queue AND m.fence = l.fence AND m.leased IS NOT NULL
-		RETURNING m.position, l.fence, m.queue`
-	statement := "DELETE FROM weir_messages AS m USING " + leases + held
-	if change := batch[0].change; change != "" {
-		statement = "UPDATE weir_messages AS m SET " + change + " FROM (SELECT " + s.now + " AS now) AS clock, " + leases + held
-	}
-	s.step()
-	rows, err := q.Query(ctx, statement, positions, fences, queues, delays)
+// settleSame changes the messages of calls of one kind, and sets the leases that the
+// calls have lost.
+func (s *Engine) settleSame(ctx context.Context, batch []*settling) error {
+	settled, _, err := s.settleBy(ctx, s.pool, updateOf(s.now, batch[0].change), leasesOf(batch))
 	if err != nil {
 		return err
 	}
+	noteLost(batch, settled)
+	return nil
+}
+
+// settleDone removes the messages of calls of Done, and sets the leases that the calls
+// have lost. One statement removes the messages that are not heads of their keys, except
+// in queues whose keys are in order, where all of them are. The others take a
+// transaction, in which the next message of a key becomes the head.
+func (s *Engine) settleDone(ctx context.Context, batch []*settling) error {
+	left := leasesOf(batch)
 	settled := map[entry]bool{}
-	var e entry
-	if _, err := pgx.ForEachRow(rows, []any{&e.position, &e.fence, &e.queue}, func() error {
-		settled[e] = true
-		return nil
-	}); err != nil {
-		return err
+	if !s.anyOrdered(left) {
+		var err error
+		settled, _, err = s.settleBy(ctx, s.pool, deletion+" AND NOT m.head"+returnsHead, left)
+		if err != nil {
+			return err
+		}
+		left = slices.DeleteFunc(left, func(l delayedLease) bool { return settled[l.entry] })
 	}
-	s.step()
+	if len(left) > 0 {
+		var heads []queueKey
+		err := pgx.BeginTxFunc(ctx, s.pool, inSteps, func(tx pgx.Tx) (err error) {
+			var others map[entry]bool
+			others, heads, err = s.settleBy(ctx, tx, deletion+returnsHead, left)
+			if err != nil {
+				return err
+			}
+			maps.Copy(settled, others)
+			return s.appoint(ctx, tx, heads)
+		})
+		if err != nil {
+			return err
+		}
+		s.wakeQueues(heads)
+	}
+	noteLost(batch, settled)
+	return nil
+}
+
+// anyOrdered reports whether a lease is of a queue that was taken in order.
+func (s *Engine) anyOrdered(leases []delayedLease) bool {
+	return slices.ContainsFunc(leases, func(l delayedLease) bool {
+		_, isOrdered := s.ordered.Load(l.queue)
+		return isOrdered
+	})
+}
+
+// delayedLease is a lease of a call, and the delay of the call.
+type delayedLease struct {
+	entry
+	delay time.Duration
+}
+
+// leasesOf returns the leases of calls that this store can have granted.
+func leasesOf(batch []*settling) (list []delayedLease) {
+	for _, call := range batch {
+		for _, l := range call.leases {
+			e, ok := entryOf(l)
+			if ok {
+				list = append(list, delayedLease{e, call.delay})
+			}
+		}
+	}
+	return list
+}
+
+// noteLost sets the leases that calls have lost: all except the settled ones.
+func noteLost(batch []*settling, settled map[entry]bool) {
 	for _, call := range batch {
 		call.lost = nil
 		for _, l := range call.leases {
-			if e, ok := entryOf(l); !ok || !settled[e] {
+			e, ok := entryOf(l)
+			if !ok || !settled[e] {
 				call.lost = append(call.lost, l)
 			}
 		}
 	}
-	return nil
+}
+
+// Parts of the statements that settle leases. The subqueries hide from PostgreSQL how
+// many leases there are: with many it would scan the table.
+const (
+	settledLeases = `unnest((SELECT $1::bigint[]), (SELECT $2::bigint[]), (SELECT $3::text[]), (SELECT $4::bigint[])) AS l (position, fence, queue, delay)`
+	isHeld        = ` WHERE m.position = l.position AND m.queue = l.queue AND m.fence = l.fence AND m.leased IS NOT NULL`
+	deletion      = "DELETE FROM weir_messages AS m USING " + settledLeases + isHeld
+	returnsHead   = ` RETURNING m.position, l.fence, m.queue, CASE WHEN m.head THEN m.meta->>'key' END`
+)
+
+// updateOf returns the statement that makes a change of messages that are leased.
+func updateOf(now, change string) string {
+	return "UPDATE weir_messages AS m SET " + change + " FROM (SELECT " + now + " AS now) AS clock, " + settledLeases + isHeld +
+		" RETURNING m.position, l.fence, m.queue, NULL::text"
+}
+
+// settleBy runs a statement for leases. It returns the leases that are settled, and the
+// keys of the heads that the statement has removed.
+func (s *Engine) settleBy(ctx context.Context, q querier, statement string, leases []delayedLease) (settled map[entry]bool, heads []queueKey, err error) {
+	var positions, fences, delays []int64
+	var queues []string
+	for _, l := range leases {
+		positions, fences, queues = append(positions, l.position), append(fences, l.fence), append(queues, l.queue)
+		delays = append(delays, micros(l.delay))
+	}
+	s.step()
+	rows, err := q.Query(ctx, statement, positions, fences, queues, delays)
+	if err != nil {
+		return nil, nil, err
+	}
+	settled = map[entry]bool{}
+	var e entry
+	var key *string
+	_, err = pgx.ForEachRow(rows, []any{&e.position, &e.fence, &e.queue, &key}, func() error {
+		settled[e] = true
+		if key != nil {
+			heads = append(heads, queueKey{e.queue, *key})
+		}
+		key = nil
+		return nil
+	})
+	s.step()
+	return settled, heads, err
 }
 
 // do runs f unless the store is closed or ctx has ended, and explains its error. It runs

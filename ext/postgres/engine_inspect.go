@@ -33,9 +33,9 @@ var dialect = storesql.Dialect{
 
 // where returns the condition of a page of a queue, and its order. Its parameters follow
 // args: queue, After, Until, and the parameters of the filter. Adding 0 to position
-// keeps PostgreSQL from scanning the queue if the filter has ids or a key, which have
-// an index. The index of keys is not ordered by position, so all messages of a key would
-// be sorted for each page: only the first page uses it.
+// keeps PostgreSQL from scanning the queue if the filter has ids, or a key on the first
+// page: these have an index. Later pages of a key go by position, in the index of the key
+// or of the queue, so that they do not read the messages of the pages before.
 func where(queue string, f *store.Filter, p store.Page, args ...any) (condition, order string, _ []any, err error) {
 	until := p.Until
 	if until == 0 {
@@ -113,7 +113,7 @@ func (s *Engine) Count(ctx context.Context, queue string, f store.Filter) (c sto
 		return c, err
 	}
 	err = s.do(ctx, func() error {
-		rows, err := s.pool.Query(ctx, "SELECT cause, meta->'reasons', count(*), min(arrived), min(at), max(position), (SELECT "+s.now+
+		rows, err := s.pool.Query(ctx, "SELECT cause, meta->'reasons', count(*), min(arrived), min(at) FILTER (WHERE at < "+parked+"), max(position), (SELECT "+s.now+
 			"), count(*) FILTER (WHERE at = "+never+") FROM weir_messages WHERE "+condition+" GROUP BY 1, 2", args...)
 		if err != nil {
 			return err
@@ -121,18 +121,21 @@ func (s *Engine) Count(ctx context.Context, queue string, f store.Filter) (c sto
 		var cause string
 		var column []byte
 		var n, held int
-		var oldest, next, now time.Time
+		var oldest, now time.Time
+		var next *time.Time
 		var last int64
 		_, err = pgx.ForEachRow(rows, []any{&cause, &column, &n, &oldest, &next, &last, &now, &held}, func() error {
-			if held == n {
-				next = time.Time{}
+			var first time.Time
+			if next != nil {
+				first = next.UTC()
 			}
+			next = nil
 			c.Held += held
 			var reasons []string
 			if json.Unmarshal(column, &reasons) != nil {
 				reasons = nil // absent or damaged
 			}
-			c.Add(store.Cause(cause), reasons, n, oldest.UTC(), next.UTC(), last)
+			c.Add(store.Cause(cause), reasons, n, oldest.UTC(), first, last)
 			return nil
 		})
 		c.SetAge(now)
@@ -152,7 +155,7 @@ func (s *Engine) Purge(ctx context.Context, queue string, f store.Filter) (n int
 		return 0, err
 	}
 	if len(f.IDs) > 0 { // few, and there is an index
-		return s.remove(ctx, "queue = $1 AND position + 0 > $2 AND position + 0 <= $3"+condition, args)
+		return s.purge(ctx, "queue = $1 AND position + 0 > $2 AND position + 0 <= $3"+condition, args)
 	}
 	condition = "queue = $1 AND position > $2 AND position <= $3" + condition
 	var until int64
@@ -174,7 +177,7 @@ func (s *Engine) Purge(ctx context.Context, queue string, f store.Filter) (n int
 		if err == nil {
 			args[1], args[2] = after, last
 			var removed int
-			removed, err = s.remove(ctx, condition, args)
+			removed, err = s.purge(ctx, condition, args)
 			n += removed
 		}
 		after = last
@@ -182,15 +185,24 @@ func (s *Engine) Purge(ctx context.Context, queue string, f store.Filter) (n int
 	return n, err
 }
 
-func (s *Engine) remove(ctx context.Context, condition string, args []any) (n int, err error) {
+// purge removes messages in a transaction, and returns how many. The next messages of
+// their keys become heads.
+func (s *Engine) purge(ctx context.Context, condition string, args []any) (n int, err error) {
+	var heads []queueKey
 	err = s.do(ctx, func() error {
-		s.step()
-		tag, err := s.pool.Exec(ctx, "DELETE FROM weir_messages WHERE "+condition, args...)
-		s.step()
-		n = int(tag.RowsAffected())
-		return err
+		return pgx.BeginTxFunc(ctx, s.pool, inSteps, func(tx pgx.Tx) (err error) {
+			n, heads, err = s.remove(ctx, tx, condition, args...)
+			if err != nil {
+				return err
+			}
+			return s.appoint(ctx, tx, heads)
+		})
 	})
-	return n, err
+	if err != nil {
+		return 0, err
+	}
+	s.wakeQueues(heads)
+	return n, nil
 }
 
 // Claim implements [store.Inspector].
@@ -273,9 +285,18 @@ func (s *Engine) Move(ctx context.Context, moves ...store.Move) error {
 		rows[moves[i].Lease] = r
 		call.leases = append(call.leases, moves[i].Lease)
 	}
+	var heads []queueKey
 	err := s.do(ctx, func() error {
-		return pgx.BeginTxFunc(ctx, s.pool, patient, func(tx pgx.Tx) error {
-			if err := s.settleSame(ctx, tx, []*settling{call}); err != nil {
+		return pgx.BeginTxFunc(ctx, s.pool, inSteps, func(tx pgx.Tx) error {
+			batch := []*settling{call}
+			settled, removed, err := s.settleBy(ctx, tx, deletion+returnsHead, leasesOf(batch))
+			if err != nil {
+				return err
+			}
+			heads = removed
+			noteLost(batch, settled)
+			err = s.appoint(ctx, tx, heads)
+			if err != nil {
 				return err
 			}
 			var moved []storesql.Row
@@ -293,6 +314,7 @@ func (s *Engine) Move(ctx context.Context, moves ...store.Move) error {
 	if err != nil {
 		return err
 	}
+	s.wakeQueues(heads)
 	for _, r := range rows {
 		s.note(r.Queue, duesOf([]storesql.Row{r}))
 	}

@@ -146,12 +146,12 @@ func (t *keeperTx) edit(ctx context.Context, kind store.Action, edits []store.Ed
 	const returning = ` RETURNING m.position`
 	switch kind {
 	case store.Purge:
-		return t.positions(ctx, "DELETE FROM weir_messages AS m USING "+listed+" WHERE"+same+returning, args[:3]...)
+		return t.remove(ctx, "DELETE FROM weir_messages AS m USING "+listed+" WHERE"+same, args[:3]...)
 	case store.Hold:
 		return t.positions(ctx, "UPDATE weir_messages AS m SET at = "+never+", leased = NULL FROM "+listed+free+" AND m.at < "+never+returning, args...)
 	case store.Due:
 		t.wake(queues)
-		return t.positions(ctx, "UPDATE weir_messages AS m SET at = $4, due = $4 FROM "+listed+free+" AND m.at > $4 AND m.at < "+never+returning, args...)
+		return t.positions(ctx, "UPDATE weir_messages AS m SET at = $4, due = $4 FROM "+listed+free+" AND m.at > $4 AND m.at < "+parked+returning, args...)
 	case store.Release:
 		t.wake(queues)
 		return t.positions(ctx, "UPDATE weir_messages AS m SET at = due FROM "+listed+free+" AND m.at = "+never+returning, args...)
@@ -227,7 +227,40 @@ func (t *keeperTx) move(ctx context.Context, moves []*store.Edit) (map[int64]boo
 		return nil, err
 	}
 	t.s.step()
-	return t.positions(ctx, "DELETE FROM weir_messages WHERE position = ANY ((SELECT $1::bigint[])::bigint[]) RETURNING position", positions)
+	return t.remove(ctx, "DELETE FROM weir_messages AS m WHERE m.position = ANY ((SELECT $1::bigint[])::bigint[])", positions)
+}
+
+// remove removes messages by a statement, and returns their positions. The next messages
+// of their keys become heads. If the default of the database is REPEATABLE READ, this may
+// miss a message that was parked at the same time: then TakeInOrder finds it later.
+func (t *keeperTx) remove(ctx context.Context, deletion string, args ...any) (map[int64]bool, error) {
+	rows, err := t.tx.Query(ctx, deletion+" RETURNING m.position, m.queue, CASE WHEN m.head THEN m.meta->>'key' END", args...)
+	if err != nil {
+		return nil, err
+	}
+	all := map[int64]bool{}
+	var heads []queueKey
+	var position int64
+	var queue string
+	var key *string
+	_, err = pgx.ForEachRow(rows, []any{&position, &queue, &key}, func() error {
+		all[position] = true
+		if key != nil {
+			heads = append(heads, queueKey{queue, *key})
+		}
+		key = nil
+		return nil
+	})
+	t.s.step()
+	if err != nil {
+		return nil, err
+	}
+	for _, k := range heads {
+		d := t.woken[k.queue]
+		d.now = true
+		t.woken[k.queue] = d
+	}
+	return all, t.s.appoint(ctx, t.tx, heads)
 }
 
 func (t *keeperTx) positions(ctx context.Context, sql string, args ...any) (map[int64]bool, error) {

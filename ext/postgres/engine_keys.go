@@ -18,7 +18,7 @@ var _ store.KeyCounter = (*Engine)(nil)
 // table, and else the table: it does not read an index of an expression alone.
 const selectKeyCounts = `SELECT ` + keyOf + `,
 		count(*) FILTER (WHERE queue <> $2), count(*) FILTER (WHERE queue <> $2 AND at = ` + never + `), count(*) FILTER (WHERE queue = $2),
-		min(at) FILTER (WHERE queue <> $2 AND at < ` + never + `), min(arrived) FILTER (WHERE queue <> $2)
+		min(at) FILTER (WHERE queue <> $2 AND at < ` + parked + `), min(arrived) FILTER (WHERE queue <> $2)
 	FROM weir_messages WHERE queue = ANY ($1) AND meta->>'key' IS NOT NULL GROUP BY 1`
 
 // CountKeys implements [store.KeyCounter].

@@ -158,7 +158,7 @@ func TestEngine_FilterOfAKeyUsesAnIndex(t *testing.T) {
 			_, err = s.Claim(t.Context(), "q", store.Filter{Key: key}, store.Page{Max: 10}, time.Minute)
 			require.NoError(t, err)
 			plan := plans()
-			require.Equal(t, 3, strings.Count(plan, "weir_messages_key"), plan)
+			require.Equal(t, 3, strings.Count(plan, "weir_messages_key")+strings.Count(plan, "weir_messages_order"), plan)
 			require.NotContains(t, plan, "weir_messages_queue")
 			require.NotContains(t, plan, "Seq Scan on weir_messages")
 		}
@@ -189,7 +189,7 @@ func TestEngine_NextPageOfAKey(t *testing.T) {
 			_, err = s.Claim(t.Context(), "q", hot, store.Page{After: 1000, Until: until, Max: 500}, time.Minute)
 			require.NoError(t, err)
 			plan := plans()
-			require.Contains(t, plan, "weir_messages_queue")
+			require.Regexp(t, "weir_messages_(queue|order)", plan, "an index that has the positions in order")
 			require.NotContains(t, plan, "weir_messages_key")
 			require.NotContains(t, plan, "Sort")
 		}

@@ -88,6 +88,7 @@ type Engine struct {
 
 	logger  *slog.Logger
 	refused storesql.Refused // messages that Take leaves out
+	sweeps  storesql.Sweeps
 
 	calls storesql.Calls
 }
@@ -189,7 +190,10 @@ const sized = `position, coalesce(length(payload), 0) AS size`
 const positionsDue = `SELECT ` + sized + ` FROM weir_messages WHERE queue = $2 AND at <= $3 AND $1 = ''` + storesql.ExceptRefused + ` ORDER BY at, position LIMIT $4`
 
 // ofLease is the condition of a lease that is not lost: see leaseArgs.
-const ofLease = ` WHERE position = $1 AND queue = $2 AND fence = $3 AND leased IS NOT NULL`
+const (
+	ofLease   = ` WHERE ` + isOfLease
+	isOfLease = `position = $1 AND queue = $2 AND fence = $3 AND leased IS NOT NULL`
+)
 
 func newRows(queue string, ms []store.Message) ([]storesql.Row, error) {
 	rows := make([]storesql.Row, len(ms))
@@ -255,28 +259,33 @@ const positionsGiven = `SELECT ` + sized + ` FROM weir_messages WHERE position I
 // lease, which are logged and left out for a while (law D4). chosen has
 // storesql.ExceptRefused.
 func (s *Engine) takeAround(ctx context.Context, queue, chosen, of string, limit int, lease time.Duration) ([]store.Leased, error) {
-	call := storesql.Lease[store.Leased]{
+	call := s.newLease(ctx, queue)
+	call.All = func() ([]store.Leased, error) {
+		return s.takeThese(ctx, queue, s.refused.Except(chosen, s.clock.Now()), of, limit, lease)
+	}
+	call.Find = func() ([]int64, error) {
+		query := `SELECT position FROM (` + s.refused.Except(chosen, s.clock.Now()) + `)`
+		return s.readPositions(ctx, query, func(now time.Time) []any { return []any{of, queue, nanos(now, 0), limit} })
+	}
+	call.These = func(positions []int64) ([]store.Leased, error) {
+		given, err := json.Marshal(positions)
+		if err != nil {
+			return nil, err
+		}
+		return s.takeThese(ctx, queue, positionsGiven, string(given), len(positions), lease)
+	}
+	return call.Lease(&s.refused)
+}
+
+// newLease returns a call that leases messages of a queue, without its functions.
+func (s *Engine) newLease(ctx context.Context, queue string) storesql.Lease[store.Leased] {
+	return storesql.Lease[store.Leased]{
 		IsRefusal: func(err error) bool { return errors.Is(err, message.ErrRefused) }, Now: s.clock.Now,
-		All: func() ([]store.Leased, error) {
-			return s.takeThese(ctx, queue, s.refused.Except(chosen, s.clock.Now()), of, limit, lease)
-		},
-		Find: func() ([]int64, error) {
-			query := `SELECT position FROM (` + s.refused.Except(chosen, s.clock.Now()) + `)`
-			return s.readPositions(ctx, query, func(now time.Time) []any { return []any{of, queue, nanos(now, 0), limit} })
-		},
-		These: func(positions []int64) ([]store.Leased, error) {
-			given, err := json.Marshal(positions)
-			if err != nil {
-				return nil, err
-			}
-			return s.takeThese(ctx, queue, positionsGiven, string(given), len(positions), lease)
-		},
 		Log: func(position int64, cause error, wait time.Duration) {
 			s.logger.LogAttrs(ctx, slog.LevelError, "sqlite: the database refuses to lease a message; it is left out, and tried again later",
 				slog.String("queue", queue), slog.Int64("position", position), slog.String("error", guard.Text(cause)), slog.Duration("wait", wait))
 		},
 	}
-	return call.Lease(&s.refused)
 }
 
 // takeThese leases the messages that a query chooses at the time of the transaction
@@ -323,15 +332,15 @@ func (s *Engine) Extend(ctx context.Context, d time.Duration, leases ...store.Le
 	if err := storearg.Extend(d); err != nil {
 		return err
 	}
-	return s.settle(ctx, leases, func(ctx context.Context, tx *Tx, now time.Time, l leaseArgs) (sql.Result, error) {
-		return tx.ExecContext(ctx, "UPDATE weir_messages SET at = $4, leased = $4"+ofLease, l.position, l.queue, l.fence, nanos(now, d))
+	return s.settle(ctx, leases, func(ctx context.Context, tx *Tx, now time.Time, l leaseArgs) (changed bool, err error) {
+		return changedRow(tx.ExecContext(ctx, "UPDATE weir_messages SET at = $4, leased = $4"+ofLease, l.position, l.queue, l.fence, nanos(now, d)))
 	})
 }
 
 // Done implements [store.Store].
 func (s *Engine) Done(ctx context.Context, leases ...store.Lease) error {
-	return s.settle(ctx, leases, func(ctx context.Context, tx *Tx, _ time.Time, l leaseArgs) (sql.Result, error) {
-		return l.remove(ctx, tx)
+	return s.settle(ctx, leases, func(ctx context.Context, tx *Tx, now time.Time, l leaseArgs) (changed bool, err error) {
+		return l.remove(ctx, tx, now)
 	})
 }
 
@@ -340,10 +349,10 @@ func (s *Engine) Release(ctx context.Context, delay time.Duration, leases ...sto
 	if err := storearg.Release(delay); err != nil {
 		return err
 	}
-	return s.settle(ctx, leases, func(ctx context.Context, tx *Tx, now time.Time, l leaseArgs) (sql.Result, error) {
+	return s.settle(ctx, leases, func(ctx context.Context, tx *Tx, now time.Time, l leaseArgs) (changed bool, err error) {
 		tx.noteDue(l.queue, delay)
-		return tx.ExecContext(ctx, "UPDATE weir_messages SET at = $4, due = $4, leased = NULL"+ofLease,
-			l.position, l.queue, l.fence, nanos(now, delay))
+		return changedRow(tx.ExecContext(ctx, "UPDATE weir_messages SET at = $4, due = $4, leased = NULL"+ofLease,
+			l.position, l.queue, l.fence, nanos(now, delay)))
 	})
 }
 
@@ -360,16 +369,16 @@ func (s *Engine) Amend(ctx context.Context, lease store.Lease, a store.Amendment
 		}
 		provider = &name
 	}
-	return s.settle(ctx, []store.Lease{lease}, func(ctx context.Context, tx *Tx, now time.Time, l leaseArgs) (sql.Result, error) {
+	return s.settle(ctx, []store.Lease{lease}, func(ctx context.Context, tx *Tx, now time.Time, l leaseArgs) (changed bool, err error) {
 		var due *int64
 		if a.Delay > 0 {
 			at := nanos(now, a.Delay)
 			due = &at
 		}
-		return tx.ExecContext(ctx, `UPDATE weir_messages SET
+		return changedRow(tx.ExecContext(ctx, `UPDATE weir_messages SET
 			meta = CASE WHEN $4 IS NULL THEN meta ELSE json_set(meta, '$.provider', $4) END,
 			due = coalesce($5, due), at = max(at, coalesce($5, at)), leased = max(leased, coalesce($5, leased))`+ofLease,
-			l.position, l.queue, l.fence, provider, due)
+			l.position, l.queue, l.fence, provider, due))
 	})
 }
 
@@ -380,13 +389,29 @@ type leaseArgs struct {
 	index    int // in the call
 }
 
-func (l leaseArgs) remove(ctx context.Context, tx *Tx) (sql.Result, error) {
-	return tx.ExecContext(ctx, "DELETE FROM weir_messages"+ofLease, l.position, l.queue, l.fence)
+// remove removes a message. If it is the head of its key, the next message of the key
+// becomes the head.
+func (l leaseArgs) remove(ctx context.Context, tx *Tx, now time.Time) (removed bool, err error) {
+	removed, err = changedRow(tx.ExecContext(ctx, "DELETE FROM weir_messages"+ofLease+" AND head = 0", l.position, l.queue, l.fence))
+	if removed || err != nil {
+		return removed, err
+	}
+	n, err := removeRows(ctx, tx, now, l.queue, isOfLease, l.position, l.queue, l.fence)
+	return n > 0, err
+}
+
+// changedRow reports whether a statement has changed a row.
+func changedRow(result sql.Result, err error) (bool, error) {
+	if err != nil {
+		return false, err
+	}
+	n, err := result.RowsAffected()
+	return n > 0, err
 }
 
 // settle calls f for each lease. A lease is lost if f changes no row.
 func (s *Engine) settle(ctx context.Context, leases []store.Lease,
-	f func(context.Context, *Tx, time.Time, leaseArgs) (sql.Result, error),
+	f func(context.Context, *Tx, time.Time, leaseArgs) (changed bool, err error),
 ) error {
 	var lost []store.Lease
 	err := s.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error {
@@ -397,16 +422,12 @@ func (s *Engine) settle(ctx context.Context, leases []store.Lease,
 				lost = append(lost, l)
 				continue
 			}
-			result, err := f(ctx, tx, now, leaseArgs{position, l.Queue, int64(l.Fence), i})
+			changed, err := f(ctx, tx, now, leaseArgs{position, l.Queue, int64(l.Fence), i})
 			s.step()
 			if err != nil {
 				return err
 			}
-			n, err := result.RowsAffected()
-			if err != nil {
-				return err
-			}
-			if n == 0 {
+			if !changed {
 				lost = append(lost, l)
 			}
 		}
@@ -478,12 +499,12 @@ func scan(rows *sql.Rows, err error, f func(m store.Message, position, fence int
 	return rows.Err()
 }
 
-// nanos returns the time d after t, or the last that fits: never is the mark of a message
-// that is held. A delay is not longer than storearg.LongestDelay.
+// nanos returns the time d after t, or the last that fits: never and parked mark messages
+// that are not taken. A delay is not longer than storearg.LongestDelay.
 func nanos(t time.Time, d time.Duration) int64 {
 	d = min(d, storearg.LongestDelay)
-	if n := t.UnixNano(); int64(d) < never-n {
+	if n := t.UnixNano(); int64(d) < parked-n {
 		return n + int64(d)
 	}
-	return never - 1
+	return parked - 1
 }

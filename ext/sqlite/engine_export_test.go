@@ -23,6 +23,14 @@ var (
 	PositionsFree   = positionsFree
 )
 
+// Statements that choose the heads of keys.
+var (
+	CandidatesDue   = candidatesDue
+	SelectKeyState  = selectKeyState
+	AppointNext     = appointNext
+	SelectKeysSwept = selectKeysSwept
+)
+
 // SelectKeyCounts is the statement of CountKeys.
 var SelectKeyCounts = selectKeyCounts
 

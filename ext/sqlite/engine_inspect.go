@@ -36,16 +36,15 @@ func timeArg(t time.Time) int64 {
 }
 
 // page returns the condition of a page of a queue, and its ORDER BY and LIMIT. A + keeps
-// SQLite from scanning the queue if the filter has ids or a key, which have an index. The
-// index of keys is not ordered by position, so all messages of a key would be sorted for
-// each page: only the first page uses it.
+// SQLite from scanning the queue if the filter has ids, which have an index. The index
+// weir_messages_order has the messages of a key in the order of their positions.
 func page(queue string, f *store.Filter, p store.Page) (where, order string, args []any, err error) {
 	until := p.Until
 	if until == 0 {
 		until = math.MaxInt64
 	}
 	position := "position"
-	if len(f.IDs) > 0 || f.Key != "" && p.After == 0 {
+	if len(f.IDs) > 0 {
 		position = "+position"
 	}
 	where, args, err = storesql.Where(dialect, f, []any{queue, p.After, until, p.Max})
@@ -113,7 +112,7 @@ func (s *Engine) Count(ctx context.Context, queue string, f store.Filter) (c sto
 				reasons = nil // absent or damaged
 			}
 			var first time.Time
-			if held < n {
+			if next < parked {
 				first = time.Unix(0, next).UTC()
 			}
 			c.Held += int(held)
@@ -136,7 +135,7 @@ func (s *Engine) Purge(ctx context.Context, queue string, f store.Filter) (n int
 		if err != nil {
 			return 0, err
 		}
-		return s.remove(ctx, "queue = $1"+where, args)
+		return s.remove(ctx, queue, "queue = $1"+where, args)
 	}
 	where, args, err := storesql.Where(dialect, &f, []any{queue, int64(0), int64(0)})
 	if err != nil {
@@ -161,7 +160,7 @@ func (s *Engine) Purge(ctx context.Context, queue string, f store.Filter) (n int
 		})
 		if err == nil && some {
 			var removed int
-			removed, err = s.remove(ctx, where, args)
+			removed, err = s.remove(ctx, queue, where, args)
 			n += removed
 		}
 		after = last
@@ -169,14 +168,9 @@ func (s *Engine) Purge(ctx context.Context, queue string, f store.Filter) (n int
 	return n, err
 }
 
-func (s *Engine) remove(ctx context.Context, where string, args []any) (n int, err error) {
-	err = s.write(ctx, func(ctx context.Context, tx *Tx, _ time.Time) error {
-		result, err := tx.ExecContext(ctx, "DELETE FROM weir_messages WHERE "+where, args...)
-		if err != nil {
-			return err
-		}
-		removed, err := result.RowsAffected()
-		n = int(removed)
+func (s *Engine) remove(ctx context.Context, queue, where string, args []any) (n int, err error) {
+	err = s.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error {
+		n, err = removeRows(ctx, tx, now, queue, where, args...)
 		return err
 	})
 	return n, err
@@ -340,16 +334,13 @@ func (s *Engine) Move(ctx context.Context, moves ...store.Move) error {
 		}
 		leases[i] = moves[i].Lease
 	}
-	return s.settle(ctx, leases, func(ctx context.Context, tx *Tx, now time.Time, l leaseArgs) (sql.Result, error) {
-		removed, err := l.remove(ctx, tx)
-		if err != nil {
-			return nil, err
-		}
-		if n, err := removed.RowsAffected(); err != nil || n == 0 {
-			return removed, err
+	return s.settle(ctx, leases, func(ctx context.Context, tx *Tx, now time.Time, l leaseArgs) (changed bool, err error) {
+		removed, err := l.remove(ctx, tx, now)
+		if err != nil || !removed {
+			return false, err
 		}
 		s.step()
-		return removed, putRows(ctx, tx, now, rows[l.index:l.index+1], func() {})
+		return true, putRows(ctx, tx, now, rows[l.index:l.index+1], func() {})
 	})
 }
 

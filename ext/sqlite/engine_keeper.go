@@ -105,16 +105,12 @@ func (t *keeperTx) Edit(ctx context.Context, edits ...store.Edit) ([]bool, error
 	}
 	done := make([]bool, len(edits))
 	for i := range edits {
-		result, err := t.edit(ctx, &edits[i])
+		var err error
+		done[i], err = t.edit(ctx, &edits[i])
 		t.s.step()
 		if err != nil {
 			return nil, err
 		}
-		n, err := result.RowsAffected()
-		if err != nil {
-			return nil, err
-		}
-		done[i] = n > 0
 	}
 	return done, nil
 }
@@ -123,37 +119,41 @@ func (t *keeperTx) Edit(ctx context.Context, edits ...store.Edit) ([]bool, error
 // leased.
 const free = ` WHERE position = $1 AND queue = $2 AND fence = $3 AND (leased IS NULL OR leased <= $4)`
 
-func (t *keeperTx) edit(ctx context.Context, e *store.Edit) (sql.Result, error) {
+func (t *keeperTx) edit(ctx context.Context, e *store.Edit) (done bool, err error) {
 	now, position := nanos(t.now, 0), e.Entry.Position
 	listed := []any{position, e.Queue, int64(e.Entry.Fence), now} //nolint:gosec // it comes from the database
 	switch e.Do {
 	case store.Merge:
 		r, err := storesql.NewRow(e.To, &e.Entry.Message)
 		if err != nil {
-			return nil, err
+			return false, err
 		}
 		at := nanos(t.now, r.Delay)
-		put, err := t.tx.ExecContext(ctx, `INSERT INTO weir_messages (queue, at, due, arrived, visit, merges, cause, meta, schema, payload)
+		put, err := changedRow(t.tx.ExecContext(ctx, `INSERT INTO weir_messages (queue, at, due, arrived, visit, merges, cause, meta, schema, payload)
 			SELECT $5, $6, $6, $4, $7, $8, $9, $10, $11, $12 FROM weir_messages`+free+` ON CONFLICT DO NOTHING`,
-			append(listed, r.Queue, at, r.Meta.Visit, r.Meta.Merges, string(r.Cause), r.MetaColumn, r.Schema, r.Payload)...)
-		if err != nil {
-			return nil, err
-		}
-		if n, err := put.RowsAffected(); err != nil || n == 0 {
-			return put, err
+			append(listed, r.Queue, at, r.Meta.Visit, r.Meta.Merges, string(r.Cause), r.MetaColumn, r.Schema, r.Payload)...))
+		if err != nil || !put {
+			return false, err
 		}
 		t.s.step()
 		t.tx.noteDue(r.Queue, r.Delay)
-		return t.tx.ExecContext(ctx, "DELETE FROM weir_messages WHERE position = $1", position)
+		return t.remove(ctx, e.Queue, position)
 	case store.Hold:
-		return t.tx.ExecContext(ctx, "UPDATE weir_messages SET at = $5, leased = NULL"+free+" AND at < $5", append(listed, int64(never))...)
+		return changedRow(t.tx.ExecContext(ctx, "UPDATE weir_messages SET at = $5, leased = NULL"+free+" AND at < $5", append(listed, int64(never))...))
 	case store.Release:
 		t.tx.noteDue(e.Queue, 0) // its consumers look for themselves whether it is due
-		return t.tx.ExecContext(ctx, "UPDATE weir_messages SET at = due"+free+" AND at = $5", append(listed, int64(never))...)
+		return changedRow(t.tx.ExecContext(ctx, "UPDATE weir_messages SET at = due"+free+" AND at = $5", append(listed, int64(never))...))
 	case store.Due:
 		t.tx.noteDue(e.Queue, 0)
-		return t.tx.ExecContext(ctx, "UPDATE weir_messages SET at = $4, due = $4"+free+" AND at > $4 AND at < $5", append(listed, int64(never))...)
+		return changedRow(t.tx.ExecContext(ctx, "UPDATE weir_messages SET at = $4, due = $4"+free+" AND at > $4 AND at < $5", append(listed, int64(parked))...))
 	default: // Purge
-		return t.tx.ExecContext(ctx, "DELETE FROM weir_messages WHERE position = $1 AND queue = $2", position, e.Queue)
+		return t.remove(ctx, e.Queue, position)
 	}
+}
+
+// remove removes a message of a queue. If it is the head of its key, the next message of
+// the key becomes the head.
+func (t *keeperTx) remove(ctx context.Context, queue string, position int64) (removed bool, err error) {
+	n, err := removeRows(ctx, t.tx, t.now, queue, "position = $1 AND queue = $2", position, queue)
+	return n > 0, err
 }

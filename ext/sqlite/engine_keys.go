@@ -14,9 +14,8 @@ import (
 var _ store.KeyCounter = (*Engine)(nil)
 
 // selectKeyCounts returns the statement of CountKeys, and its parameters. Each queue is
-// read in the order of the index weir_messages_key, which has all that is counted. The
-// first position of a key is the first that arrived, because the clock of the file does
-// not go back.
+// read in the order of an index by key, which has all that is counted. The first position
+// of a key is the first that arrived, because the clock of the file does not go back.
 func selectKeyCounts(q store.KeyQuery) (statement string, args []any) {
 	parts := make([]string, 0, len(q.Queues)+1)
 	part := func(queue, counts string) {
@@ -58,7 +57,7 @@ func (s *Engine) CountKeys(ctx context.Context, q store.KeyQuery) ([]store.KeyCo
 				return err
 			}
 			c.Key = storesql.Key(c.Key)
-			if next.Valid && next.Int64 != never {
+			if next.Valid && next.Int64 < parked {
 				c.Next = time.Unix(0, next.Int64).UTC()
 			}
 			if oldest.Valid {

@@ -3,16 +3,18 @@ package sqlite_test
 import (
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/sqlite"
 	"github.com/weirflow/weir/internal/testing/golden"
 )
 
 // The tables, with a waiting, a leased and a held message, a dead letter, a lock and a
-// record (law W4).
+// record, and the head of a key with a message that is parked behind it (law W4).
 func TestFormatOfTables(t *testing.T) {
 	mock := clock.NewMock()
 	mock.Set(golden.At)
@@ -28,13 +30,21 @@ func TestFormatOfTables(t *testing.T) {
 	require.NoError(t, sqlite.New(db).Migrate(t.Context()))
 	golden.Fill(t, written)
 	tables := golden.Database{DB: db.Writer(), Files: sqlite.New(db).Migrations(), Tables: []string{"weir_messages", "weir_messages_clock", "weir_locks", "weir_records"}}
-	for name, script := range map[string][]byte{
-		"7.db": golden.Written(t, "engine-7.sql", tables.Script(t)),
-		"6.db": golden.Read(t, "engine-6.sql"),
-	} {
+	check := func(name string, script []byte) *sqlite.Engine {
 		olddb, old := open(name)
 		golden.Run(t.Context(), t, olddb.Writer(), script)
 		require.NoError(t, sqlite.New(olddb).Migrate(t.Context()))
 		require.Equal(t, golden.Contents(t, written), golden.Contents(t, old), name)
+		return old
 	}
+	check("6.db", golden.Read(t, "engine-6.sql"))
+	check("7.db", golden.Read(t, "engine-7.sql"))
+	golden.FillInOrder(t, written)
+	old := check("8.db", golden.Written(t, "engine-8.sql", tables.Script(t)))
+	_, err := old.Purge(t.Context(), "in order", store.Filter{IDs: []string{"head"}})
+	require.NoError(t, err)
+	taken, err := old.TakeInOrder(t.Context(), "in order", 10, time.Minute)
+	require.NoError(t, err)
+	require.Len(t, taken, 1)
+	require.Equal(t, "parked", taken[0].Meta.ID)
 }

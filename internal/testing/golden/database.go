@@ -82,6 +82,8 @@ func (d *Database) literal(tb testing.TB, v any, kind string) string {
 		return "NULL"
 	case int64:
 		return strconv.FormatInt(v, 10)
+	case bool:
+		return strconv.FormatBool(v)
 	case string:
 		return quoted(v)
 	case time.Time:

@@ -11,6 +11,20 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
+// FillInOrder puts two messages of a key into a queue, and takes the first: it is the head
+// of the key, and the second one is parked.
+func FillInOrder(tb testing.TB, s store.InOrder) {
+	tb.Helper()
+	for _, id := range []string{"head", "parked"} {
+		m := Message()
+		m.Meta.ID, m.Cause = id, ""
+		require.NoError(tb, s.Put(tb.Context(), "in order", m))
+	}
+	taken, err := s.TakeInOrder(tb.Context(), "in order", 10, time.Minute)
+	require.NoError(tb, err)
+	require.Len(tb, taken, 1)
+}
+
 // Fill puts an example of each kind into an engine: a waiting message, a message leased
 // for the second time, a held message, a dead letter, a lock, and a record.
 func Fill(tb testing.TB, s store.Keeper) {

@@ -1,0 +1,132 @@
+package storesql
+
+import (
+	"sync"
+	"time"
+
+	"github.com/weirflow/weir/internal/storearg"
+)
+
+// MaxInOrder is how many due messages one step of [store.InOrder.TakeInOrder] looks at:
+// each of them is locked, or written.
+const MaxInOrder = 1000
+
+// Candidate is a message that is due in a queue whose keys are in order.
+type Candidate struct {
+	Position int64
+	Size     int64   // of the payload
+	Key      *string // as the column meta has it; nil for a message without a key
+	IsHead   bool
+}
+
+// Needs returns the keys of candidates whose heads are not known from the candidates
+// alone, each once.
+func Needs(candidates []Candidate) (keys []string) {
+	seen := map[string]bool{}
+	for _, c := range candidates {
+		if c.Key == nil || c.IsHead || seen[*c.Key] {
+			continue
+		}
+		seen[*c.Key] = true
+		keys = append(keys, *c.Key)
+	}
+	return keys
+}
+
+// KeyState is the state of a key in a queue.
+type KeyState struct {
+	Head  int64 // the position of its head; 0 if it does not have one
+	First int64 // the lowest position of its messages
+}
+
+// OrderPlan is the work of a step of TakeInOrder.
+type OrderPlan struct {
+	Take   []int64           // positions of the messages to be leased; if they have a key, they are its heads then
+	Park   map[int64][]int64 // positions of the messages to be parked, by the head for which they wait
+	Become []int64           // messages that become heads, and are not leased: keys of Park
+}
+
+// Plan decides about candidates: which of them are taken, up to limit, and which wait for
+// the heads of their keys. keys has the states of the keys that [Needs] returns.
+func Plan(candidates []Candidate, keys map[string]KeyState, limit int) OrderPlan {
+	p := OrderPlan{Park: map[int64][]int64{}}
+	taken := map[int64]bool{}
+	var size int64
+	for _, c := range candidates {
+		if c.Key != nil && !c.IsHead {
+			head := keys[*c.Key].headOrFirst()
+			if head != c.Position {
+				p.Park[head] = append(p.Park[head], c.Position)
+				continue
+			}
+		}
+		if len(p.Take) < limit && size < storearg.MaxBytes {
+			p.Take = append(p.Take, c.Position)
+			taken[c.Position] = true
+			size += c.Size
+		}
+	}
+	for _, k := range keys {
+		_, isWaitedFor := p.Park[k.First]
+		if k.Head == 0 && isWaitedFor && !taken[k.First] {
+			p.Become = append(p.Become, k.First)
+		}
+	}
+	return p
+}
+
+// headOrFirst returns the head of a key, or the message that becomes it.
+func (k KeyState) headOrFirst() int64 {
+	if k.Head != 0 {
+		return k.Head
+	}
+	return k.First
+}
+
+// KeysSwept is how many keys a step of [Sweeps] visits, as a text.
+const KeysSwept = "1000"
+
+const (
+	sweepEvery = 10 * time.Second // between two looks at all keys
+	sweepStep  = time.Second      // between two steps of a look
+)
+
+// Sweeps schedules the looks of an engine for messages that are parked although their key does
+// not have a head: a program of an earlier version has settled the head. The zero value
+// is ready for use, and safe for concurrent use.
+type Sweeps struct {
+	mu sync.Mutex
+	of map[string]sweep // by queue
+}
+
+type sweep struct {
+	next  time.Time
+	after string // the look continues after this key; "" if it begins with the first key
+}
+
+// Begin reports whether a step of a look is due for a queue, and after which key it
+// begins. Each step that has begun ends with End.
+func (s *Sweeps) Begin(queue string, now time.Time) (after string, isDue bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := s.of[queue]
+	if now.Before(w.next) {
+		return "", false
+	}
+	if s.of == nil {
+		s.of = map[string]sweep{}
+	}
+	s.of[queue] = sweep{next: now.Add(sweepEvery), after: w.after} // other calls need not look as well
+	return w.after, true
+}
+
+// End notes that a step has visited the keys up to after, or all keys if it is "".
+func (s *Sweeps) End(queue, after string, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := sweep{next: now.Add(sweepEvery), after: after}
+	if after != "" {
+		w.next = now.Add(sweepStep)
+	}
+	s.of[queue] = w
+}

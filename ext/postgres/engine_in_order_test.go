@@ -1,0 +1,151 @@
+//go:build unix
+
+package postgres_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/postgres"
+	"github.com/weirflow/weir/message"
+)
+
+// The statements of TakeInOrder find the head and the first message of a key by an index,
+// and read no other message of the key.
+func TestEngineTakeInOrder_UsesAnIndex(t *testing.T) {
+	pool, plans := explained(t, schemas(t)(t))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
+	s := postgres.New(pool)
+	defer s.Close()
+	_, err := pool.Exec(t.Context(), `INSERT INTO weir_messages (queue, at, due, arrived, visit, merges, cause, meta)
+		SELECT 'q', now, now, now, 0, 0, '', jsonb_build_object('id', n::text, 'key', CASE WHEN n % 20 = 0 THEN n::text ELSE 'flood' END)
+		FROM generate_series(1, 20000) AS n, (SELECT clock_timestamp() AS now) AS clock`)
+	require.NoError(t, err)
+	mock := clock.NewMock()
+	postgres.SetClock(s, mock)
+	for round := range 8 {
+		if round == 4 {
+			_, err := pool.Exec(t.Context(), "ANALYZE weir_messages")
+			require.NoError(t, err)
+		}
+		mock.Add(time.Minute) // it looks for keys without a head
+		plans()
+		taken, err := s.TakeInOrder(t.Context(), "q", 100, time.Minute)
+		require.NoError(t, err)
+		require.NotEmpty(t, taken)
+		leases := make([]store.Lease, len(taken))
+		for i := range taken {
+			leases[i] = taken[i].Lease
+		}
+		next := taken[0].Message
+		next.Meta.Visit++
+		require.NoError(t, s.Replace(t.Context(), store.Replacement{Lease: leases[0], Message: next}))
+		require.NoError(t, s.Done(t.Context(), leases[1:]...))
+		_, err = s.Purge(t.Context(), "q", store.Filter{IDs: []string{taken[0].Meta.ID}})
+		require.NoError(t, err)
+		plan := plans()
+		require.Contains(t, plan, "weir_messages_head", round)
+		require.Contains(t, plan, "weir_messages_order", round)
+		require.NotContains(t, plan, "Seq Scan on weir_messages", round)
+	}
+}
+
+// A program of an earlier version removes a message, and does not free the messages that
+// are parked behind it.
+func TestEngineTakeInOrder_HeadRemovedByAnEarlierVersion(t *testing.T) {
+	pool := connect(t, schemas(t)(t))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
+	s := postgres.New(pool)
+	defer s.Close()
+	mock := clock.NewMock()
+	postgres.SetClock(s, mock)
+	for _, key := range []string{"a", "b"} {
+		for _, id := range []string{"1", "2", "3"} {
+			require.NoError(t, s.Put(t.Context(), "q", store.Message{Meta: message.Meta{ID: key + id, Key: key}}))
+		}
+	}
+	takeOne := func() store.Leased {
+		t.Helper()
+		taken, err := s.TakeInOrder(t.Context(), "q", 10, time.Hour)
+		require.NoError(t, err)
+		require.Len(t, taken, 1)
+		return taken[0]
+	}
+	taken, err := s.TakeInOrder(t.Context(), "q", 10, time.Hour)
+	require.NoError(t, err)
+	require.Len(t, taken, 2)
+	_, err = pool.Exec(t.Context(), "DELETE FROM weir_messages WHERE meta->>'id' = 'a1'")
+	require.NoError(t, err)
+	none, err := s.TakeInOrder(t.Context(), "q", 10, time.Hour)
+	require.NoError(t, err)
+	require.Empty(t, none, "it has looked a short time ago")
+	mock.Add(10 * time.Second)
+	got := takeOne()
+	require.Equal(t, "a2", got.Meta.ID)
+	require.NoError(t, s.Done(t.Context(), got.Lease))
+	require.Equal(t, "a3", takeOne().Meta.ID)
+}
+
+// A message that was put before the head of its key, and committed after the head was
+// taken, waits for the head: one message of a key is in flight at a time.
+func TestEngineTakeInOrder_EarlierPositionIsCommittedLate(t *testing.T) {
+	pool := connect(t, schemas(t)(t))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
+	s := postgres.New(pool)
+	defer s.Close()
+	of := func(id string) store.Message { return store.Message{Meta: message.Meta{ID: id, Key: "a"}} }
+	tx, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(t.Context()) //nolint:errcheck // it was committed
+	require.NoError(t, postgres.Stage(t.Context(), s, tx, "q", of("late")))
+	require.NoError(t, s.Put(t.Context(), "q", of("head"), of("next")))
+	taken, err := s.TakeInOrder(t.Context(), "q", 10, time.Hour)
+	require.NoError(t, err)
+	require.Len(t, taken, 1)
+	require.Equal(t, "head", taken[0].Meta.ID)
+	require.NoError(t, tx.Commit(t.Context()))
+	for range 2 {
+		none, err := s.TakeInOrder(t.Context(), "q", 10, time.Hour)
+		require.NoError(t, err)
+		require.Empty(t, none)
+	}
+	for _, want := range []string{"late", "next"} {
+		require.NoError(t, s.Done(t.Context(), taken[0].Lease))
+		taken, err = s.TakeInOrder(t.Context(), "q", 10, time.Hour)
+		require.NoError(t, err)
+		require.Len(t, taken, 1)
+		require.Equal(t, want, taken[0].Meta.ID)
+	}
+}
+
+// While a transaction removes the head of a key, no message is parked behind it, since
+// the transaction could not see and free that message.
+func TestEngineTakeInOrder_HeadIsBeingRemoved(t *testing.T) {
+	pool := connect(t, schemas(t)(t))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
+	s := postgres.New(pool)
+	defer s.Close()
+	of := func(id string) store.Message { return store.Message{Meta: message.Meta{ID: id, Key: "a"}} }
+	require.NoError(t, s.Put(t.Context(), "q", of("head")))
+	taken, err := s.TakeInOrder(t.Context(), "q", 10, time.Hour)
+	require.NoError(t, err)
+	require.Len(t, taken, 1)
+	tx, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(t.Context()) //nolint:errcheck // it was committed
+	_, err = tx.Exec(t.Context(), "DELETE FROM weir_messages WHERE meta->>'id' = 'head'")
+	require.NoError(t, err)
+	require.NoError(t, s.Put(t.Context(), "q", of("next")))
+	none, err := s.TakeInOrder(t.Context(), "q", 10, time.Hour)
+	require.NoError(t, err)
+	require.Empty(t, none)
+	require.NoError(t, tx.Commit(t.Context()))
+	taken, err = s.TakeInOrder(t.Context(), "q", 10, time.Hour)
+	require.NoError(t, err)
+	require.Len(t, taken, 1)
+	require.Equal(t, "next", taken[0].Meta.ID)
+}

@@ -1,0 +1,358 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/internal/storesql"
+	"github.com/weirflow/weir/internal/storearg"
+)
+
+var _ store.InOrder = (*Engine)(nil)
+
+// parked is the time of a message that is due behind the head of its key. Workers of
+// earlier versions do not take it.
+const parked = never - 1
+
+var parkedText = strconv.FormatInt(parked, 10)
+
+const candidate = `SELECT position, coalesce(length(payload), 0), meta->>'key', head FROM weir_messages`
+
+// Candidates of a step of TakeInOrder in the queue $2 at $3, up to $4: all messages that
+// are due, and the messages at the positions in $1 that are still due.
+const (
+	candidatesDue   = candidate + ` WHERE queue = $2 AND at <= $3 AND $1 = ''` + storesql.ExceptRefused + ` ORDER BY at, position LIMIT $4`
+	candidatesGiven = candidate + ` WHERE position IN (SELECT value FROM json_each($1)) AND +queue = $2 AND +at <= $3 ORDER BY at, position LIMIT $4`
+)
+
+// headOfKey and firstOfKey select a message of the key $2 in the queue $1.
+const (
+	headOfKey  = `SELECT position FROM weir_messages WHERE queue = $1 AND meta->>'key' = $2 AND head = 1`
+	firstOfKey = `SELECT position FROM weir_messages WHERE queue = $1 AND meta->>'key' IS NOT NULL AND meta->>'key' = $2 ORDER BY position LIMIT 1`
+)
+
+const selectKeyState = `SELECT coalesce((` + headOfKey + `), 0), coalesce((` + firstOfKey + `), 0)`
+
+// appointNext makes the first message of a key the head. If it is due it is due since $3,
+// so that it comes after the heads of other keys that have waited longer.
+var appointNext = `UPDATE weir_messages SET head = 1, at = CASE WHEN at = ` + parkedText + ` THEN $3 ELSE max(at, $3) END
+	WHERE position = (` + firstOfKey + `) AND NOT EXISTS (` + headOfKey + `)`
+
+// TakeInOrder implements [store.InOrder].
+func (s *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease time.Duration) (taken []store.Leased, err error) {
+	if err := storearg.Take(queue, limit, lease); err != nil {
+		return nil, err
+	}
+	if err := s.sweep(ctx, queue); err != nil {
+		return nil, err
+	}
+	looked := min(limit, storesql.MaxInOrder)
+	for {
+		due, err := s.anyDue(ctx, queue)
+		if !due || err != nil {
+			return nil, err
+		}
+		taken, parks, err := s.takeInOrderAround(ctx, queue, looked, min(limit, storesql.MaxInOrder), lease)
+		if err != nil || len(taken) > 0 || !parks {
+			return taken, err
+		}
+		looked = storesql.MaxInOrder // others may be due behind them
+	}
+}
+
+// takeInOrderAround is a step of TakeInOrder without the messages that a trigger or a
+// check refuses to lease: see takeAround. parks reports whether it has parked messages.
+func (s *Engine) takeInOrderAround(ctx context.Context, queue string, looked, limit int, lease time.Duration) (taken []store.Leased, parks bool, err error) {
+	call := s.newLease(ctx, queue)
+	call.All = func() (leased []store.Leased, err error) {
+		leased, parks, err = s.takeHeads(ctx, queue, s.refused.Except(candidatesDue, s.clock.Now()), "", looked, limit, lease)
+		return leased, err
+	}
+	call.Find = func() ([]int64, error) {
+		query := `SELECT position FROM (` + s.refused.Except(candidatesDue, s.clock.Now()) + `)`
+		return s.readPositions(ctx, query, func(now time.Time) []any { return []any{"", queue, nanos(now, 0), looked} })
+	}
+	call.These = func(positions []int64) (leased []store.Leased, err error) {
+		given, err := json.Marshal(positions)
+		if err != nil {
+			return nil, err
+		}
+		leased, parks, err = s.takeHeads(ctx, queue, candidatesGiven, string(given), len(positions), limit, lease)
+		return leased, err
+	}
+	taken, err = call.Lease(&s.refused)
+	return taken, parks, err
+}
+
+// takeHeads leases up to limit heads of keys, and messages without a key, of the first
+// candidates of a query. It parks the other candidates.
+func (s *Engine) takeHeads(ctx context.Context, queue, candidates, of string, looked, limit int, lease time.Duration) (taken []store.Leased, parks bool, err error) {
+	err = s.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error {
+		taken, parks = nil, false
+		found, err := readCandidates(ctx, tx, candidates, of, queue, nanos(now, 0), looked)
+		if err != nil {
+			return err
+		}
+		s.step()
+		keys := map[string]storesql.KeyState{}
+		for _, key := range storesql.Needs(found) {
+			var k storesql.KeyState
+			err = tx.QueryRowContext(ctx, selectKeyState, queue, key).Scan(&k.Head, &k.First)
+			if err != nil {
+				return err
+			}
+			keys[key] = k
+		}
+		plan := storesql.Plan(found, keys, limit)
+		for _, position := range plan.Become {
+			_, err = tx.ExecContext(ctx, "UPDATE weir_messages SET head = 1 WHERE position = $1", position)
+			if err != nil {
+				return err
+			}
+		}
+		for _, positions := range plan.Park {
+			parks = true
+			for _, position := range positions {
+				_, err = tx.ExecContext(ctx, "UPDATE weir_messages SET at = "+parkedText+" WHERE position = $1", position)
+				if err != nil {
+					return err
+				}
+			}
+		}
+		s.step()
+		taken, err = leaseHeads(ctx, tx, queue, plan.Take, nanos(now, lease))
+		return err
+	})
+	return taken, parks, err
+}
+
+// readCandidates returns the messages that a query of candidates selects.
+func readCandidates(ctx context.Context, tx *Tx, query, of, queue string, now int64, limit int) (found []storesql.Candidate, err error) {
+	rows, err := tx.QueryContext(ctx, query, of, queue, now, limit)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close() //nolint:errcheck // rows.Err is looked at
+	for rows.Next() {
+		var c storesql.Candidate
+		err = rows.Scan(&c.Position, &c.Size, &c.Key, &c.IsHead)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, c)
+	}
+	return found, rows.Err()
+}
+
+// leaseHeads leases messages until a time, in the order of positions. It counts the
+// leases that have ended (law W2).
+func leaseHeads(ctx context.Context, tx *Tx, queue string, positions []int64, until int64) ([]store.Leased, error) {
+	if len(positions) == 0 {
+		return nil, nil
+	}
+	chosen, err := json.Marshal(positions)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := tx.QueryContext(ctx, `UPDATE weir_messages SET at = $2, leased = $2, fence = fence + 1, lapses = lapses + (leased IS NOT NULL),
+			head = meta->>'key' IS NOT NULL
+		WHERE position IN (SELECT value FROM json_each($1)) RETURNING `+columns+`, lapses`, string(chosen), until)
+	taken, err := scanLeased(rows, err, queue)
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(taken, func(a, b store.Leased) int {
+		return slices.Index(positions, a.Position) - slices.Index(positions, b.Position)
+	})
+	return taken, nil
+}
+
+// removeRows removes the messages of a queue that match a condition, and returns how many.
+// The next messages of their keys become heads.
+func removeRows(ctx context.Context, tx *Tx, now time.Time, queue, where string, args ...any) (n int, err error) {
+	heads, n, err := deleteRows(ctx, tx, where, args...)
+	if err != nil {
+		return 0, err
+	}
+	return n, appoint(ctx, tx, now, queue, heads)
+}
+
+// deleteRows returns the keys of the heads among the messages that it has removed.
+func deleteRows(ctx context.Context, tx *Tx, where string, args ...any) (heads []string, n int, err error) {
+	rows, err := tx.QueryContext(ctx, "DELETE FROM weir_messages WHERE "+where+" RETURNING CASE WHEN head = 1 THEN meta->>'key' END", args...)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer rows.Close() //nolint:errcheck // rows.Err is looked at
+	for rows.Next() {
+		var key sql.NullString
+		err = rows.Scan(&key)
+		if err != nil {
+			return nil, 0, err
+		}
+		n++
+		if key.Valid {
+			heads = append(heads, key.String)
+		}
+	}
+	return heads, n, rows.Err()
+}
+
+// appoint makes the first messages of keys that do not have a head their heads. Keys are
+// as the column meta has them.
+func appoint(ctx context.Context, tx *Tx, now time.Time, queue string, keys []string) error {
+	for _, key := range keys {
+		_, err := tx.ExecContext(ctx, appointNext, queue, key, nanos(now, 0))
+		if err != nil {
+			return err
+		}
+		tx.noteDue(queue, 0)
+	}
+	return nil
+}
+
+// selectKeysSwept selects the next keys of the queue $1 after $2, and for each whether
+// messages of the key are parked although it does not have a head. The last row has no
+// key if there are no more keys.
+var selectKeysSwept = `WITH RECURSIVE keys(key, looked) AS (
+		SELECT (SELECT meta->>'key' FROM weir_messages WHERE queue = $1 AND meta->>'key' IS NOT NULL AND meta->>'key' > $2 ORDER BY meta->>'key' LIMIT 1), 1
+		UNION ALL
+		SELECT (SELECT meta->>'key' FROM weir_messages WHERE queue = $1 AND meta->>'key' IS NOT NULL AND meta->>'key' > keys.key ORDER BY meta->>'key' LIMIT 1), looked + 1
+		FROM keys WHERE key IS NOT NULL AND looked < ` + storesql.KeysSwept + `
+	)
+	SELECT key, EXISTS (SELECT 1 FROM weir_messages WHERE queue = $1 AND meta->>'key' IS NOT NULL AND meta->>'key' = keys.key AND at = ` + parkedText + `)
+		AND NOT EXISTS (SELECT 1 FROM weir_messages WHERE queue = $1 AND meta->>'key' = keys.key AND head = 1)
+	FROM keys ORDER BY looked`
+
+// sweep makes heads for keys whose messages are parked behind a message that a program of
+// an earlier version has settled. It searches without the write lock, for a thousand keys
+// at a time.
+func (s *Engine) sweep(ctx context.Context, queue string) error {
+	after, isDue := s.sweeps.Begin(queue, s.clock.Now())
+	if !isDue {
+		return nil
+	}
+	orphans, after, err := s.orphans(ctx, queue, after)
+	if err != nil {
+		return err
+	}
+	if len(orphans) > 0 {
+		err = s.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error { return appoint(ctx, tx, now, queue, orphans) })
+		if err != nil {
+			return err
+		}
+	}
+	s.sweeps.End(queue, after, s.clock.Now())
+	return nil
+}
+
+// orphans returns the keys among the next ones after a key that have parked messages and
+// no head. next is the key after which the search continues, or "" if it has ended.
+func (s *Engine) orphans(ctx context.Context, queue, after string) (keys []string, next string, err error) {
+	err = s.read(ctx, func() error {
+		var hasParked bool
+		err := s.db.Reader().QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM weir_messages WHERE queue = $1 AND at = "+parkedText+")", queue).Scan(&hasParked)
+		if err != nil || !hasParked {
+			return err
+		}
+		rows, err := s.db.Reader().QueryContext(ctx, selectKeysSwept, queue, after)
+		if err != nil {
+			return err
+		}
+		defer rows.Close() //nolint:errcheck // rows.Err is looked at
+		for rows.Next() {
+			var key sql.NullString
+			var isOrphan bool
+			err = rows.Scan(&key, &isOrphan)
+			if err != nil {
+				return err
+			}
+			next = key.String // "" in the last row if there are no more keys
+			if isOrphan {
+				keys = append(keys, key.String)
+			}
+		}
+		return rows.Err()
+	})
+	return keys, next, err
+}
+
+// isQueued selects whether the queue $2 has another message than $1 with the identity of
+// a message: meta is $3, visit $4, and merges $5.
+const isQueued = `SELECT EXISTS (SELECT 1 FROM weir_messages WHERE queue = $2 AND meta->>'id' = $3->>'id' AND visit = $4 AND merges = $5
+	AND coalesce(meta->'headers'->>'Weir-Put', '') = coalesce($3->'headers'->>'Weir-Put', '') AND position <> $1)`
+
+// Replace implements [store.InOrder].
+func (s *Engine) Replace(ctx context.Context, rs ...store.Replacement) error {
+	if err := storearg.Replace(rs...); err != nil {
+		return err
+	}
+	rows := make([]storesql.Row, len(rs))
+	for i := range rs {
+		var err error
+		rows[i], err = storesql.NewRow(rs[i].Lease.Queue, &rs[i].Message)
+		if err != nil {
+			return err
+		}
+	}
+	var lost []store.Lease
+	err := s.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error {
+		lost = nil
+		for i := range rs {
+			done, err := replace(ctx, tx, now, rs[i].Lease, &rows[i])
+			s.step()
+			if err != nil {
+				return err
+			}
+			if !done {
+				lost = append(lost, rs[i].Lease)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return storearg.Lost(lost)
+}
+
+// replace puts a row in the place of a message. It returns false if the lease is lost.
+func replace(ctx context.Context, tx *Tx, now time.Time, lease store.Lease, r *storesql.Row) (done bool, err error) {
+	position, err := strconv.ParseInt(lease.Entry, 10, 64)
+	if err != nil || lease.Fence > math.MaxInt64 {
+		return false, nil //nolint:nilerr // no message of this store has this entry
+	}
+	l := leaseArgs{position: position, queue: lease.Queue, fence: int64(lease.Fence)}
+	var key sql.NullString
+	err = tx.QueryRowContext(ctx, "SELECT meta->>'key' FROM weir_messages"+ofLease, l.position, l.queue, l.fence).Scan(&key)
+	if errors.Is(err, sql.ErrNoRows) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if old := storesql.Key(key.String); old != r.Meta.Key {
+		return false, storearg.KeyChanged(r.Meta.ID, old, r.Meta.Key)
+	}
+	var isTwin bool
+	err = tx.QueryRowContext(ctx, isQueued, l.position, l.queue, r.MetaColumn, r.Meta.Visit, r.Meta.Merges).Scan(&isTwin)
+	if err != nil {
+		return false, err
+	}
+	if isTwin {
+		return l.remove(ctx, tx, now)
+	}
+	tx.noteDue(l.queue, r.Delay)
+	at := nanos(now, r.Delay)
+	_, err = tx.ExecContext(ctx, `UPDATE weir_messages SET at = $2, due = $2, leased = NULL, lapses = 0, visit = $3, merges = $4, cause = $5,
+		meta = $6, schema = $7, payload = $8 WHERE position = $1`,
+		l.position, at, r.Meta.Visit, r.Meta.Merges, string(r.Cause), r.MetaColumn, r.Schema, r.Payload)
+	return err == nil, err
+}
