@@ -84,7 +84,8 @@ type Queue[T any] struct {
 //   - the name is empty, is not UTF-8, has a NUL or a control character, begins or ends
 //     with a space, or ends like a name that belongs to another queue
 //   - T has a method Idempotent only on its pointer
-//   - the options have both [WithFairByKey] and [WithKeepKeyOrder]
+//   - the options have two of [WithOrdered], [WithFairByKey] and [WithKeepKeyOrder], or
+//     [WithOrdered] and a layer with a limit
 //   - the codec of [WithCodec] is for another type, or would drop or change parts of T
 //
 // # Types
@@ -108,8 +109,8 @@ type Queue[T any] struct {
 // panic then, since the engine of a program may be a matter of its configuration.
 //
 // An engine without leases and index (store.Consumer), such as Kafka, does not support
-// [WithLease], [WithMaxDepth], [WithKeepKeyOrder], [WithFairByKey] and the limits of a
-// [Layer]. Put refuses [ID] and [After] there ([message.ErrRefused]); [Queue.Provider],
+// [WithLease], [WithMaxDepth], [WithOrdered], [WithKeepKeyOrder], [WithFairByKey] and the
+// limits of a [Layer]. Put refuses [ID] and [After] there ([message.ErrRefused]); [Queue.Provider],
 // [Queue.Counts] and jobs return errors. A result that is put again after an error, or
 // after a worker was killed, is there twice, with the same id. Without layers, a failure
 // that matches [asyncop.ErrBackendDown] is a dead letter.
@@ -131,9 +132,7 @@ func NewQueue[T any](engine store.Engine, name string, opts ...QueueOption) *Que
 			"declare it as func (v %[2]v) Idempotent() bool", name, reflect.TypeFor[T]()))
 	}
 	set := newQueueSettings(opts)
-	if set.fairByKey && set.keepKeyOrder > 0 {
-		panic(fmt.Sprintf("delivery: NewQueue: queue %q: WithFairByKey and WithKeepKeyOrder do not go together", name))
-	}
+	set.refuseCombinations(name)
 	q := &Queue[T]{engine: engine, name: name, clock: set.clock, byKey: set.fairByKey}
 	q.codec = codecFor[T](set, name)
 	q.lacks = set.missing(engine, name)
@@ -147,6 +146,7 @@ func NewQueue[T any](engine store.Engine, name string, opts ...QueueOption) *Que
 	c := ladder.Config[T]{
 		Store: engine, Codec: q.codec, Main: name, DeadLetters: storearg.DeadOf(name), Remembers: set.idempotencyWindow,
 		IsLayer: func(layer string) bool { return isLayer(storearg.PartOf(layer), name) },
+		InOrder: set.ordered,
 		Clock:   set.clock, Logger: set.logger,
 		Options: []leases.SourceOption{leases.WithLease(cmp.Or(set.lease, leases.DefaultLease)), leases.WithClock(set.clock), leases.WithLogger(set.logger)},
 	}
@@ -174,14 +174,18 @@ func NewQueue[T any](engine store.Engine, name string, opts ...QueueOption) *Que
 
 // others returns a function that finds the queues in which messages wait, and which this
 // program does not have: the layers of another version, and the messages that a version
-// with WithKeepKeyOrder has parked. Without that option only this worker takes them.
+// with WithKeepKeyOrder has left. Without that option only this worker takes them.
 func (s *queueSettings) others(looks store.Inspector, queue string) func(context.Context) ([]string, error) {
 	var once sync.Once
+	own := len(s.layers)
+	if s.ordered {
+		own = 0 // its messages do not wait in layers
+	}
 	return func(ctx context.Context) (others []string, err error) {
 		names, err := looks.Queues(ctx)
 		for _, name := range names {
 			part := storearg.PartOf(name)
-			if isLayer(part, queue) && part.Layer > len(s.layers) {
+			if isLayer(part, queue) && part.Layer > own {
 				others = append(others, name)
 			}
 			if name == storearg.BlockedOf(queue) && s.keepKeyOrder == 0 {
@@ -255,8 +259,8 @@ func Headers(headers map[string]string) PutOption {
 	}
 }
 
-// Key sets the key by which messages are ordered ([WithKeepKeyOrder]) or taken in turn
-// ([WithFairByKey]). It has at most 1,024 bytes.
+// Key sets the key by which messages are ordered ([WithOrdered], [WithKeepKeyOrder]) or
+// taken in turn ([WithFairByKey]). It has at most 1,024 bytes.
 func Key(key string) PutOption { return func(m *store.Message) { m.Meta.Key = key } }
 
 // Deadline sets the time after which a message is useless. It travels with the message

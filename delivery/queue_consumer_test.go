@@ -77,6 +77,7 @@ func TestQueue_AbilityThatTheEngineLacks(t *testing.T) {
 		"WithLease: it has no leases": delivery.NewQueue[string](&topics{}, "orders", delivery.WithLease(time.Second)),
 		"WithMaxDepth: it has no":     delivery.NewQueue[string](&topics{}, "orders", delivery.WithMaxDepth(1)),
 		"WithKeepKeyOrder: it has no": delivery.NewQueue[string](&topics{}, "orders", delivery.WithKeepKeyOrder(1)),
+		"WithOrdered: it has no":      delivery.NewQueue[string](&topics{}, "orders", delivery.WithOrdered()),
 		"WithFairByKey: it has no":    delivery.NewQueue[string](&topics{}, "orders", delivery.WithFairByKey(1)),
 		"the limits of layer 2": delivery.NewQueue[string](&topics{}, "orders",
 			delivery.WithLayers(delivery.Layer{Delay: 1}, delivery.Layer{Delay: 1, Rate: 1})),
@@ -85,6 +86,7 @@ func TestQueue_AbilityThatTheEngineLacks(t *testing.T) {
 		"it is neither a store.Store":                          delivery.NewQueue[string](struct{ store.Engine }{memory.Open()}, "orders"),
 		"WithMaxDepth: it cannot count":                        delivery.NewQueue[string](struct{ store.Store }{memory.Open()}, "orders", delivery.WithMaxDepth(1)),
 		"WithKeepKeyOrder: it cannot look into its queues":     delivery.NewQueue[string](struct{ store.Store }{memory.Open()}, "orders", delivery.WithKeepKeyOrder(1)),
+		"WithOrdered: it cannot take the messages of a key in": delivery.NewQueue[string](struct{ store.Store }{memory.Open()}, "orders", delivery.WithOrdered()),
 		"WithFairByKey: it cannot take by key, since it is no": delivery.NewQueue[string](struct{ store.Store }{memory.Open()}, "orders", delivery.WithFairByKey(1)),
 	} {
 		check := func(err error) {

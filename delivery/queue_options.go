@@ -3,6 +3,7 @@ package delivery
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/benbjohnson/clock"
@@ -27,6 +28,7 @@ type queueSettings struct {
 	maxDepth          int           // 0 means no limit
 	idempotencyWindow time.Duration // 0 means that the service does not recognize ids
 	keepKeyOrder      int           // messages that may wait; 0 means no order of keys
+	ordered           bool
 	fairByKey         bool
 	maxPerKey         int // messages of a key in flight, with fairByKey; 0 means no limit
 	clock             clock.Clock
@@ -185,6 +187,47 @@ func WithKeepKeyOrder(n int) QueueOption {
 		panic(fmt.Sprintf("delivery: WithKeepKeyOrder: %d is less than 1: it is the number of messages that may wait", n))
 	}
 	return queueOption(func(s *queueSettings) { s.keepKeyOrder = n })
+}
+
+// WithOrdered delivers the messages of a key ([Key]) one at a time, in the order in which
+// they were put, by any number of workers: across retries, kills and restarts. Two puts
+// are in order if the first one returned before the second one began, or if they are in
+// one call or transaction. By default later messages of a key overtake a message that
+// waits.
+//
+// A message that fails waits for its next visit in its place in the queue, for the delay
+// of its layer, and later messages of its key wait for it: a failing message delays its
+// own key, and no other. So does a message that is delayed ([After], [At]), released, or
+// held. A dead letter and a purge free the key. A dead letter that is merged back is the
+// last message of its key. A message without a key does not wait for others.
+//
+// All workers of the queue must have the option, or the order does not hold. A message
+// that another version has put into a layer, an element of an operator that is not a
+// message of the queue, and a part of a message are put at the end of their key when they
+// fail. The messages of a first source ([Queue.Source]) are not in order: put them into
+// the queue instead. The messages of the queue that wait for another visit count for
+// [WithMaxDepth], and as waiting in [Queue.Counts].
+//
+// A key with many messages does not keep other keys waiting, so [WithFairByKey] is not
+// needed: [NewQueue] panics if it is together with WithOrdered, and if a layer has a limit
+// of its own. Memory, SQLite and PostgreSQL support the option. With another engine the
+// queue returns an error ([store.InOrder]).
+func WithOrdered() QueueOption {
+	return queueOption(func(s *queueSettings) { s.ordered = true })
+}
+
+// refuseCombinations panics if options do not go together.
+func (s *queueSettings) refuseCombinations(name string) {
+	refuse := func(are bool, options string) {
+		if are {
+			panic(fmt.Sprintf("delivery: NewQueue: queue %q: %s do not go together", name, options))
+		}
+	}
+	isLimited := func(l Layer) bool { return l.MaxConcurrent > 0 || l.Rate > 0 }
+	refuse(s.fairByKey && s.keepKeyOrder > 0, "WithFairByKey and WithKeepKeyOrder")
+	refuse(s.ordered && s.fairByKey, "WithOrdered and WithFairByKey")
+	refuse(s.ordered && s.keepKeyOrder > 0, "WithOrdered and WithKeepKeyOrder")
+	refuse(s.ordered && slices.ContainsFunc(s.layers, isLimited), "WithOrdered and a layer with a limit")
 }
 
 // WithFairByKey takes the messages of the keys ([Key]) in rounds, a message of each key.

@@ -48,7 +48,7 @@ func Example_firstWorker() {
 	headers := map[string]string{"Tenant": "north"}
 	err = orders.Put(ctx, order{"17"},
 		delivery.ID("17"),             // has no effect while a message with this id is in the queue
-		delivery.Key("customer-5"),    // for delivery.WithKeepKeyOrder and WithFairByKey
+		delivery.Key("customer-5"),    // for delivery.WithOrdered and WithFairByKey
 		delivery.After(24*time.Hour),  // not before tomorrow; delivery.At(t) for a time t
 		delivery.Headers(headers),     // travel with it, such as the trace of an HTTP request: see Observing
 		delivery.Deadline(lastMoment)) // not later: then it is a dead letter, "expired"

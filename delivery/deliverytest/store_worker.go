@@ -3,6 +3,7 @@ package deliverytest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strconv"
@@ -21,6 +22,7 @@ var workerRules = []storeRule{
 	{name: "by key: never early, and not what is leased", check: byKeyDue},
 	{name: "by key: a worker", check: byKeyWorker},
 	{name: "by key: one limit for a queue and its layers", check: byKeyLayers},
+	{name: "in order: workers", check: orderedWorkers},
 }
 
 func (b *storeBench) byKey() store.ByKey {
@@ -229,6 +231,111 @@ func byKeyLayers(b *storeBench) {
 	for _, m := range flying {
 		m.Ack()
 	}
+}
+
+// orderedJob is a job whose key has an order. Each fourth job of a key fails at its first
+// visit, and each fourth one at all its visits.
+type orderedJob struct {
+	Key string
+	N   int
+}
+
+func (orderedJob) Idempotent() bool { return true }
+
+func (j orderedJob) call(ctx context.Context) error {
+	meta, _ := message.MetaFromContext(ctx)
+	if j.N%4 == 1 && meta.Visit == 1 || j.N%4 == 3 {
+		return errors.New("it fails")
+	}
+	return nil
+}
+
+// orderedCalls checks the calls for jobs. Safe for concurrent use.
+type orderedCalls struct {
+	mu      sync.Mutex
+	running map[string]bool
+	last    map[string]int // the last job of a key that was called
+	calls   int
+	wrong   []error
+}
+
+func (c *orderedCalls) begin(j orderedJob) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	last, isCalled := c.last[j.Key]
+	isNext := !isCalled && j.N == 0 || isCalled && (j.N == last || j.N == last+1)
+	if c.running[j.Key] || !isNext {
+		c.wrong = append(c.wrong, fmt.Errorf("job %d of key %q is called after job %d, which is running: %v", j.N, j.Key, last, c.running[j.Key]))
+	}
+	c.running[j.Key], c.last[j.Key] = true, j.N
+	c.calls++
+}
+
+func (c *orderedCalls) end(j orderedJob) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.running[j.Key] = false
+}
+
+// orderedWorkers checks that workers call for the jobs of a key in order, although jobs
+// fail and wait for another visit.
+func orderedWorkers(b *storeBench) {
+	b.inOrder()
+	const keys, each, workers = 6, 8, 3
+	quiet := slog.New(slog.DiscardHandler)
+	calls := &orderedCalls{running: map[string]bool{}, last: map[string]int{}}
+	ctx, stop := context.WithCancel(b.ctx)
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	var errs []error
+	var queues []*delivery.Queue[orderedJob]
+	for range workers {
+		in := delivery.NewQueue[orderedJob](b.open(), "in", delivery.WithOrdered(), delivery.RetryAfter(b.units(1)),
+			delivery.WithLease(b.units(100_000)), delivery.WithLogger(quiet))
+		queues = append(queues, in)
+	}
+	for n := range each {
+		for k := range keys {
+			key := "key" + strconv.Itoa(k)
+			b.ok(queues[n%workers].Put(b.ctx, orderedJob{key, n}, delivery.Key(key)), "Put")
+		}
+	}
+	for _, in := range queues {
+		op := asyncop.UnorderedWait(asyncop.Blocking(func(ctx context.Context, j orderedJob) (string, error) {
+			calls.begin(j)
+			defer calls.end(j)
+			return j.Key, j.call(ctx)
+		}), 0, 4, asyncop.WithFailureSink(in.TakeFailure), asyncop.WithLogger(quiet))
+		all.Go(func() { // ends with ctx
+			_, err := delivery.Run(ctx, in, op, sinkOf(func([]message.Message[string]) {}), delivery.WithLogger(quiet))
+			mu.Lock()
+			defer mu.Unlock()
+			errs = append(errs, err)
+		})
+	}
+	patience := time.After(4 * putPatience)
+	left := keys * each
+	for left > 0 {
+		b.wait(1)
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-patience:
+			stop()
+		}
+		counts, err := queues[0].Counts(b.ctx)
+		if err != nil || ctx.Err() != nil {
+			break
+		}
+		left = counts.Waiting + counts.Retrying
+	}
+	stop()
+	all.Wait()
+	b.ok(errors.Join(errs...), "Run")
+	b.ok(errors.Join(calls.wrong...), "the order of calls")
+	b.must(left == 0, "%d messages are left after %v", left, 4*putPatience)
+	// Of four jobs two are called once, and two at both visits.
+	b.must(calls.calls == keys*each*6/4, "%d calls in place of %d", calls.calls, keys*each*6/4)
+	b.must(len(b.list(queues[0].DeadLetters(), store.Filter{}, everything)) == keys*each/4, "the dead letters are not the jobs that fail at both visits")
 }
 
 // sinkOf is a sink.

@@ -58,6 +58,10 @@ type Config[T any] struct {
 	// are received (a batch more may come from each source).
 	MaxBlocked int
 
+	// InOrder keeps the order of keys in the queue Main: a message that fails waits in its
+	// place, and not in a layer. The store must be a [store.InOrder].
+	InOrder bool
+
 	Clock   clock.Clock           // of the failures' times and of rates; the default is the machine's
 	Logger  *slog.Logger          // the default is slog.Default()
 	Options []leases.SourceOption // of the sources of the queues
@@ -95,6 +99,10 @@ func New[T any](c Config[T]) (*Ladder[T], error) {
 			return nil, fmt.Errorf("ladder: New: layer %d: the queue %q must have a name that no other one has", i+1, l.Queue)
 		}
 		seen[l.Queue] = true
+	}
+	_, takesInOrder := c.Store.(store.InOrder)
+	if c.InOrder && !takesInOrder {
+		return nil, fmt.Errorf("ladder: New: InOrder: a %T is not a store.InOrder", c.Store)
 	}
 	if c.Blocked != "" {
 		_, canLook := c.Store.(store.Inspector)
@@ -147,8 +155,16 @@ func (l *Ladder[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
 	if err != nil {
 		return fmt.Errorf("message %q cannot be encoded: %w", meta.ID, err)
 	}
-	keepReceived(l.deliveryOf(ctx), &m)
+	own := l.deliveryOf(ctx)
+	keepReceived(own, &m)
 	m.Cause = to.Cause
+	if l.c.InOrder && m.Cause == "" {
+		m.Delay = to.Delay
+		inPlace, canWait := own.(leases.InPlace)
+		if canWait && inPlace.ReplaceBy(m) {
+			return nil
+		}
+	}
 	queue := l.queueOf(to)
 	var inOrder handOver[T]
 	if m.Cause == "" {
@@ -183,7 +199,7 @@ func (l *Ladder[T]) queueOf(to failed.Route) string {
 	switch {
 	case to.Cause != "":
 		return l.c.DeadLetters
-	case to.Layer == failed.OwnQueue:
+	case to.Layer == failed.OwnQueue, l.c.InOrder:
 		return l.c.Main
 	}
 	return l.c.Layers[to.Layer].Queue

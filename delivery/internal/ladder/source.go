@@ -82,6 +82,9 @@ func (l *Ladder[T]) Source(first Source[T], wrapped ...Source[T]) Source[T] {
 	if l.c.Blocked != "" {
 		s.add(l.c.Blocked, 0, 0)
 	}
+	if l.c.InOrder {
+		return s // Config.Others finds what another version has left in layers
+	}
 	for _, layer := range l.c.Layers {
 		s.add(layer.Queue, layer.Rate, layer.MaxConcurrent)
 	}
@@ -91,8 +94,14 @@ func (l *Ladder[T]) Source(first Source[T], wrapped ...Source[T]) Source[T] {
 // main returns a source of the queue of new messages: on a [store.Consumer] it has the
 // layers as well.
 func (l *Ladder[T]) main(shared []leases.SourceOption) Source[T] {
-	if s, ok := l.c.Store.(store.Store); ok {
-		return leases.NewSource(s, l.c.Main, l.c.DeadLetters, l.c.Codec, l.sourceOptions(shared)...)
+	s, hasLeases := l.c.Store.(store.Store)
+	if hasLeases {
+		opts := l.sourceOptions(shared)
+		if l.c.InOrder {
+			inOrder, _ := l.c.Store.(store.InOrder) // New has looked
+			opts = append(opts, leases.WithOrder(inOrder))
+		}
+		return leases.NewSource(s, l.c.Main, l.c.DeadLetters, l.c.Codec, opts...)
 	}
 	return newConsumed(l)
 }

@@ -21,8 +21,11 @@ type held struct {
 	lease      store.Lease
 	until      time.Time           // the lease lasts until this time, by the clock of the source
 	settlement *message.Settlement // nil while the message is in flight
-	written    bool                // settled in the store
-	lost       bool                // the lease was lost, and LeasesLost counts it
+	// replacement is the message that takes the place of this one when its
+	// acknowledgement is recorded, or nil: see InPlace.
+	replacement *store.Message
+	written     bool // settled in the store
+	lost        bool // the lease was lost, and LeasesLost counts it
 
 	refusals int       // how often the store has refused to record the settlement
 	due      time.Time // time of the next try to record the settlement
@@ -42,6 +45,7 @@ type sourceOfHeld interface {
 	noteGone(ctx context.Context, h *held)
 	asReceived(h *held, encoded []byte) (payload, schema []byte, isSame bool)
 	setProvider(ctx context.Context, h *held, provider string) (canKeep bool, err error)
+	replaceBy(h *held, m store.Message) bool
 }
 
 // Owner implements [message.Delivery].

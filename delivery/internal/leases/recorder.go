@@ -139,8 +139,15 @@ func (s *Source[T]) SettlementsRefused() int {
 // next call, as [settle.Hooks].Record does. last is true for the last calls, when the
 // source closes.
 func (s *Source[T]) record(ctx context.Context, last bool) (next time.Duration, err error) {
-	done, redelivered, rejected, others := s.dueSettlements(last)
+	done, replaced, redelivered, rejected, others := s.dueSettlements(last)
+	if s.inOrder != nil && len(done)+len(rejected) > 0 {
+		defer settle.Wake(s.again) // the next messages of their keys may be due
+	}
 	err = s.recordTogether(ctx, done, last)
+	if err != nil {
+		return 0, err
+	}
+	err = s.recordTogether(ctx, replaced, last)
 	if err != nil {
 		return 0, err
 	}
@@ -161,7 +168,7 @@ func (s *Source[T]) record(ctx context.Context, last bool) (next time.Duration, 
 // dueSettlements returns the settled messages to be recorded now. All of redelivered have
 // the same delay, so that one call of Release is enough; others reports that other delays
 // are left.
-func (s *Source[T]) dueSettlements(last bool) (done, redelivered, rejected []*held, others bool) {
+func (s *Source[T]) dueSettlements(last bool) (done, replaced, redelivered, rejected []*held, others bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.clock.Now()
@@ -176,7 +183,11 @@ func (s *Source[T]) dueSettlements(last bool) (done, redelivered, rejected []*he
 		n++
 		switch h.settlement.Kind {
 		case message.Done, message.HandedOver:
-			done = append(done, h)
+			if h.replacement != nil {
+				replaced = append(replaced, h)
+			} else {
+				done = append(done, h)
+			}
 		case message.Released, message.Failed:
 			if len(redelivered) == 0 || redelivered[0].settlement.Delay == h.settlement.Delay {
 				redelivered = append(redelivered, h)
@@ -187,7 +198,7 @@ func (s *Source[T]) dueSettlements(last bool) (done, redelivered, rejected []*he
 			rejected = append(rejected, h)
 		}
 	}
-	return done, redelivered, rejected, others
+	return done, replaced, redelivered, rejected, others
 }
 
 // nextRecord returns the time until the first settlement that is left can be recorded.
@@ -231,6 +242,9 @@ func (s *Source[T]) recordTogether(ctx context.Context, hs []*held, last bool) e
 func (s *Source[T]) recordSame(ctx context.Context, hs []*held) error {
 	switch v := hs[0].settlement; v.Kind {
 	case message.Done, message.HandedOver:
+		if hs[0].replacement != nil {
+			return s.replace(ctx, hs)
+		}
 		return s.write(hs, func(leases []store.Lease) error { return s.store.Done(ctx, leases...) })
 	case message.Released, message.Failed:
 		s.releasing <- struct{}{}
@@ -248,6 +262,10 @@ func (s *Source[T]) recordSame(ctx context.Context, hs []*held) error {
 // refused notes that the store has refused to record how a message was settled. It is
 // tried again alone, and after maxRefusals tries the message is set aside.
 func (s *Source[T]) refused(ctx context.Context, h *held, cause error, last bool) error {
+	if h.replacement != nil {
+		s.rejectInstead(h, cause)
+		return nil
+	}
 	s.mu.Lock()
 	s.refusals++
 	h.refusals++

@@ -99,6 +99,7 @@ type sourceSettings struct {
 	byKey    store.ByKey   // nil without rounds of keys
 	most     int           // messages of a key in flight, or 0 without a limit
 	inFlight *KeysInFlight // used if byKey is not nil
+	inOrder  store.InOrder // nil without an order of keys
 
 	headStarts *HeadStarts
 	owner      any // of the handles of messages

@@ -69,9 +69,12 @@ func (s *Source[T]) takeNext(ctx context.Context, n int) (taken []store.Leased, 
 			return claimed, true, nil
 		}
 	}
-	if s.byKey != nil {
+	switch {
+	case s.inOrder != nil:
+		taken, err = s.inOrder.TakeInOrder(ctx, s.queue, n, s.lease)
+	case s.byKey != nil:
 		taken, err = s.takeByKey(ctx, n)
-	} else {
+	default:
 		taken, err = s.store.Take(ctx, s.queue, n, s.lease)
 	}
 	return taken, false, err

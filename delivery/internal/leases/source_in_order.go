@@ -1,0 +1,62 @@
+package leases
+
+import (
+	"context"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
+)
+
+// WithOrder makes a source take the messages of a key one at a time, in order. A message
+// that fails waits for its next visit in its place: see [InPlace].
+func WithOrder(s store.InOrder) SourceOption {
+	return func(set *sourceSettings) { set.inOrder = s }
+}
+
+// InPlace is a [message.Delivery] of a source that keeps the order of keys.
+type InPlace interface {
+	message.Delivery
+
+	// ReplaceBy makes the acknowledgement of the message replace it by m, which keeps its
+	// place in the queue and is due after m.Delay. It returns false if the source does not
+	// keep the order of keys, or if the message is no longer in flight.
+	ReplaceBy(m store.Message) bool
+}
+
+var _ InPlace = (*held)(nil)
+
+// ReplaceBy implements [InPlace].
+func (h *held) ReplaceBy(m store.Message) bool { return h.source.replaceBy(h, m) }
+
+func (s *Source[T]) replaceBy(h *held, m store.Message) bool {
+	if s.inOrder == nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.held[h.lease.Entry] != h || h.settlement != nil {
+		return false
+	}
+	h.replacement = &m
+	return true
+}
+
+// replace records messages that were acknowledged after ReplaceBy.
+func (s *Source[T]) replace(ctx context.Context, hs []*held) error {
+	return s.write(hs, func(leases []store.Lease) error {
+		rs := make([]store.Replacement, len(hs))
+		for i, h := range hs {
+			rs[i] = store.Replacement{Lease: leases[i], Message: *h.replacement}
+		}
+		return s.inOrder.Replace(ctx, rs...)
+	})
+}
+
+// rejectInstead makes a dead letter of a message whose replacement the store refuses: the
+// history of a failure may have become too large, for example.
+func (s *Source[T]) rejectInstead(h *held, cause error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h.replacement = nil
+	h.settlement = &message.Settlement{Kind: message.Rejected, Err: cause}
+}

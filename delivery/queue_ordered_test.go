@@ -1,0 +1,118 @@
+package delivery_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/message"
+)
+
+// Law D4: a message that fails delays its own key, and no other.
+func TestWithOrdered_FailureDelaysItsOwnKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		q := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Minute), delivery.WithOrdered(), noLog)
+		for _, id := range []string{"first", "second"} {
+			require.NoError(t, q.Put(t.Context(), job(id), delivery.ID(id), delivery.Key("k")))
+		}
+		require.NoError(t, q.Put(t.Context(), "other", delivery.ID("other"), delivery.Key("o")))
+		visits := inOrder(t, q, time.Hour, func(ctx context.Context, j job) error {
+			meta, _ := message.MetaFromContext(ctx)
+			if j == "first" && meta.Visit == 1 {
+				return errors.New("it fails once")
+			}
+			return nil
+		})
+		require.Less(t, slices.Index(visits, "other"), 2, "it does not wait for another key: %v", visits)
+		visits = slices.DeleteFunc(visits, func(id string) bool { return id == "other" })
+		require.Equal(t, []string{"first", "first", "second"}, visits)
+		require.Empty(t, entriesOf(t, engine, "jobs"))
+		require.Empty(t, entriesOf(t, engine, "jobs-retry-1"))
+		require.Empty(t, entriesOf(t, engine, "jobs-dead"))
+	})
+}
+
+// A message that fails waits in the queue with its history, and the next worker
+// continues with it.
+func TestWithOrdered_Restart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		open := func() *delivery.Queue[job] {
+			return delivery.NewQueue[job](engine.Reopen(), "jobs", delivery.RetryAfter(time.Hour), delivery.WithOrdered(), noLog)
+		}
+		q := open()
+		for _, id := range []string{"first", "second"} {
+			require.NoError(t, q.Put(t.Context(), job(id), delivery.ID(id), delivery.Key("k")))
+		}
+		require.Equal(t, []string{"first"}, inOrder(t, q, time.Minute, func(context.Context, job) error { return errors.New("it fails") }))
+		waits := entriesOf(t, engine, "jobs")
+		require.Len(t, waits, 2)
+		require.Equal(t, "first", waits[0].Meta.ID)
+		require.Equal(t, 1, waits[0].Meta.Visit)
+		require.Contains(t, waits[0].Meta.LastError, "it fails")
+		require.Equal(t, []string{"first", "second"}, inOrder(t, open(), 3*time.Hour, done))
+	})
+}
+
+// A dead letter frees its key, and comes last when it is merged back.
+func TestWithOrdered_DeadLetter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		q := delivery.NewQueue[job](engine, "jobs", delivery.WithOrdered(), noLog)
+		for _, id := range []string{"first", "second"} {
+			require.NoError(t, q.Put(t.Context(), job(id), delivery.ID(id), delivery.Key("k")))
+		}
+		visits := inOrder(t, q, time.Minute, func(_ context.Context, j job) error {
+			if j == "first" {
+				return errors.New("it fails")
+			}
+			return nil
+		})
+		require.Equal(t, []string{"first", "second"}, visits)
+		require.Len(t, entriesOf(t, engine, "jobs-dead"), 1)
+	})
+}
+
+// A worker takes what another version has left in a layer. If such a message fails, it is
+// put into the queue, at the end of its key.
+func TestWithOrdered_LayerOfAnotherVersion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		q := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Minute, time.Minute, time.Minute), delivery.WithOrdered(), noLog)
+		require.NoError(t, engine.Put(t.Context(), "jobs-retry-1", inLayer("left", 1, 0)))
+		require.NoError(t, q.Put(t.Context(), "new", delivery.ID("new"), delivery.Key("k"), delivery.After(time.Minute)))
+		visits := inOrder(t, q, time.Hour, func(ctx context.Context, j job) error {
+			meta, _ := message.MetaFromContext(ctx)
+			if j == "left" && meta.Visit == 2 {
+				return errors.New("it fails once more")
+			}
+			return nil
+		})
+		require.Equal(t, []string{"left", "new", "left"}, visits)
+		require.Empty(t, entriesOf(t, engine, "jobs"))
+	})
+}
+
+func TestWithOrdered_OptionsThatDoNotGoTogether(t *testing.T) {
+	for _, c := range []struct {
+		other delivery.QueueOption
+		want  string
+	}{
+		{delivery.WithFairByKey(0), "WithOrdered and WithFairByKey"},
+		{delivery.WithKeepKeyOrder(1), "WithOrdered and WithKeepKeyOrder"},
+		{delivery.WithLayers(delivery.Layer{Delay: 1, Rate: 1}), "WithOrdered and a layer with a limit"},
+		{delivery.WithLayers(delivery.Layer{Delay: 1, MaxConcurrent: 1}), "WithOrdered and a layer with a limit"},
+	} {
+		require.PanicsWithValue(t, "delivery: NewQueue: queue \"q\": "+c.want+" do not go together", func() {
+			delivery.NewQueue[int](memory.Open(), "q", delivery.WithOrdered(), c.other)
+		})
+	}
+}
