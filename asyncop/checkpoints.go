@@ -64,10 +64,11 @@ type State[IN, OUT any] struct {
 	// Retries selects how much of their attempts and timeout restored elements keep. The
 	// default restarts both.
 	//
-	// An attempt that ran when the checkpoint was taken is repeated with the same number.
-	// An element without time left times out at once, unless that would fail the
-	// pipeline. A complete element whose results were not stored is called again with the
-	// number of its last attempt, and with the whole timeout from the checkpoint on.
+	// With LatencyFirst and TimeSpent, an attempt that ran when the checkpoint was taken is
+	// repeated with the same number, and a complete element whose results were not stored
+	// is called again with the number of its last attempt, and with the whole timeout from
+	// the checkpoint on. By default both begin with attempt 1. An element without time
+	// left times out at once, unless that would fail the pipeline.
 	//
 	// An element in back-off always waits for the rest of it (law C3), even if a server
 	// demanded the wait by Retry-After. The wait ends when it would have ended without

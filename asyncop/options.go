@@ -251,8 +251,8 @@ func WithHandlerLimit(d time.Duration) Option {
 }
 
 // WithEarlyTimeout times an element out as soon as its next retry could not start before
-// its deadline, which frees its slot. By default the element waits for its deadline, as
-// in Flink and RFC 0049.
+// its deadline, so it does not hold its slot until then. By default the element waits
+// for its deadline, as in Flink and RFC 0049.
 func WithEarlyTimeout() Option {
 	return func(cfg *config) { cfg.earlyTimeout = true }
 }

@@ -101,7 +101,7 @@ func (g *Machine[IN, OUT]) item(it *Item[IN, OUT], s *Slot[IN, OUT], start int64
 	case s.phase == fresh || s.phase == behind || s.phase == ready:
 		// No attempt is repeated: the next one has not begun.
 	case it.Attempts > 0: // preparing, running, deciding, handling or failing
-		it.Attempts-- // its last attempt is repeated with the same number
+		it.Attempts-- // its last attempt is repeated, with the same number unless Keep is KeepNothing
 	}
 }
 

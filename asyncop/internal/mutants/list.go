@@ -286,8 +286,8 @@ var mutants = []mutant{
 	},
 	{
 		"the handler does not know of the timeout", "A3", "core/path.go",
-		`g.failElement(s, failure, true)`,
-		`g.failElement(s, failure, false)`,
+		"g.state.Erred = failure, g.now\n\t}\n\tg.failElement(s, failure, true)",
+		"g.state.Erred = failure, g.now\n\t}\n\tg.failElement(s, failure, false)",
 	},
 	{
 		"the context of a call ends by a cancel at the deadline", "A3", "core/path.go",

@@ -614,7 +614,7 @@ func TestRetryPastTheDeadlineIsNotScheduled(t *testing.T) {
 	}
 }
 
-// WithEarlyTimeout ends such an element immediately, which frees its slot.
+// WithEarlyTimeout ends such an element immediately, and its slot becomes free.
 func TestWithEarlyTimeout(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
