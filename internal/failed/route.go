@@ -85,10 +85,10 @@ func (r *Router[T]) Route(ctx context.Context, f asyncop.Failure[T], now time.Ti
 	return to, nil
 }
 
-// waits reports whether a message whose visits are used up waits for the end of an outage:
-// its call has failed, and then it has waited for its backend until its time ran out. (The
-// operator releases a message that was not called, or only throttled, so it does not come
-// here.)
+// waits reports whether a message whose visits are used up waits for the end of an
+// outage: its call has failed, and then it has waited for its backend until its time ran
+// out. (The operator releases a message that was not called, or only throttled, so it
+// does not come here.)
 //
 // With n layers, visit n+1 is the first that is too many. OthersAnswered is true if the
 // service has answered other messages since the visit before. The outage may have begun
@@ -118,8 +118,9 @@ func (r *Router[T]) noteDoubt(ctx context.Context, f asyncop.Failure[T], before 
 // repeat, and until when its server remembers it: zero if the call cannot be repeated.
 func (r *Router[T]) noteRequest(ctx context.Context, f asyncop.Failure[T], before message.Meta, meta *message.Meta) {
 	element, isTracked := ctx.Value(ctxkey.Tracked{}).(ctxkey.TrackedElement)
-	// The id of a request is known here only if exactlyonce/caller has tracked it. A request
-	// with an id of the user's own can be repeated, too: its function makes the same id.
+	// The id of a request is known here only if exactlyonce/caller has tracked it. A
+	// request with an id of the user's own can be repeated, too: its function makes the
+	// same id.
 	request := ""
 	if isTracked {
 		request = element.Carried()
