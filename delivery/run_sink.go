@@ -84,9 +84,9 @@ type refusal[OUT any] struct {
 // sink counts as up if the error is like the error of a try while it was up. Otherwise a
 // refused result that is the last one would never be rejected (law W2).
 func (r *refusal[OUT]) noteFailedTry(f *filling[OUT], err error, now time.Time) {
-	hasTakenOthers := f.puts > r.puts // since the last try
+	hasTakenOthers := f.puts > r.puts // between the try before and this one
 	if hasTakenOthers {
-		r.whileUp = r.last
+		r.whileUp = r.last // still the error of the try before
 	}
 	r.last = counting.Alike(guard.Text(err))
 	isRefusedAgain := !f.down && r.tries > 0 && r.last == r.whileUp

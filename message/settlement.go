@@ -18,7 +18,8 @@ type Settlement struct {
 	// failure, [ErrLost], or nil if the caller gave no error. Rejected: never nil.
 	Err error
 	// Refused reports that a call for a message that was HandedOver or has Failed was
-	// refused for good: its service has answered.
+	// refused for good: its service has answered, so the flood guard of a worker does not
+	// count the failure. It is not about [ErrRefused].
 	Refused bool
 	// UnsafeToRepeat reports that a call for a Rejected message may have taken effect, or
 	// has succeeded ([NoteUnsafeToRepeat]), and that a second call may do harm.

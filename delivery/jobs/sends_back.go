@@ -22,8 +22,8 @@ const DefaultMaxMerges = 5
 //
 // [store.Message.Repetition] returns whether an entry is in doubt, or is to be looked at
 // first. An entry that stays whatever UnsafeToRepeat and LeaveLapsed are is in the first
-// two rows. So an entry that is counted in Unsafe or Lapsed is sent back with the other
-// setting.
+// two rows. So an entry that is counted in Unsafe is sent back if UnsafeToRepeat is set,
+// and an entry in Lapsed if LeaveLapsed is not set.
 func (s *Spec) SendsBack(e *store.Entry, now time.Time, p *Progress) bool {
 	r := e.Repetition(now)
 	switch {

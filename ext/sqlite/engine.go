@@ -257,7 +257,7 @@ const positionsGiven = `SELECT ` + sized + ` FROM weir_messages WHERE position I
 
 // takeAround is takeThese without the messages that a trigger or a check refuses to
 // lease, which are logged and left out for a while (law D4). chosen has
-// storesql.ExceptRefused.
+// the mark storesql.ExceptRefused, where Except adds the condition.
 func (s *Engine) takeAround(ctx context.Context, queue, chosen, of string, limit int, lease time.Duration) ([]store.Leased, error) {
 	call := s.newLease(ctx, queue)
 	call.All = func() ([]store.Leased, error) {

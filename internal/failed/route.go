@@ -91,9 +91,9 @@ func (r *Router[T]) Route(ctx context.Context, f asyncop.Failure[T], now time.Ti
 // does not come here.)
 //
 // With n layers, visit n+1 is the first that is too many. OthersAnswered is true if the
-// service has answered other messages since the visit before. The outage may have begun
-// after that, so a message waits after visit n+1 in any case. After later visits it waits
-// only if the service has not answered others.
+// service has answered other messages since the visit before. At visit n+1 these answers
+// may have come before the outage, so the message waits in any case. After later visits
+// it waits only if the service has not answered others.
 func (r *Router[T]) waits(visit int, f asyncop.Failure[T]) bool {
 	n := len(r.Layers)
 	canWait := f.BackendDown && visit <= outageVisits && (n > 0 || r.Returns)
@@ -134,7 +134,7 @@ func (r *Router[T]) noteRequest(ctx context.Context, f asyncop.Failure[T], befor
 		meta.Remembered = firstCall(f, meta.LastFailure).Add(r.Remembers)
 	case isOtherRequest(before.Request, request): // the requests of two operators are in doubt, and Meta keeps only one
 		meta.Remembered = time.Time{}
-	default: // a later attempt of the request: the server may not have received it, so Remembered stays
+	default: // the same request was sent again, but may not have arrived, so Remembered stays
 		meta.Request = request
 	}
 }

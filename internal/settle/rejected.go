@@ -12,8 +12,8 @@ import (
 
 // CauseOf returns the cause of a dead letter: store.UnsafeToRepeat if a call of the
 // message, in this or an earlier visit, is unsafe to repeat, otherwise cause. Every dead
-// letter that can be decoded has its cause from here, except for a failure whose call in
-// doubt the next visit must not repeat: failed.Router sets UnsafeToRepeat itself.
+// letter that can be decoded has its cause from here, except for a failed message whose
+// next visit must not repeat a call in doubt: failed.Router sets UnsafeToRepeat itself.
 func CauseOf(meta *message.Meta, cause store.Cause) store.Cause {
 	if meta.UnsafeToRepeat {
 		return store.UnsafeToRepeat

@@ -18,9 +18,9 @@ import (
 //   - If it was dropped or handed over, the message is settled as HandedOver.
 //   - If its sink can never take it, the message is settled as Rejected.
 //   - If it failed, the message is settled as Failed.
-//   - If it was abandoned, was not accepted, was purged, or waited for its backend until
-//     its time ran out, without a call that was not throttled, the message is settled as
-//     Released.
+//   - If it was abandoned, was not accepted or was purged, the message is settled as
+//     Released. It is also Released if it waited for its backend until its time ran out,
+//     and was not called, or all its calls were throttled.
 type Messages[IN, OUT any] struct {
 	core *Machine[IN, OUT]
 	// mayBeIdempotent is false if no call is idempotent: the policy does not declare any,

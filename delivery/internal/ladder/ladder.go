@@ -132,8 +132,9 @@ func New[T any](c Config[T]) (*Ladder[T], error) {
 }
 
 // Take takes an element that an operator has given up: it goes to the next layer or to
-// the dead letters. When Take returns nil, the element is durable there or its message
-// was purged, and the message can be acknowledged. After an error, offer the element
+// the dead letters. When Take returns nil, the message can be acknowledged: the element is
+// durable there, or its message was purged, or the acknowledgement itself stores the
+// element in the place of its message (Config.InOrder). After an error, offer the element
 // again, or release its message. The history of the message comes from ctx
 // ([message.MetaFromContext]); Take adds the operator's report of the failure to it.
 //
@@ -166,17 +167,17 @@ func (l *Ladder[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
 		}
 	}
 	queue := l.queueOf(to)
-	var inOrder handOver[T]
+	var ofKey handOver[T]
 	if m.Cause == "" {
 		m.Delay = to.Delay
 		k := l.keys.Load()
 		if k != nil {
-			inOrder = k.beginHandOver(meta, queue, m.Delay)
+			ofKey = k.beginHandOver(meta, queue, m.Delay)
 		}
 	}
 	isGone, err := leases.HandOver(ctx, l.c.Store, queue, []store.Message{m}, []message.Delivery{from})
 	if err != nil {
-		inOrder.undo()
+		ofKey.undo()
 		err = fmt.Errorf("message %q: %w", meta.ID, err)
 		if guard.IsPermanent(err) {
 			l.fail(err)
@@ -184,10 +185,10 @@ func (l *Ladder[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
 		return err
 	}
 	if isGone[0] {
-		inOrder.undo()
+		ofKey.undo()
 		return nil
 	}
-	inOrder.noteStored()
+	ofKey.noteStored()
 	if m.Cause == store.UnsafeToRepeat && len(l.c.Layers) > 0 {
 		l.doubts.Do(func() { l.advise(ctx, meta.ID) })
 	}

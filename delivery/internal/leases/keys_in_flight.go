@@ -115,9 +115,11 @@ type rooms struct {
 }
 
 // room returns the keys of which messages may be taken, and how many of each: at most n.
-// Keys of which fewer messages may be taken than of others are left out unless withFew is
-// true, because they would lower the number for all keys. If room leaves out keys, it
-// remembers wake, and sends to it when a message of such a key is settled.
+// One number holds for all keys that are taken from, so the least is taken. Keys with a
+// limit of their own would lower it for long, so they are left out unless withFew is
+// true. Other keys lower it only while most of their messages are in flight. If room
+// leaves out keys, it remembers wake, and sends to it when a message of such a key is
+// settled.
 func (k *KeysInFlight) room(most, n int, withFew bool, wake chan struct{}) (r rooms) {
 	r.next = k.refreshShares()
 	r.each = n

@@ -390,7 +390,7 @@ func (s *Source[T]) choose(taken []store.Leased, isLeft bool, until time.Time) (
 	first := &suspects[0]
 	begins := s.headStarts.begin(suspectOf(first.Lease, s.queue), s.clock.Now(), settle.HeadStart(first.Lapses))
 	deliver, release := []store.Leased{*first}, append(suspects[1:], others...)
-	if !begins && !isLeft {
+	if !begins && !isLeft { // another input has a head start: only messages taken before it continue, and others were
 		deliver, release = others, suspects
 	}
 	for _, l := range release {

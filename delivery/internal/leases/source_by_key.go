@@ -24,6 +24,13 @@ type keyRounds struct {
 	next    time.Duration
 }
 
+// end ends a round. If it has left out keys of which only few messages may be taken, the
+// next round includes them.
+func (r *keyRounds) end() {
+	r.withFew = r.isPart
+	r.isPart = false
+}
+
 // takeByKey takes messages of the next keys of a round. It returns no message if no key
 // has messages that may be taken. A round that leaves out keys of which only few messages
 // may be taken is followed by a round with all keys.
@@ -40,8 +47,7 @@ func (s *Source[T]) takeByKey(ctx context.Context, n int) (taken []store.Leased,
 			continue
 		}
 		isAll := !r.isPart
-		r.withFew = r.isPart
-		r.isPart = false
+		r.end()
 		if isWhole && isAll {
 			return nil, nil
 		}
@@ -60,9 +66,8 @@ func (s *Source[T]) takeRound(ctx context.Context, n int) (taken []store.Leased,
 	}
 	round := store.KeyRound{After: r.after, Each: room.each, Except: room.except}
 	taken, r.after, err = s.byKey.TakeByKey(ctx, s.queue, round, n, s.lease)
-	if r.after == "" && len(taken) > 0 {
-		r.withFew = r.isPart
-		r.isPart = false
+	if r.after == "" && len(taken) > 0 { // takeByKey ends a round that ends without messages
+		r.end()
 	}
 	return taken, err
 }
