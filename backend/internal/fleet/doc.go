@@ -47,7 +47,9 @@
 //     early.
 //   - The right to probe is claimed like a permit, of which there is one. The claim of a
 //     process that does not write counts for [Lease] and [ProbeTime]. After a lost probe
-//     the process passes the right on to others that need permits.
+//     the process passes the right on to others that need permits. A process without a
+//     share may claim the right if it has a running call, whose operator can lend its
+//     permit to the probe.
 //   - A process has the part of the ramp that it has of the limit. So the parts of all
 //     add up to the ramp at most.
 //
@@ -55,5 +57,6 @@
 // as many as it needs, and the others share the rest. Permits that are left over are
 // divided among the processes that need any. If there are fewer permits than processes,
 // the processes take turns: a process that has had a permit for at least four seconds
-// gets the highest ticket, and low tickets come first.
+// gets the highest ticket, and low tickets come first. While the service is down, it gets
+// that ticket when it passes on the right to probe.
 package fleet

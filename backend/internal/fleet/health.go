@@ -274,9 +274,10 @@ func (m *Machine) noteWritten() {
 func (m *Machine) planProbe(now Instant, version int64, t Table, h Health, l Local) {
 	isShared := t.othersNeed(m.id) // others could probe, too
 	isDown := h.State == Down
+	hasPermit := m.share > 0 || l.Running > 0 // a running call can lend its permit to the probe
 	switch {
 	case l.Probing: // until its probe has ended
-	case m.probe && (!isDown || !l.Waits || m.share == 0):
+	case m.probe && (!isDown || !l.Waits || !hasPermit):
 		m.passProbe(now)
 	case m.probe && isShared && (m.written != nil || now.Mono-m.probeSince >= probeTurn): // its probe was lost
 		m.passProbe(now)
@@ -295,7 +296,7 @@ func (m *Machine) planProbe(now Instant, version int64, t Table, h Health, l Loc
 	switch {
 	case m.probe:
 		m.nextMayProbe = m.mayProbe || m.isNoticed(now, t, m.probeAt)
-	case l.Probing || !isDown || !l.Waits || m.share == 0 || rests || isTaken || t.isStopped():
+	case l.Probing || !isDown || !l.Waits || !hasPermit || rests || isTaken || t.isStopped():
 	default:
 		m.nextProbe = true
 		m.nextProbeAt = version + 1
@@ -306,7 +307,7 @@ func (m *Machine) planProbe(now Instant, version int64, t Table, h Health, l Loc
 // passProbe gives up the right to probe.
 func (m *Machine) passProbe(now Instant) {
 	m.probe, m.mayProbe = false, false
-	m.wasLast = true
+	m.wasLast, m.hasProbed = true, true
 	m.probePassed = now.Mono
 }
 

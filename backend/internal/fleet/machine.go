@@ -29,7 +29,7 @@ const (
 	// MaxLongest bounds the longest call, so that sums of times do not overflow.
 	MaxLongest = 365 * 24 * time.Hour
 	// turn is how long a process keeps a permit at least if there are fewer permits than
-	// processes.
+	// processes. While the service is down, a turn ends with a probe instead.
 	turn = 4 * time.Second
 )
 
@@ -75,10 +75,11 @@ type Machine struct {
 	stopped   time.Duration // until when the share does not grow, because the engine has lost writes
 
 	// The turn, while there are fewer permits than processes.
-	ticket   int64
-	tookTurn time.Duration // when the share rose from 0
-	started  int64         // Local.Started then
-	wasPaced bool          // Local.IsPaced of the step before
+	ticket    int64
+	tookTurn  time.Duration // when the share rose from 0 while the service was up
+	started   int64         // Local.Started then
+	wasPaced  bool          // Local.IsPaced of the step before
+	hasProbed bool          // the process has passed on the right to probe in this turn
 
 	service
 
@@ -167,7 +168,7 @@ func (m *Machine) Begin(start, now Instant, version int64, read Table, l Local) 
 	if now.Mono < m.stopped {
 		mine.Stopped, mine.Longest = true, longest
 	}
-	mine.Ticket = m.passTurn(now, next, l)
+	mine.Ticket = m.passTurn(now, next, health, l)
 	next.Members[m.id] = mine
 	m.plan(now, version, next, l)
 	m.planProbe(now, version, next, health, l)
@@ -326,28 +327,48 @@ func (m *Machine) findLoss(now Instant, version int64, read Table, longest time.
 }
 
 // passTurn returns the ticket of the process. Members with low tickets come first if
-// there are fewer permits than members. A process goes to the end when it has had a
-// permit for the time of a turn. If it waits for a rate, it keeps the permit until it has
-// started a call, because its part of the rate would be lost.
-func (m *Machine) passTurn(now Instant, t Table, l Local) int64 {
+// there are fewer permits than members. A process goes to the end when its turn is over.
+func (m *Machine) passTurn(now Instant, t Table, h Health, l Local) int64 {
 	mine, isMember := t.Members[m.id]
-	if m.share == 0 {
-		m.tookTurn, m.started = now.Mono, l.Started
-	}
-	hasCalled := l.Started > m.started
-	isPaced := l.IsPaced || m.wasPaced // a call whose time has come starts before the next step
-	m.nextPaced = l.IsPaced
-	isOver := m.share > 0 && now.Mono-m.tookTurn >= turn && (hasCalled || !isPaced)
-	if isOver || !isMember && m.ticket == 0 {
+	if m.isTurnOver(now, h, l) || !isMember && m.ticket == 0 {
 		last := int64(0)
 		for _, x := range t.Members {
 			last = max(last, x.Ticket)
 		}
 		m.ticket = last + 1
-		m.tookTurn, m.started = now.Mono, l.Started
+		m.beginTurn(now, l)
 	}
 	m.ticket = max(m.ticket, mine.Ticket)
 	return m.ticket
+}
+
+// isTurnOver reports whether the process has had a permit for the time of a turn. If it
+// waits for a rate, it keeps the permit until it has started a call, because its part of
+// the rate would be lost. While the service is down, the turn ends when the process
+// passes on the right to probe, however long that takes: the right is noticed later than
+// the permit, and the engine may be slow.
+func (m *Machine) isTurnOver(now Instant, h Health, l Local) bool {
+	isPaced := l.IsPaced || m.wasPaced // a call whose time has come starts before the next step
+	m.nextPaced = l.IsPaced
+	switch {
+	case m.share == 0:
+		m.beginTurn(now, l)
+		return false
+	case h.State == Down && m.hasProbed:
+		return true
+	case h.State == Down || h.State == Held:
+		m.beginTurn(now, l)
+		return false
+	}
+	m.hasProbed = false
+	hasCalled := l.Started > m.started
+	return now.Mono-m.tookTurn >= turn && (hasCalled || !isPaced)
+}
+
+// beginTurn notes that the turn of the process begins now.
+func (m *Machine) beginTurn(now Instant, l Local) {
+	m.tookTurn, m.started = now.Mono, l.Started
+	m.hasProbed = false
 }
 
 // isStopped reports whether a member has found that the engine lost writes.

@@ -1,0 +1,117 @@
+package backend_test
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/backend"
+	"github.com/weirflow/weir/delivery/store"
+)
+
+// slowKeeper is an engine whose steps take long.
+type slowKeeper struct {
+	store.Keeper
+	takes time.Duration
+}
+
+func (k *slowKeeper) Update(ctx context.Context, f func(context.Context, store.Tx) error) error {
+	time.Sleep(k.takes / 2)
+	err := k.Keeper.Update(ctx, f)
+	time.Sleep(k.takes / 2)
+	return err
+}
+
+// Fewer permits than processes, and an engine whose steps take almost a second. The fleet
+// comes back after an outage, because a turn lasts until the process has probed.
+func TestShared_TurnsAndASlowEngineInAnOutage(t *testing.T) {
+	quiet := backend.WithLogger(slog.New(slog.DiscardHandler))
+	for _, c := range []struct {
+		takes time.Duration
+		limit int
+	}{{0, 2}, {700 * time.Millisecond, 2}, {800 * time.Millisecond, 2}, {900 * time.Millisecond, 2}, {800 * time.Millisecond, 1}} {
+		for range 8 {
+			synctest.Test(t, func(t *testing.T) {
+				engine, s := newEngine(t), &outageService{}
+				var fleet []*worker
+				for range 4 {
+					fleet = append(fleet, startOutageWorker(t, s, &slowKeeper{engine, c.takes}, backend.Limit(c.limit), quiet))
+				}
+				time.Sleep(30 * time.Second)
+				s.set(true)
+				time.Sleep(time.Minute)
+				s.set(false)
+				within(t, 5*time.Minute, func() bool { return allAre(fleet, backend.Up) })
+				stopAll(fleet)
+				time.Sleep(time.Minute) // until the engine has recorded the ends
+			})
+		}
+	}
+}
+
+// With fewer permits than processes the permit moves on after a lost probe. So a process
+// that does not reach the service keeps the fleet down for a while only.
+func TestShared_TurnsOfProbes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine, cut, s := newEngine(t), &outageService{}, &outageService{}
+		fleet := []*worker{startOutageWorker(t, cut, engine, backend.Limit(1)), startOutageWorker(t, s, engine, backend.Limit(1))}
+		time.Sleep(20 * time.Second)
+		cut.set(true)
+		within(t, time.Minute, func() bool { return !allAre(fleet, backend.Up) })
+		before := fleet[1].Stats().Started
+		within(t, time.Minute, func() bool { return fleet[1].Stats().Started > before })
+		stopAll(fleet)
+	})
+}
+
+// Operators in calls of the same backend, two processes and a limit of one. The process
+// whose call is running probes with its permit, although it has no share at the time.
+func TestShared_NestedInAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine, s := newEngine(t), &outageService{}
+		var fleet []*worker
+		for range 2 {
+			fleet = append(fleet, startNestedWorker(t, s, engine))
+		}
+		time.Sleep(30 * time.Second)
+		s.set(true)
+		time.Sleep(time.Minute)
+		s.set(false)
+		time.Sleep(5 * time.Minute)
+		require.Positive(t, s.since(time.Now().Add(-10*time.Second)))
+		stopAll(fleet)
+	})
+}
+
+// startNestedWorker starts a worker whose calls run operators at its own backend, with a
+// limit of one.
+func startNestedWorker(t *testing.T, s *outageService, keeper store.Keeper) *worker {
+	t.Helper()
+	quiet := slog.New(slog.DiscardHandler)
+	ctx, stop := context.WithCancel(t.Context())
+	w := &worker{Backend: backend.New("payments", backend.Limit(1), backend.Shared(keeper), backend.LongestCall(time.Second), backend.WithLogger(quiet)), stop: stop}
+	outer := asyncop.Blocking(func(ctx context.Context, i int) (int, error) {
+		inner := asyncop.UnorderedWait(asyncop.Blocking(s.call), time.Hour, 2, asyncop.WithBackend(w.Backend), asyncop.WithContext(ctx),
+			asyncop.WithDropOnFailure(), asyncop.WithLogger(quiet))
+		for range inner.Results(elementsUntil(ctx, 10)) {
+			if ctx.Err() != nil {
+				break
+			}
+		}
+		return i, ctx.Err()
+	})
+	op := asyncop.UnorderedWait(outer, time.Hour, 10, asyncop.WithBackend(w.Backend), asyncop.WithContext(ctx), asyncop.WithDropOnFailure(), asyncop.WithLogger(quiet))
+	w.done.Go(func() {
+		for range op.Results(elementsUntil(ctx, 1_000_000)) {
+			if ctx.Err() != nil {
+				return
+			}
+		}
+	})
+	return w
+}
