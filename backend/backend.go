@@ -157,6 +157,10 @@ func (b *Backend) resume(x *tenant, t time.Duration) bool {
 			b.shared.isApart = false
 		}
 		b.proposeHealth(t, byOrder)
+		if b.shared != nil && b.dryRun { // it does not probe, and other processes may
+			b.enter(nil, Up, t)
+			b.log(nil, slog.LevelInfo, "backend: up")
+		}
 	}
 	b.handOut(t, nil)
 	return true

@@ -196,7 +196,9 @@ func Ramp(d time.Duration) Option {
 }
 
 // DryRun keeps the backend up: it reports when it would have gone down, by a log line and
-// Stats.WouldHaveTripped. Limit, rate, retry budget and [Backend.Hold] stay in force.
+// Stats.WouldHaveTripped. Limit, rate, retry budget and [Backend.Hold] stay in force. With
+// [Shared] such a process neither takes the others down nor obeys their outages, but a
+// hold applies to all.
 func DryRun() Option { return func(s *settings) { s.dryRun = true } }
 
 // WithClock sets the clock, which must be the operators'. The default is the real clock.

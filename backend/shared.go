@@ -481,7 +481,7 @@ func (f *fleetShare) local(need int) fleet.Local {
 	return fleet.Local{
 		Limit: f.limit, Running: f.permits.counted, Need: min(need, f.limit), Longest: f.longest,
 		Started: b.counts.Started, IsPaced: isPaced, Pace: f.pace,
-		Waits: len(b.waiting) > 0 || f.waits > 0, Probing: f.isProbing(t),
+		Waits: !b.dryRun && (len(b.waiting) > 0 || f.waits > 0), Probing: f.isProbing(t),
 	}
 }
 

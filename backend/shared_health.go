@@ -15,10 +15,12 @@ const (
 	byOrder    change = true  // of a person
 )
 
-// proposeHealth passes the state on to the other processes of a fleet.
+// proposeHealth passes the state on to the other processes of a fleet. A backend with
+// DryRun passes on orders only, because the ends of its calls do not change
+// its state.
 func (b *Backend) proposeHealth(t time.Duration, by change) {
 	f := b.shared
-	if f == nil || f.isApart {
+	if f == nil || f.isApart || b.dryRun && by == byEvidence {
 		return
 	}
 	h := fleet.Health{Why: shortened(b.why), Target: b.target, Outage: b.outage, Trouble: b.troubled}
@@ -90,8 +92,12 @@ func (f *fleetShare) adopt() {
 	}
 }
 
-// adopt enters the state that the fleet has recorded.
+// adopt enters the state that the fleet has recorded. A backend with DryRun obeys a hold
+// only.
 func (b *Backend) adopt(t time.Duration, h fleet.Health) {
+	if b.dryRun && h.State != fleet.Held {
+		h = fleet.Health{State: fleet.Up}
+	}
 	before := b.state
 	wasUp := before == Up || before == Ramping
 	isSame := h.State == fleet.Up && before == Up || h.State == fleet.Held && before == Held && b.why == h.Why

@@ -115,3 +115,48 @@ func startNestedWorker(t *testing.T, s *outageService, keeper store.Keeper) *wor
 	})
 	return w
 }
+
+// One process has DryRun. It neither obeys the outage of the others nor ends it by its own
+// calls, which go on. It obeys a hold, and the end of a hold.
+func TestDryRun_InAFleet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine, s, log := newEngine(t), &outageService{}, new(lockedLog)
+		fleet := []*worker{startOutageWorker(t, s, engine, backend.Limit(30), log.option(), backend.DryRun())}
+		for range 2 {
+			fleet = append(fleet, startOutageWorker(t, s, engine, backend.Limit(30), log.option()))
+		}
+		time.Sleep(10 * time.Second)
+		s.set(true)
+		for range 600 {
+			time.Sleep(100 * time.Millisecond)
+			require.Equal(t, backend.Up, fleet[0].Stats().State)
+		}
+		require.Zero(t, log.count("backend: ramping"))
+		require.True(t, allAre(fleet[1:], backend.Down, backend.Probing))
+		s.set(false)
+		within(t, time.Minute, func() bool { return allAre(fleet, backend.Up) })
+
+		fleet[1].Hold("for maintenance")
+		within(t, 2*time.Second, func() bool { return allAre(fleet, backend.Held) })
+		fleet[0].Resume()
+		within(t, time.Minute, func() bool { return allAre(fleet, backend.Up) })
+		stopAll(fleet)
+	})
+}
+
+// Fewer permits than processes, and a process with DryRun has the only permit when the
+// service goes down. It passes the permit on, so that the other one can probe.
+func TestDryRun_PassesOnItsPermit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine, s := newEngine(t), &outageService{}
+		quiet := backend.WithLogger(slog.New(slog.DiscardHandler))
+		dry := startOutageWorker(t, s, engine, backend.Limit(1), quiet, backend.DryRun())
+		other := startOutageWorker(t, s, engine, backend.Limit(1), quiet)
+		time.Sleep(20 * time.Second)
+		s.set(true)
+		within(t, time.Minute, func() bool { return other.Stats().State == backend.Down })
+		s.set(false)
+		within(t, time.Minute, func() bool { return other.Stats().State == backend.Up })
+		stopAll([]*worker{dry, other})
+	})
+}

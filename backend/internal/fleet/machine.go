@@ -45,7 +45,7 @@ type Local struct {
 	Longest time.Duration // that a call takes
 	Started int64         // calls so far
 	IsPaced bool          // the next call waits for a rate
-	Waits   bool          // an element waits for a call
+	Waits   bool          // an element waits for a call, and may probe
 	Probing bool          // a probe of this process is under way
 	Pace    float64       // calls that it starts in a second while the service is up
 }
@@ -346,7 +346,8 @@ func (m *Machine) passTurn(now Instant, t Table, h Health, l Local) int64 {
 // waits for a rate, it keeps the permit until it has started a call, because its part of
 // the rate would be lost. While the service is down, the turn ends when the process
 // passes on the right to probe, however long that takes: the right is noticed later than
-// the permit, and the engine may be slow.
+// the permit, and the engine may be slow. A process whose elements do not wait for a probe
+// does not claim the right.
 func (m *Machine) isTurnOver(now Instant, h Health, l Local) bool {
 	isPaced := l.IsPaced || m.wasPaced // a call whose time has come starts before the next step
 	m.nextPaced = l.IsPaced
@@ -356,7 +357,7 @@ func (m *Machine) isTurnOver(now Instant, h Health, l Local) bool {
 		return false
 	case h.State == Down && m.hasProbed:
 		return true
-	case h.State == Down || h.State == Held:
+	case (h.State == Down || h.State == Held) && l.Waits:
 		m.beginTurn(now, l)
 		return false
 	}
