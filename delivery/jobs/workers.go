@@ -207,13 +207,15 @@ func removeSilent(ctx context.Context, tx store.Tx, id string, now time.Time) (v
 	return version, err
 }
 
-// isLive reports whether a worker has reported itself lately.
+// isLive reports whether a worker has reported itself lately. A report from far in the
+// future does not count: the engine's clock has been set back since, and a live worker
+// has reported itself again.
 func isLive(r store.Record, now time.Time) bool {
 	var report struct {
 		Seen time.Time `json:"seen"`
 	}
 	err := json.Unmarshal([]byte(r.Value), &report)
-	return err == nil && now.Sub(report.Seen) < silentFor
+	return err == nil && now.Sub(report.Seen).Abs() < silentFor
 }
 
 // run runs the jobs of a queue, unless it does so already.

@@ -19,30 +19,11 @@ import (
 // reports at each heartbeat (law W3).
 func TestJobsWork_SilentWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		engine := memory.Open()
-		report := func(name string, seen time.Time) {
-			require.NoError(t, engine.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {
-				return tx.Write(ctx, store.Record{Kind: "worker", Name: name, Value: fmt.Sprintf(`{"id":%q,"seen":%q}`, name, seen.Format(time.RFC3339))})
-			}))
-		}
-		j, err := jobs.New(engine, jobs.Config{Logger: slog.New(slog.DiscardHandler)})
-		require.NoError(t, err)
-		listed := func() (names []string) {
-			workers, err := j.Workers(t.Context())
-			require.NoError(t, err)
-			for _, w := range workers {
-				if len(w.ID) == 1 {
-					names = append(names, w.ID)
-				}
-			}
-			return names
-		}
+		report, listed, work := silentWorkers(t)
 		report("!", time.Now()) // before all ids
 		report("#", time.Now().Add(-time.Hour))
 		report("~", time.Now().Add(-time.Hour))
-		ctx, stop := context.WithCancel(t.Context())
-		defer stop()
-		go j.Work(ctx, func() jobs.Worker { return jobs.Worker{} }, nil) // ends with ctx
+		defer work()()
 		time.Sleep(time.Minute)
 		require.Equal(t, []string{"!", "#", "~"}, listed(), "the first worker lives, and removes the others")
 		time.Sleep(90 * time.Second)
@@ -54,4 +35,51 @@ func TestJobsWork_SilentWorkers(t *testing.T) {
 		time.Sleep(90 * time.Second)
 		require.Empty(t, listed())
 	})
+}
+
+// A worker reported itself when the engine's clock was 12 h ahead, and died. Its report is
+// removed like the others, although it has the first id.
+func TestJobsWork_SilentWorkers_ReportFromTheFuture(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		report, listed, work := silentWorkers(t)
+		report("!", time.Now().Add(12*time.Hour))
+		report("#", time.Now().Add(-time.Hour))
+		report("~", time.Now().Add(time.Minute)) // the clocks of a cluster differ a little
+		defer work()()
+		time.Sleep(time.Second)
+		require.Equal(t, []string{"~"}, listed())
+		time.Sleep(4 * time.Minute)
+		require.Empty(t, listed())
+	})
+}
+
+// silentWorkers returns functions to write the report of a worker whose id has one
+// character, to list these workers, and to run a live worker, which returns how to stop
+// it.
+func silentWorkers(t *testing.T) (report func(id string, seen time.Time), listed func() []string, work func() context.CancelFunc) {
+	t.Helper()
+	engine := memory.Open()
+	j, err := jobs.New(engine, jobs.Config{Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	report = func(id string, seen time.Time) {
+		require.NoError(t, engine.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {
+			return tx.Write(ctx, store.Record{Kind: "worker", Name: id, Value: fmt.Sprintf(`{"id":%q,"seen":%q}`, id, seen.Format(time.RFC3339))})
+		}))
+	}
+	listed = func() (ids []string) {
+		workers, err := j.Workers(t.Context())
+		require.NoError(t, err)
+		for _, w := range workers {
+			if len(w.ID) == 1 {
+				ids = append(ids, w.ID)
+			}
+		}
+		return ids
+	}
+	work = func() context.CancelFunc {
+		ctx, stop := context.WithCancel(t.Context())
+		go j.Work(ctx, func() jobs.Worker { return jobs.Worker{} }, nil) // ends with ctx
+		return stop
+	}
+	return report, listed, work
 }
