@@ -2,6 +2,8 @@ package sqlite
 
 import (
 	"context"
+	"maps"
+	"slices"
 
 	"github.com/weirflow/weir/delivery/store"
 )
@@ -37,4 +39,12 @@ var SelectKeyCounts = selectKeyCounts
 // Stage puts messages in a transaction, as PutTx does.
 func Stage(ctx context.Context, s *Engine, tx execer, queue string, ms ...store.Message) error {
 	return s.stage(ctx, tx, queue, ms...)
+}
+
+// QueuesToLookAt returns the queues at which the watcher of a database will look at a
+// certain time.
+func QueuesToLookAt(db *DB) []string {
+	db.watcher.mu.Lock()
+	defer db.watcher.mu.Unlock()
+	return slices.Sorted(maps.Keys(db.watcher.next))
 }

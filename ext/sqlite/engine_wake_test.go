@@ -3,6 +3,7 @@ package sqlite_test
 import (
 	"context"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -309,6 +310,38 @@ func TestEngineWake_WithClock(t *testing.T) {
 	require.True(t, <-woken)
 	cancel()
 	require.ErrorIs(t, <-ended, context.Canceled)
+}
+
+// The watcher does not look at queues whose consumers all have clocks of their own, so it
+// must not sleep until their messages are due either: it would not sleep any more after
+// that time.
+func TestEngineWake_DelayedMessageForAnEngineWithClock(t *testing.T) {
+	db := open(t, filepath.Join(t.TempDir(), "queues.db"))
+	plain, own := sqlite.New(db), sqlite.New(db, sqlite.WithClock(clock.NewMock()))
+	consume := func(s *sqlite.Engine, queue string) (stop func()) {
+		ctx, cancel := context.WithCancel(t.Context())
+		ended, woken := make(chan error, 1), make(chan bool, 100)
+		go func() { ended <- s.Wake(ctx, queue, func(misses bool) { woken <- misses }) }() // ends with ctx
+		<-woken
+		return func() {
+			cancel()
+			require.ErrorIs(t, <-ended, context.Canceled)
+		}
+	}
+	defer consume(plain, "watched")()
+	defer consume(own, "polled")()
+	require.NoError(t, own.Put(t.Context(), "polled", wakeMessage("1", time.Hour)))
+	require.NotContains(t, sqlite.QueuesToLookAt(db), "polled")
+	require.NoError(t, plain.Put(t.Context(), "watched", wakeMessage("1", time.Hour)))
+	becomesPlanned := func(queue string) {
+		require.Eventually(t, func() bool { return slices.Contains(sqlite.QueuesToLookAt(db), queue) }, time.Minute, time.Millisecond)
+	}
+	becomesPlanned("watched")
+
+	stop := consume(plain, "polled")
+	becomesPlanned("polled")
+	stop()
+	require.NotContains(t, sqlite.QueuesToLookAt(db), "polled", "its last watched consumer has gone")
 }
 
 func TestEngineWake_TablesAreMissing(t *testing.T) {

@@ -38,7 +38,7 @@ type watcher struct {
 	mu      sync.Mutex // guards the fields below
 	waiting map[string]map[*waiter]bool
 	fresh   map[string]bool      // queues with a consumer that was not woken yet
-	next    map[string]time.Time // when to look at a queue again, by clock
+	next    map[string]time.Time // when to look at a watched queue again, by clock
 	wakesAt time.Time            // end of the sleep of run
 	running bool
 	stop    context.CancelFunc // ends run
@@ -94,10 +94,12 @@ func (w *watcher) remove(queue string, c *waiter) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.waiting[queue], c)
-	if len(w.waiting[queue]) == 0 {
-		delete(w.waiting, queue)
+	if !isWatched(w.waiting[queue]) {
 		delete(w.fresh, queue)
 		delete(w.next, queue)
+	}
+	if len(w.waiting[queue]) == 0 {
+		delete(w.waiting, queue)
 	}
 	w.lookNow() // run ends if it was the last
 }
@@ -169,8 +171,12 @@ func (w *watcher) wakeLocked(queue string) {
 	}
 }
 
-// lookAtLocked makes run look at a queue at a time, or earlier.
+// lookAtLocked makes run look at a queue at a time, or earlier. It ignores a queue whose
+// consumers all poll: run does not look at it, and would not sleep after that time.
 func (w *watcher) lookAtLocked(queue string, at time.Time) {
+	if !isWatched(w.waiting[queue]) {
+		return
+	}
 	before, isKnown := w.next[queue]
 	if isKnown && !at.Before(before) {
 		return
