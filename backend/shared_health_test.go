@@ -205,6 +205,7 @@ func TestShared_OneProcessFindsTheOutage(t *testing.T) {
 			return !allAre(fleet, backend.Up, backend.Ramping) && fleet[1].Stats().State != backend.Up && fleet[2].Stats().State != backend.Up
 		})
 		require.Less(t, services[1].since(time.Time{})-before, 100, "it obeys within a second")
+		synctest.Wait() // the line is logged after the state has changed
 		require.Equal(t, 2, log.count("backend: down, as another process has found"))
 		require.Contains(t, fleet[1].Stats().Reason, " were lost, the last one: ")
 		require.Zero(t, fleet[1].Stats().Trips)

@@ -134,6 +134,7 @@ func TestShared_FunctionPanicsOrExits(t *testing.T) {
 						require.NoError(t, failure)
 						require.ElementsMatch(t, []int{1, 1}, got)
 					}
+					synctest.Wait() // a blocking call may return after its element has left
 					require.Zero(t, b.Stats().InUse)
 					require.Equal(t, `{"members":{}}`, shares(t, engine))
 				})

@@ -35,8 +35,8 @@ func (a *app) top() *cobra.Command {
 with which most elements have failed, live, until Ctrl-C. Where the output is
 no terminal, and with --json, it is shown once.
 
-A backend has one row, and its processes are below it. A backend that is shared by
-a fleet has one state and one limit: see backend.Shared.
+A backend has one row, and its processes are below it. A backend that a fleet
+shares has one state and one limit: see backend.Shared.
 
 CHANGE is by how many messages a second a queue grows or shrinks. DONE/S and
 FAILED/S of a worker are averages between its last two reports, which come every
