@@ -326,7 +326,8 @@ func TestActions(t *testing.T) {
 		steer.Set("new", "yes")
 		require.Equal(t, http.StatusSeeOther, ask(h, "/backends", steer).Code)
 		inRow := url.Values{"do": {"limit"}, "limit": {"7"}, "why": {"slowly"}}
-		require.Equal(t, http.StatusSeeOther, ask(h, "/backends?backend=bank", inRow).Code, "it is known now, by its order")
+		require.Eventually(t, func() bool { return ask(h, "/backends?backend=bank", inRow).Code == http.StatusSeeOther },
+			time.Minute, 20*time.Millisecond, "it is known by its order, once the console has read it")
 		log := page(t, handler(t, console.Config{Engine: e}), "/log")
 		assert.Contains(t, log, "6 lines, none changed or missing")
 		assert.Contains(t, log, "it loses money")
