@@ -68,12 +68,18 @@ var wholeRetries = bucket{perNano: retriesPerSecond / float64(time.Second), burs
 
 // Hold holds the backend: no call starts until [Backend.Resume]. Running calls continue.
 // The reason is in Stats and errors. With [Shared] it holds all processes, until a Resume
-// in one of them, or until all have ended.
+// in one of them, or until all have ended. The order is recorded within about a second,
+// also if this process does not have operators. If the engine does not answer for five
+// seconds, the order counts only if the state of the fleet has not changed meanwhile. A
+// process without operators tries for 50 s, and again when its next operator starts.
 func (b *Backend) Hold(reason string) {
 	t := b.now()
 	b.mu.Lock()
-	defer b.unlock()
 	b.hold(nil, t, reason)
+	b.unlock()
+	if b.shared != nil {
+		b.shared.order()
+	}
 }
 
 // HoldTenant holds a tenant (asyncop.Tenant): no call of it starts until
@@ -108,14 +114,19 @@ func (b *Backend) hold(x *tenant, t time.Duration, reason string) {
 
 // Resume makes a backend that is held or down try its service now: with a single call,
 // then a ramp (law B4). If a call is trying it already, another one may. With [Shared]
-// one process tries the service, after a call that is trying it already.
+// one process tries the service, after a call that is trying it already. Resume ends a
+// hold of another process, also if this process has not read it yet. The order is
+// recorded like a Hold.
 func (b *Backend) Resume() {
 	t := b.now()
 	b.mu.Lock()
-	defer b.unlock()
 	isResumed := b.resume(nil, t)
-	if isResumed && b.shared != nil {
-		b.shared.wake() // it may rest
+	if !isResumed && b.shared != nil {
+		b.shared.machine.Resume(b.shared.instant())
+	}
+	b.unlock()
+	if b.shared != nil {
+		b.shared.order()
 	}
 }
 

@@ -19,8 +19,8 @@ import (
 
 // fleetShare is this process's share of a limit that several processes share. A goroutine
 // renews the share by the steps of package fleet, and sets the limit of the backend to
-// it. The goroutine starts with the first seat, and ends when all seats have left and
-// their calls have ended.
+// it. The goroutine starts with the first seat or with an order of a person, and ends when
+// all seats have left, their calls have ended, and the order is recorded.
 //
 //	off ─▶ attending ─▶ off        when the last seat has left
 //	          │   ▲
@@ -51,6 +51,7 @@ type fleetShare struct {
 	isApart   bool          // the backend is held because of its engine, and does not obey the fleet
 	why       error         // error of the last step with the fault, or nil
 	busy      time.Duration // when the process last needed a permit
+	ordered   time.Duration // when a person last gave an order
 
 	joined bool // owned by the goroutine: the table may have an entry of the process
 }
@@ -68,6 +69,7 @@ const (
 	stepTimeout  = 3 * time.Second        // for the engine to answer
 	stepTries    = 20                     // while other processes are faster
 	leaveTimeout = time.Second            // for the engine to record that a process has ended
+	ordersFor    = 50 * time.Second       // for the engine to record an order, in a process without operators
 	tableName    = "shares"
 )
 
@@ -106,16 +108,24 @@ func (f *fleetShare) attach(calls time.Duration) (longest time.Duration) {
 	b.mu.Lock()
 	f.longest = max(f.longest, longest)
 	f.seats++
-	starts := !f.isRunning
-	if starts {
+	b.mu.Unlock()
+	f.start()
+	return longest
+}
+
+// start starts the goroutine if it does not run.
+func (f *fleetShare) start() {
+	b := f.backend
+	b.mu.Lock()
+	isRunning := f.isRunning
+	if !isRunning {
 		f.isRunning, f.ended = true, make(chan struct{})
 		f.busy = b.now()
 		f.fault, f.why = noFault, nil
-		go f.run()
 	}
 	b.mu.Unlock()
-	if !starts {
-		return longest
+	if isRunning {
+		return
 	}
 	err := inUse.enter(b.name, b.keeper)
 	if err != nil {
@@ -124,7 +134,20 @@ func (f *fleetShare) attach(calls time.Duration) (longest time.Duration) {
 		b.mu.Unlock()
 		b.Hold(err.Error())
 	}
-	return longest
+	go f.run()
+}
+
+// order makes the goroutine record an order of a person, also if the process rests or
+// does not have operators.
+func (f *fleetShare) order() {
+	f.backend.mu.Lock()
+	hasOrder := f.machine.HasOrder()
+	f.ordered = f.backend.now()
+	f.backend.mu.Unlock()
+	if hasOrder {
+		f.start()
+		f.wake()
+	}
 }
 
 // wake makes the goroutine take its next step early: see pause.
@@ -372,7 +395,7 @@ func (f *fleetShare) run() {
 		now := b.now()
 		b.mu.Lock()
 		hasEnded := f.hasEnded()
-		if max(f.peak, f.need()) > 0 || b.state == Held { // the end of a hold is read from the record
+		if max(f.peak, f.need()) > 0 || b.state == Held || f.machine.HasOrder() { // the end of a hold is read from the record
 			f.busy = now
 		}
 		rests := now-f.busy >= restsAfter
@@ -419,8 +442,12 @@ func (f *fleetShare) pause(d time.Duration) {
 	}
 }
 
-// hasEnded reports whether all seats have left and their calls have ended.
-func (f *fleetShare) hasEnded() bool { return f.seats == 0 && f.backend.used == 0 }
+// hasEnded reports whether all seats have left, their calls have ended, and no order waits
+// for the engine. An order does not keep the goroutine for longer than ordersFor.
+func (f *fleetShare) hasEnded() bool {
+	b := f.backend
+	return f.seats == 0 && b.used == 0 && !(f.machine.HasOrder() && b.now()-f.ordered < ordersFor)
+}
 
 // step renews the share, and returns the time until the next step.
 func (f *fleetShare) step() time.Duration {

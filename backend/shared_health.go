@@ -70,6 +70,9 @@ func (f *fleetShare) adopt() {
 	b := f.backend
 	t := b.now()
 	h, isNew, isAgain := f.machine.Adopt(t)
+	if f.machine.Lapsed() {
+		b.logBecause(nil, "the state of the fleet has changed meanwhile", slog.LevelWarn, "backend: an order was not carried out: its process did not reach the engine in time")
+	}
 	if f.isApart {
 		return
 	}

@@ -3,6 +3,7 @@ package backend_test
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -159,4 +160,113 @@ func TestDryRun_PassesOnItsPermit(t *testing.T) {
 		within(t, time.Minute, func() bool { return other.Stats().State == backend.Up })
 		stopAll([]*worker{dry, other})
 	})
+}
+
+// Resume in a process that has not read the hold of another one yet.
+func TestShared_ResumeBeforeTheHoldIsRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine, s := newEngine(t), &outageService{}
+		fleet := []*worker{startOutageWorker(t, s, engine, backend.Limit(10)), startOutageWorker(t, s, engine, backend.Limit(10))}
+		time.Sleep(10 * time.Second)
+		before := shares(t, engine)
+		for shares(t, engine) == before { // the other process has just made a step
+			time.Sleep(time.Millisecond)
+		}
+		fleet[0].Hold("for maintenance")
+		for !strings.Contains(shares(t, engine), "maintenance") {
+			time.Sleep(time.Millisecond)
+		}
+		require.Equal(t, backend.Up, fleet[1].Stats().State)
+		fleet[1].Resume()
+		within(t, time.Minute, func() bool { return allAre(fleet, backend.Up) })
+		stopAll(fleet)
+	})
+}
+
+// Resume in a process that rests, or does not have operators, ends the hold of another
+// process.
+func TestShared_ResumeInARestingProcess(t *testing.T) {
+	for _, hasOperator := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			engine, s := newEngine(t), &outageService{}
+			holder := startOutageWorker(t, s, engine, backend.Limit(10))
+			other := &worker{Backend: backend.New("payments", backend.Limit(10), backend.Shared(engine)), stop: func() {}}
+			if hasOperator {
+				other = startWorker(t, &counted{}, 0, engine, backend.Limit(10))
+			}
+			time.Sleep(90 * time.Second)
+			holder.Hold("for maintenance")
+			time.Sleep(time.Minute)
+			require.Contains(t, shares(t, engine), "for maintenance")
+			other.Resume()
+			within(t, time.Minute, func() bool { return holder.Stats().State == backend.Up })
+			stopAll([]*worker{other, holder})
+			time.Sleep(5 * time.Second)
+		})
+	}
+}
+
+// Hold in a process without operators, or just before its operator ends.
+func TestShared_HoldWithoutOperators(t *testing.T) {
+	for _, hasOperator := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			engine, s := newEngine(t), &outageService{}
+			w := startOutageWorker(t, s, engine, backend.Limit(10))
+			holder := &worker{Backend: backend.New("payments", backend.Limit(10), backend.Shared(engine)), stop: func() {}}
+			if hasOperator {
+				holder = startWorker(t, &counted{}, 0, engine, backend.Limit(10))
+			}
+			time.Sleep(5 * time.Second)
+			holder.Hold("for maintenance")
+			stopAll([]*worker{holder})
+			time.Sleep(time.Minute)
+			require.Equal(t, backend.Held, w.Stats().State)
+			stopAll([]*worker{w})
+		})
+	}
+}
+
+// A process that is cut off is told to hold. When it reaches the engine again, the state
+// of the fleet has changed: the order has lapsed, and a line says so.
+func TestShared_OrderOfACutOffProcessLapses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine, s, log := newEngine(t), &outageService{}, new(lockedLog)
+		cut := &flakyKeeper{Keeper: engine}
+		w := startOutageWorker(t, s, cut, backend.Limit(10), log.option())
+		other := startOutageWorker(t, s, &flakyKeeper{Keeper: engine}, backend.Limit(10))
+		time.Sleep(10 * time.Second)
+		cut.down.Store(true)
+		w.Hold("for maintenance")
+		time.Sleep(10 * time.Second)
+		other.Hold("for an hour")
+		time.Sleep(10 * time.Second)
+		other.Resume()
+		within(t, time.Minute, func() bool { return other.Stats().State == backend.Up })
+		require.Equal(t, backend.Held, w.Stats().State)
+		cut.down.Store(false)
+		within(t, time.Minute, func() bool { return w.Stats().State == backend.Up })
+		require.Equal(t, 1, log.count("backend: an order was not carried out"))
+		require.Equal(t, backend.Up, other.Stats().State)
+		stopAll([]*worker{w, other})
+	})
+}
+
+// Hold before the first operator starts, in a process that is alone.
+func TestShared_HoldBeforeTheFirstOperator(t *testing.T) {
+	for _, wait := range []time.Duration{0, time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			engine, service := newEngine(t), &counted{takes: 100 * time.Millisecond}
+			b := backend.New("payments", backend.Limit(10), backend.Shared(engine))
+			b.Hold("for maintenance")
+			time.Sleep(wait)
+			w := startWorkerAt(b, service, 1, time.Hour)
+			time.Sleep(time.Minute)
+			require.Equal(t, backend.Held, b.Stats().State)
+			require.Zero(t, service.calls.Load())
+			b.Resume()
+			within(t, time.Minute, func() bool { return service.calls.Load() > 0 })
+			w.stop()
+			w.done.Wait()
+		})
+	}
 }

@@ -39,7 +39,8 @@
 //
 //   - A change of the state has a number, and replaces the change before it. A process
 //     obeys a change as soon as it has read it. Evidence of its own calls counts only if
-//     no other process has changed the state meanwhile.
+//     no other process has changed the state meanwhile. An order of a person that could not
+//     be recorded for the time of a lease lapses in the same case.
 //   - A process that knows a later change than the table has, because the engine has lost
 //     writes, records it again.
 //   - A time is recorded as the time that is left at the write. A reader adds the time

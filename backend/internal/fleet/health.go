@@ -64,8 +64,16 @@ func (a mark) compare(b mark) int {
 // proposal is a change of the health that this process has made and not yet recorded.
 type proposal struct {
 	health  Health
-	isOrder bool // of a person
-	basis   mark // of the health that it replaces
+	isOrder bool    // of a person
+	isBlind bool    // an order to resume from a caller that has not adopted a hold or an outage
+	basis   mark    // of the health that it replaces
+	at      Instant // when it was made
+}
+
+// isFresh reports whether an order was given a short time ago. Then the person knew about
+// as much as the table has now.
+func (p *proposal) isFresh(now Instant) bool {
+	return now.Mono-p.at.Mono < Lease && now.Wall-p.at.Wall < Lease
 }
 
 // service is the knowledge of a process about the service.
@@ -74,6 +82,11 @@ type service struct {
 	mark    mark // of health
 	adopted mark // of the health that the caller has adopted last
 	isStale bool // the caller has to adopt health, even if it has adopted its mark
+	found   mark // of the health in the first table that this process has read
+	hasRead bool // this process has read a table
+	lapsed  bool // an order has lapsed, and the caller does not know it yet
+
+	kept *proposal // the hold of this process that ended when it left the fleet as the last one, or nil
 
 	proposed *proposal // nil without a proposal
 	written  *proposal // in the table of the last step, or nil
@@ -90,15 +103,37 @@ type service struct {
 }
 
 // Propose notes a change of the health that this process has made. Evidence of calls
-// counts only if no other process has changed the health meanwhile. An order of a person
-// counts if the health is held or down, and an order to hold in any case. Evidence from a
+// counts only if no other process has changed the health meanwhile. Evidence from a
 // process whose lease has ended is dropped: others may know better.
+//
+// An order of a person counts if the health is held or down, and an order to hold in any
+// case. If it could not be recorded for the time of a lease, it lapses if the health has
+// changed meanwhile: see Lapsed.
 func (m *Machine) Propose(now Instant, h Health, isOrder bool) {
-	if !isOrder && !m.IsLeased(now) {
+	isBlind := m.proposed != nil && m.proposed.isBlind
+	if !isOrder && (isBlind || !m.IsLeased(now)) {
 		m.isStale = true
 		return
 	}
-	m.proposed = &proposal{h, isOrder, m.mark}
+	m.proposed = &proposal{health: h, isOrder: isOrder, basis: m.mark, at: now}
+}
+
+// Resume notes the order of a person to try the service, if the caller is up: the table
+// may have a hold or an outage that the caller has not read yet.
+func (m *Machine) Resume(now Instant) {
+	if m.proposed == nil {
+		m.proposed = &proposal{isOrder: true, isBlind: true, basis: m.mark, at: now}
+	}
+}
+
+// HasOrder reports whether an order is not recorded yet.
+func (m *Machine) HasOrder() bool { return m.proposed != nil && m.proposed.isOrder }
+
+// Lapsed reports whether an order has lapsed since the last call.
+func (m *Machine) Lapsed() bool {
+	lapsed := m.lapsed
+	m.lapsed = false
+	return lapsed
 }
 
 // ProposePause notes a pause that the service has demanded from this process.
@@ -112,7 +147,8 @@ func (m *Machine) ProposePause(p Pause) {
 // adopted it already, or has proposed another one. isAgain is true if the caller has
 // adopted it before, and then had no lease or proposed another health in vain.
 func (m *Machine) Adopt(now time.Duration) (h Health, ok, isAgain bool) {
-	if m.proposed != nil || m.adopted == m.mark && !m.isStale {
+	hasProposed := m.proposed != nil && !m.proposed.isBlind
+	if hasProposed || m.adopted == m.mark && !m.isStale {
 		return Health{}, false, false
 	}
 	isAgain = m.adopted == m.mark
@@ -145,11 +181,15 @@ func (h Health) at(now time.Duration) Health {
 }
 
 // isAllowed reports whether a proposal may replace the known health.
-func (m *Machine) isAllowed(p *proposal) bool {
+func (m *Machine) isAllowed(now Instant, p *proposal) bool {
+	isCurrent := p.basis == m.mark
 	switch {
-	case !p.isOrder:
-		return p.basis == m.mark
-	case p.health.State == Held:
+	case !isCurrent && !p.isOrder:
+		return false
+	case !isCurrent && !p.isFresh(now):
+		m.lapsed = true
+		return false
+	case !p.isOrder || p.health.State == Held:
 		return true
 	}
 	return m.health.State == Held || m.health.State == Down
@@ -159,6 +199,10 @@ func (m *Machine) isAllowed(p *proposal) bool {
 func (m *Machine) readService(now time.Duration, t Table) {
 	if t.Health != nil {
 		m.readHealth(now, t.Health)
+	}
+	if !m.hasRead {
+		m.hasRead = true
+		m.found = m.mark
 	}
 	if t.Pause != nil {
 		m.readPause(now, t.Pause)
@@ -212,19 +256,25 @@ func (m *Machine) readPause(now time.Duration, r *PauseRecord) {
 }
 
 // writeService sets the health and the pause of the next table, and returns the health.
-func (m *Machine) writeService(now time.Duration, next *Table) Health {
+func (m *Machine) writeService(at Instant, next *Table) Health {
+	now := at.Mono
 	m.forgetHold(next.Members)
+	m.holdAgain()
 	h, by := m.health, m.mark
 	m.written = nil
 	switch {
 	case m.proposed == nil:
-	case m.isAllowed(m.proposed):
+	case m.isAllowed(at, m.proposed):
+		if m.proposed.isBlind {
+			m.proposed.health = m.health.resumed(now)
+		}
 		m.written = m.proposed
 		m.later = nil
 		h = m.proposed.health
 		by = mark{m.mark.number + 1, m.id}
 	default:
-		m.proposed, m.isStale = nil, true
+		m.isStale = m.isStale || !m.proposed.isBlind
+		m.proposed = nil
 	}
 	m.wrote = by
 	if m.ownPause.Until-now >= leastPause && m.ownPause.Until > m.pause.Until {
@@ -239,10 +289,18 @@ func (m *Machine) writeService(now time.Duration, next *Table) Health {
 	return h
 }
 
+// resumed returns a hold or an outage after the order to try the service.
+func (h Health) resumed(now time.Duration) Health {
+	h.State = Down
+	h.Until = now
+	h.Outage = now
+	return h
+}
+
 // forgetHold ends a hold of processes that all have been killed: this process has joined
 // later, and has been alone ever since.
 func (m *Machine) forgetHold(members map[string]Member) {
-	if m.health.State != Held || m.hasMet || m.mark.by == m.id || len(members) > 1 {
+	if m.health.State != Held || m.hasMet || m.mark != m.found || len(members) > 1 {
 		return
 	}
 	_, isMember := members[m.id]
@@ -252,13 +310,25 @@ func (m *Machine) forgetHold(members map[string]Member) {
 	m.health, m.mark = Health{State: Up}, mark{m.mark.number + 1, m.id}
 }
 
+// holdAgain proposes the hold of this process again if it has left the fleet as the last
+// process, and no other process has changed the health since.
+func (m *Machine) holdAgain() {
+	kept := m.kept
+	m.kept = nil
+	if kept != nil && kept.basis == m.mark && m.proposed == nil {
+		m.proposed = kept
+	}
+}
+
 // noteWritten notes that the health of the last step was written.
 func (m *Machine) noteWritten() {
 	if m.written == nil {
 		return
 	}
 	m.health, m.mark = m.written.health, m.wrote
-	m.adopted = m.mark
+	if !m.written.isBlind {
+		m.adopted = m.mark
+	}
 	switch {
 	case m.proposed == m.written:
 		m.proposed = nil

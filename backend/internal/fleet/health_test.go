@@ -315,3 +315,104 @@ func TestMachine_OthersPace(t *testing.T) {
 	require.InDelta(t, 12, p.a.OthersPace(), 0)
 	require.InDelta(t, 30, p.b.OthersPace(), 0)
 }
+
+// order makes a process propose what a person has ordered.
+func (p *pair) order(m *member, s fleet.State, why string) {
+	m.Propose(m.instant(p.now), fleet.Health{State: s, Why: why, Until: p.now}, true)
+}
+
+// stepWithoutAnswer makes a step that is written, but of which the process does not know.
+func (p *pair) stepWithoutAnswer(m *member) {
+	p.now += 200 * ms
+	m.write(p.now)
+	m.Fail()
+}
+
+// A hold was recorded and obeyed, but its answer was lost. A person resumes in the other
+// process. When the first one reaches the engine again, it does not hold again.
+func TestMachine_HoldWithALostAnswerLapses(t *testing.T) {
+	p := newPair(t)
+	p.order(p.a, fleet.Held, "hold")
+	p.stepWithoutAnswer(p.a)
+	p.step(p.b)
+	h, ok, _ := p.b.Adopt(p.now)
+	require.True(t, ok)
+	require.Equal(t, fleet.Held, h.State)
+	p.order(p.b, fleet.Down, "resume")
+	p.step(p.b)
+	p.b.Propose(p.b.instant(p.now), fleet.Health{State: fleet.Ramping, Until: p.now + time.Second, Over: time.Second}, false)
+	for range 50 {
+		p.step(p.b)
+	}
+	p.step(p.a)
+	require.Equal(t, fleet.Up, p.table.Health.State, "why: %s", p.table.Health.Why)
+	require.True(t, p.a.Lapsed())
+	require.False(t, p.a.Lapsed())
+}
+
+// An order to resume, whose answer was lost, does not end the pause of a later outage.
+func TestMachine_ResumeWithALostAnswerLapses(t *testing.T) {
+	p := newPair(t)
+	p.order(p.a, fleet.Held, "hold")
+	p.step(p.a, p.b)
+	p.order(p.a, fleet.Down, "resume")
+	p.stepWithoutAnswer(p.a)
+	p.step(p.b)
+	p.b.Adopt(p.now)
+	p.propose(p.b, "503 with Retry-After: 600", 10*time.Minute)
+	for range 50 {
+		p.step(p.b)
+	}
+	p.step(p.a)
+	require.Greater(t, p.table.Health.Left, 9*time.Minute, p.table.Health.Why)
+}
+
+// A process that is cut off is told to resume. Meanwhile the fleet was resumed, and held
+// anew. The old order does not end the new hold.
+func TestMachine_StaleResumeLapses(t *testing.T) {
+	p := newPair(t)
+	p.order(p.a, fleet.Held, "first")
+	p.step(p.a, p.b)
+	p.b.Adopt(p.now)
+	p.order(p.a, fleet.Down, "resume") // it does not reach the engine
+	p.order(p.b, fleet.Down, "resume")
+	for range 3600 * 5 { // an hour
+		p.step(p.b)
+	}
+	p.order(p.b, fleet.Held, "second")
+	p.step(p.b, p.a)
+	require.Equal(t, fleet.Held, p.table.Health.State, "%+v", p.table.Health)
+}
+
+// A process has the right basis for its order, however long it could not record it.
+func TestMachine_OrderWithoutAChangeMeanwhile(t *testing.T) {
+	p := newPair(t)
+	p.order(p.a, fleet.Held, "hold")
+	for range 50 {
+		p.step(p.b)
+	}
+	p.step(p.a)
+	require.Equal(t, fleet.Held, p.table.Health.State)
+	require.False(t, p.a.Lapsed())
+}
+
+// Resume in a process that has not read the hold yet. It obeys the hold, and then the end
+// of the hold.
+func TestMachine_ResumeBeforeTheHoldIsRead(t *testing.T) {
+	p := newPair(t)
+	p.order(p.a, fleet.Held, "hold")
+	p.step(p.a)
+	p.b.Resume(p.b.instant(p.now))
+	require.True(t, p.b.HasOrder())
+	p.now += 200 * ms
+	p.b.write(p.now)
+	h, ok, _ := p.b.Adopt(p.now)
+	require.True(t, ok)
+	require.Equal(t, fleet.Held, h.State)
+	p.b.commit(p.now, p.version)
+	require.Equal(t, fleet.Down, p.table.Health.State)
+	require.False(t, p.b.HasOrder())
+	h, ok, _ = p.b.Adopt(p.now)
+	require.True(t, ok)
+	require.Equal(t, fleet.Down, h.State)
+}

@@ -159,7 +159,7 @@ func (m *Machine) Begin(start, now Instant, version int64, read Table, l Local) 
 	next := m.counted(now, read, longest)
 	m.findLoss(now, version, read, longest)
 	m.readService(now.Mono, read)
-	health := m.writeService(now.Mono, &next)
+	health := m.writeService(now, &next)
 	m.tried = max(m.tried, m.committed) + 1
 	mine := Member{Need: l.Need, Beat: m.tried, Written: version + 1, Joined: version + 1, Longest: l.Longest, Pace: l.Pace}
 	if m.settles {
@@ -264,13 +264,18 @@ func (m *Machine) startAnew() {
 }
 
 // Leave gives up the share of a process without running calls, and returns the table to
-// write. A hold ends with the last process.
+// write. A hold ends with the last process. If the process itself has made the hold, it
+// holds again when it returns.
 func (m *Machine) Leave(read Table) Table {
 	m.drop()
 	next := Table{Members: maps.Clone(read.Members), Health: read.Health, Pause: read.Pause, later: read.later}
 	delete(next.Members, m.id)
 	if len(next.Members) == 0 && next.Health != nil && next.Health.State == Held {
-		next.Health = &HealthRecord{Number: next.Health.Number + 1, By: m.id, State: Up}
+		ends := mark{next.Health.Number + 1, m.id}
+		if m.mark.by == m.id && m.health.State == Held {
+			m.kept = &proposal{health: m.health, isOrder: true, basis: ends}
+		}
+		next.Health = &HealthRecord{Number: ends.number, By: ends.by, State: Up}
 	}
 	return next
 }
