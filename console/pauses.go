@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/delivery/store"
 )
 
 // obeyWithin is the time after an order in which a worker must have reported that it is
@@ -18,6 +19,7 @@ const obeyWithin = 10 * time.Second
 // pauseState is whether people have paused a queue, and which of its workers obey.
 type pauseState struct {
 	Queue   string // the queue itself, of a layer as well
+	IsNew   bool   // it has neither messages nor workers: its name may be mistyped
 	Order   *jobs.QueueOrder
 	Workers int // that read the queue, and report themselves
 	Obey    int // of these, that report that they are paused
@@ -71,7 +73,25 @@ func (s *server) pauseOfPage(ctx context.Context, queue, role string) (*pauseSta
 		workers[i] = readWorker(w, now)
 	}
 	p := pauseOf(queue, paused, workers)
-	return &p, nil
+	if p.Order == nil && p.Workers == 0 {
+		p.IsNew, err = s.isNewQueue(ctx, queue)
+	}
+	return &p, err
+}
+
+// isNewQueue reports whether neither messages nor workers belong to a queue, its layers
+// and its dead letters.
+func (s *server) isNewQueue(ctx context.Context, queue string) (bool, error) {
+	first, err := s.engine.List(ctx, queue, store.Filter{}, store.Page{Max: 1})
+	if err != nil || len(first) > 0 {
+		return false, err
+	}
+	l, err := s.latest(ctx)
+	if err != nil {
+		return false, err
+	}
+	isOfQueue := func(q queueState) bool { return q.Base == queue }
+	return !l.reads(queue) && !slices.ContainsFunc(l.Queues, isOfQueue), nil
 }
 
 // isOutbox reports whether a queue was an outbox at the last look.
@@ -103,7 +123,7 @@ func pausedText(o jobs.QueueOrder, now time.Time) string {
 }
 
 // pauseQueue pauses or resumes a queue. As for start, the address of the request names
-// the queue.
+// the queue. It refuses to pause a new queue, unless the person has confirmed the name.
 func (s *server) pauseQueue(r *http.Request) (string, error) {
 	queue := r.URL.Query().Get("queue")
 	why := reason(r.PostForm)
@@ -115,6 +135,15 @@ func (s *server) pauseQueue(r *http.Request) (string, error) {
 	}[r.PostForm.Get("do")]
 	if !ok {
 		return "", missing("There is no such action.")
+	}
+	if r.PostForm.Get("do") == "pause" && r.PostForm.Get("new") != "yes" {
+		isNew, err := s.isNewQueue(r.Context(), queue)
+		if err != nil {
+			return "", mine(r.Context(), err)
+		}
+		if isNew {
+			return "", wrong("The queue %s has neither messages nor workers. If the name is right, confirm it in the form.", cut(100, queue))
+		}
 	}
 	_, err := order(r.Context(), queue, personOf(r).who, why)
 	if err != nil {

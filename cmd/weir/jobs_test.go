@@ -219,3 +219,37 @@ func TestQueue_PauseAndResume(t *testing.T) {
 		assert.Regexp(t, event, log)
 	}
 }
+
+// The name of a queue without messages and workers may be mistyped: then the real queue
+// would not be paused.
+func TestQueue_PauseUnknownQueue(t *testing.T) {
+	dir := seed(t)
+	run := func(args ...string) result { return execute(t, command(t, dir, args...)) }
+	r := run("queue", "pause", "order")
+	assert.Equal(t, exitFailed, r.status)
+	assert.Empty(t, r.stdout)
+	assert.Contains(t, r.stderr, `queue "order" has no messages and no workers: the queues are "orders-dead", "orders-retry-1", "orders-retry-2", `)
+	assert.Contains(t, r.stderr, "--new pauses a queue")
+	assert.Equal(t, result{"", "No queue is paused.\n", 0}, run("queue", "list"))
+	assert.Equal(t, result{"Queue order is paused: 0 workers read it\n", "", 0}, run("queue", "pause", "order", "--new"))
+	assert.Equal(t, result{"Queue order is resumed: 0 workers read it\n", "", 0}, run("queue", "resume", "order"), "a pause can always be ended")
+}
+
+// Names and reasons cannot send control characters to a terminal.
+func TestQueue_ControlCharacters(t *testing.T) {
+	dir := seed(t)
+	bad := "x\x1b[31m\u202e\r\nqueue y is fine"
+	for _, args := range [][]string{
+		{"queue", "pause", "orders", "--by", bad, "--why", bad},
+		{"queue", "list"},
+		{"queue", "list", "--json"},
+		{"log"},
+		{"queue", "resume", "orders", "--json", "--by", bad, "--why", bad},
+	} {
+		r := execute(t, command(t, dir, args...))
+		assert.Zero(t, r.status, args)
+		for _, part := range []string{"\x1b", "\u202e", "\nqueue y"} {
+			assert.NotContains(t, r.stdout+r.stderr, part, args)
+		}
+	}
+}

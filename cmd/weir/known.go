@@ -11,26 +11,36 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// mustExist returns an error if neither messages nor workers of the database belong to
-// the queue or its main queue, because the name is probably mistyped. In a database
-// without queues and workers it returns nil, because the queue may be empty.
+// mustExist returns an error if a queue is unknown: see othersThan.
 func mustExist(ctx context.Context, s queues, queue string) error {
+	others, err := othersThan(ctx, s, queue)
+	if err != nil || others == "" {
+		return err
+	}
+	return fmt.Errorf("queue %q has no messages and no workers: the queues are %s", queue, others)
+}
+
+// othersThan returns the names of the known queues if neither messages nor workers of the
+// database belong to a queue or its main queue, because its name is probably mistyped. It
+// returns "" if the queue is known, and in a database without queues and workers, because
+// the queue may be empty.
+func othersThan(ctx context.Context, s queues, queue string) (others string, err error) {
 	first, err := s.List(ctx, queue, store.Filter{}, store.Page{Max: 1})
 	if err != nil || len(first) > 0 {
-		return err
+		return "", err
 	}
 	names, err := s.Queues(ctx)
 	if err != nil {
-		return nil //nolint:nilerr // topics cannot be listed without a group
+		return "", nil //nolint:nilerr // topics cannot be listed without a group
 	}
 	read, err := s.workersRead(ctx)
 	if err != nil {
-		return err
+		return "", err
 	}
 	names = append(names, read...)
 	isSame := func(name string) bool { return storearg.PartOf(name).Queue == storearg.PartOf(queue).Queue }
 	if len(names) == 0 || slices.ContainsFunc(names, isSame) {
-		return nil
+		return "", nil
 	}
 	slices.Sort(names)
 	names = slices.Compact(names)
@@ -43,7 +53,7 @@ func mustExist(ctx context.Context, s queues, queue string) error {
 	for i := range names {
 		names[i] = strconv.Quote(names[i])
 	}
-	return fmt.Errorf("queue %q has no messages and no workers: the queues are %s%s", queue, strings.Join(names, ", "), more)
+	return strings.Join(names, ", ") + more, nil
 }
 
 // isRead reports whether an empty queue is a valid target of a merge: a worker reads it,

@@ -10,14 +10,41 @@ import (
 )
 
 func (a *app) queue() *cobra.Command {
-	return group("queue", "Queues: pause and resume them in all workers", a.queuesPaused(),
-		a.queueOrder("pause QUEUE", "Let no worker receive messages of a queue until weir queue resume",
-			`Let no worker receive messages of a queue, or of its layers, until weir queue
+	return group("queue", "Queues: pause and resume them in all workers", a.queuesPaused(), a.queuePause(), a.queueResume())
+}
+
+func (a *app) queuePause() *cobra.Command {
+	isNew := false
+	c := a.queueOrder("pause QUEUE", "Let no worker receive messages of a queue until weir queue resume",
+		`Let no worker receive messages of a queue, or of its layers, until weir queue
 resume. The workers obey within two seconds, and so do workers that start later.
 They finish the calls that run, with their retries. Messages can be put
-meanwhile. Workers of an earlier version of weir do not obey.`, (*jobs.Jobs).PauseQueue),
-		a.queueOrder("resume QUEUE", "End the pause of a queue",
-			"End the pause of a queue: the workers receive its messages within two seconds.", (*jobs.Jobs).ResumeQueue))
+meanwhile. Workers of an earlier version of weir do not obey.
+
+A queue that has neither messages nor workers is refused, because its name may
+be mistyped. To pause it before its first worker starts, give --new.`,
+		func(ctx context.Context, s inspected, j *jobs.Jobs, queue, by, why string) (jobs.QueueOrder, error) {
+			if !isNew {
+				others, err := othersThan(ctx, s, queue)
+				if err != nil {
+					return jobs.QueueOrder{}, err
+				}
+				if others != "" {
+					return jobs.QueueOrder{}, fmt.Errorf("queue %q has no messages and no workers: the queues are %s (--new pauses a queue before its first worker starts)", queue, others)
+				}
+			}
+			return j.PauseQueue(ctx, queue, by, why)
+		})
+	c.Flags().BoolVar(&isNew, "new", false, "pause the queue even if it has neither messages nor workers")
+	return c
+}
+
+func (a *app) queueResume() *cobra.Command {
+	return a.queueOrder("resume QUEUE", "End the pause of a queue",
+		"End the pause of a queue: the workers receive its messages within two seconds.",
+		func(ctx context.Context, _ inspected, j *jobs.Jobs, queue, by, why string) (jobs.QueueOrder, error) {
+			return j.ResumeQueue(ctx, queue, by, why)
+		})
 }
 
 func (a *app) queuesPaused() *cobra.Command {
@@ -55,14 +82,14 @@ func (a *app) queuesPaused() *cobra.Command {
 }
 
 // queueOrder returns the command pause or resume.
-func (a *app) queueOrder(use, short, long string, order func(j *jobs.Jobs, ctx context.Context, queue, by, why string) (jobs.QueueOrder, error)) *cobra.Command {
+func (a *app) queueOrder(use, short, long string, order func(ctx context.Context, s inspected, j *jobs.Jobs, queue, by, why string) (jobs.QueueOrder, error)) *cobra.Command {
 	var p person
 	c := &cobra.Command{
 		Use: use, Short: short, Long: long, Args: one("QUEUE"),
 		RunE: func(c *cobra.Command, args []string) error {
 			by, why := p.read(c)
-			return a.withJobs(c, func(ctx context.Context, _ inspected, j *jobs.Jobs) error {
-				o, err := order(j, ctx, args[0], by, why)
+			return a.withJobs(c, func(ctx context.Context, s inspected, j *jobs.Jobs) error {
+				o, err := order(ctx, s, j, args[0], by, why)
 				if err != nil {
 					return err
 				}

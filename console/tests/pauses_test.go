@@ -3,7 +3,9 @@ package tests
 import (
 	"context"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -61,6 +63,79 @@ func TestPauseQueue(t *testing.T) {
 		assert.NotContains(t, page(t, h, "/queue?queue=orders"), "report that they are paused")
 		require.Equal(t, http.StatusNotFound, ask(h, "/queue?queue=orders", url.Values{"do": {"resume"}, "why": {"fixed"}}).Code)
 	})
+}
+
+// The name of a queue without messages and workers may be mistyped, so a person must
+// confirm it.
+func TestPauseQueue_NewQueue(t *testing.T) {
+	engines(t, func(t *testing.T, e store.Keeper) {
+		require.NoError(t, e.Put(t.Context(), "bills-dead", store.Message{Meta: message.Meta{ID: "1"}, Cause: store.Permanent}))
+		h := handler(t, console.Config{Engine: e, Authorize: role(console.Actor, "ann")})
+		assert.Contains(t, page(t, h, "/queue?queue=order"), "that queue is right, even if it is empty or new")
+		pause := url.Values{"do": {"pause"}, "why": {"it loses money"}}
+		w := ask(h, "/queue?queue=order", pause)
+		assert.Equal(t, http.StatusUnprocessableEntity, w.Code)
+		assert.Contains(t, w.Body.String(), "The queue order has neither messages nor workers.")
+		assert.NotContains(t, page(t, h, "/queue?queue=bills"), "that queue is right", "its dead letters show that it exists")
+		require.Equal(t, http.StatusSeeOther, ask(h, "/queue?queue=bills", pause).Code)
+		require.NoError(t, e.Put(t.Context(), "orders", store.Message{Meta: message.Meta{ID: "1"}}))
+		require.Equal(t, http.StatusSeeOther, ask(h, "/queue?queue=orders", pause).Code, "new since the last look")
+		pause.Set("new", "yes")
+		require.Equal(t, http.StatusSeeOther, ask(h, "/queue?queue=order", pause).Code)
+		assert.Contains(t, page(t, h, "/queue?queue=order"), "<summary>Resume order</summary>")
+	})
+}
+
+// A page of another site cannot pause a queue, nor can a link.
+func TestPauseQueue_RequestOfAnotherSite(t *testing.T) {
+	e := memory.Open()
+	require.NoError(t, e.Put(t.Context(), "orders", store.Message{Meta: message.Meta{ID: "1"}}))
+	h := handler(t, console.Config{Engine: e, Authorize: role(console.Actor, "ann")})
+	for _, site := range []string{"cross-site", "same-site"} {
+		form := strings.NewReader(url.Values{"do": {"pause"}, "why": {"x"}}.Encode())
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://localhost/queue?queue=orders", form)
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.Header.Set("Sec-Fetch-Site", site)
+		r.RemoteAddr = "127.0.0.1:1234"
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		assert.Equal(t, http.StatusForbidden, w.Code, site)
+	}
+	assert.Equal(t, http.StatusOK, ask(h, "/queue?queue=orders&do=pause&why=x", nil).Code)
+	j, err := jobs.New(e, jobs.Config{Logger: quiet})
+	require.NoError(t, err)
+	list, err := j.PausedQueues(t.Context())
+	require.NoError(t, err)
+	assert.Empty(t, list)
+}
+
+// Pages escape the name of a queue and the texts of its order.
+func TestPauseQueue_HostileTexts(t *testing.T) {
+	e := memory.Open()
+	bad := `<script>alert(1)</script>"onmouseover="x' ` + "\x1b[31m\u202e"
+	queue := `a<img src=x onerror=1>"&queue=b`
+	require.NoError(t, e.Put(t.Context(), queue, store.Message{Meta: message.Meta{ID: "1"}}))
+	j, err := jobs.New(e, jobs.Config{Logger: quiet})
+	require.NoError(t, err)
+	_, err = j.PauseQueue(t.Context(), queue, bad, bad)
+	require.NoError(t, err)
+	require.NoError(t, e.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {
+		return tx.Write(ctx, store.Record{Kind: "paused", Name: "damaged<b>", Value: "{"})
+	}))
+	h := handler(t, console.Config{Engine: e, Authorize: role(console.Actor, bad)})
+	address := "/queue?" + url.Values{"queue": {queue}}.Encode()
+	for _, path := range []string{"/", address, "/log", "/log?who=" + url.QueryEscape(bad), "/layers"} {
+		text := ask(h, path, nil).Body.String()
+		for _, part := range []string{"<script>alert", "<img src=x", "\x1b", "\u202e", `"onmouseover="`, "damaged<b>"} {
+			assert.NotContains(t, text, part, path)
+		}
+	}
+	resume := url.Values{"do": {"resume"}, "why": {bad}}
+	assert.Equal(t, http.StatusSeeOther, ask(h, address, resume).Code)
+	assert.Equal(t, http.StatusSeeOther, ask(h, "/queue?"+url.Values{"queue": {"damaged<b>"}}.Encode(), resume).Code)
+	list, err := j.PausedQueues(t.Context())
+	require.NoError(t, err)
+	assert.Empty(t, list)
 }
 
 // An engine that keeps no orders has no such button.
