@@ -262,7 +262,7 @@ func (f *fleetShare) admit(p *permit, longest time.Duration) bool {
 	f.refresh()
 	isRecorded := longest <= f.recorded || f.source.isAlone
 	isFromBefore := p.root.source != f.permits.source
-	if isFromBefore && !f.callsStart() {
+	if isFromBefore && !f.callStarts(p) {
 		return false
 	}
 	isAdmitted := f.source != source{} && isRecorded && f.permits.renew(p, f.backend.limit)

@@ -54,11 +54,11 @@ func shortened(why string) string {
 	return why
 }
 
-// proposePause passes a pause on to the other processes, if it is long enough for them to
-// read it before it ends.
+// proposePause passes a pause of d on to the other processes, if it is long enough for
+// them to read it before it ends.
 func (f *fleetShare) proposePause(d time.Duration) {
 	b := f.backend
-	f.machine.ProposePause(fleet.Pause{Until: b.paused, Why: shortened(b.pausedBy)})
+	f.machine.ProposePause(b.paused-d, fleet.Pause{Until: b.paused, Why: shortened(b.pausedBy)})
 	if d >= logsPause {
 		f.wake()
 	}
@@ -166,13 +166,16 @@ func (f *fleetShare) isProbing(t time.Duration) bool {
 
 // noteLateCall notes that a call whose lease had ended begins now. While the backend is
 // probing, it keeps other probes away, but its end is not evidence: its attempt began
-// before.
+// before. It may be a probe whose process was paused.
 func (f *fleetShare) noteLateCall(p *permit) {
 	b := f.backend
 	_, isHeld := f.permits.all[p.stamp]
-	if b.state == Probing && isHeld && !p.isProbe {
+	if b.state != Probing || !isHeld {
+		return
+	}
+	b.tried = b.now()
+	if !p.isProbe {
 		f.permits.noteProbe(p.stamp)
-		b.tried = b.now()
 	}
 }
 
@@ -189,14 +192,16 @@ func (f *fleetShare) noteProbe() {
 	}
 }
 
-// callsStart reports whether the state of the backend lets a call of this process start.
-func (f *fleetShare) callsStart() bool {
+// callStarts reports whether the state of the backend lets a call with p start, which has
+// got its permit in an earlier lease. While another probe is under way it waits.
+func (f *fleetShare) callStarts(p *permit) bool {
 	b := f.backend
 	switch b.state {
 	case Up, Ramping:
 		return true
 	case Probing:
-		return f.mayProbe()
+		isAnother := f.isProbing(b.now()) && (f.permits.probes > 1 || !p.isProbe)
+		return f.mayProbe() && !isAnother
 	case Down, Held:
 	}
 	return false

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -269,4 +270,67 @@ func TestShared_HoldBeforeTheFirstOperator(t *testing.T) {
 			w.done.Wait()
 		})
 	}
+}
+
+// hooked calls a function before each call.
+type hooked struct {
+	asyncop.AsyncFunction[int, int]
+	before func()
+}
+
+func (h hooked) AsyncInvoke(ctx context.Context, i int, result asyncop.ResultFuture[int]) error {
+	h.before()
+	return h.AsyncFunction.AsyncInvoke(ctx, i, result)
+}
+
+// A process with a probe is paused between its permit and the call, for longer than its
+// lease and a probe. Afterwards it does not make the old probe beside a new one.
+func TestShared_PausedProber(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		quiet := slog.New(slog.DiscardHandler)
+		engine, service := &lossyKeeper{}, &limited{}
+		var fleet []*fleetProcess
+		var pauses atomic.Bool // the next probe of process 0 is paused
+		for n := range 2 {
+			p := &fleetProcess{link: &link{lossyKeeper: engine}}
+			p.Backend = backend.New("payments", backend.WithLogger(quiet), backend.Limit(10), backend.Shared(p.link), backend.LongestCall(2*time.Second))
+			ctx, stop := context.WithCancel(context.Background())
+			p.stop = stop
+			fn := asyncop.Blocking(func(ctx context.Context, i int) (int, error) { return i, service.call(ctx, time.Second) })
+			op := asyncop.UnorderedWait[int, int](hooked{fn, func() {
+				if n == 0 && p.Stats().State == backend.Probing && pauses.CompareAndSwap(true, false) {
+					until := time.Now().Add(20 * time.Second)
+					p.link.set(&p.link.cut, until)
+					time.Sleep(time.Until(until))
+				}
+			}}, time.Hour, 20, asyncop.WithBackend(p.Backend), asyncop.WithContext(ctx), asyncop.WithDropOnFailure(), asyncop.WithLogger(quiet))
+			p.gone.Go(func() {
+				for range op.Results(elementsUntil(ctx, 1_000_000)) {
+					if ctx.Err() != nil {
+						return
+					}
+				}
+			})
+			fleet = append(fleet, p)
+		}
+		time.Sleep(20 * time.Second)
+		service.goDown(time.Now().Add(time.Hour))
+		time.Sleep(30 * time.Second)
+		service.peak()
+		pauses.Store(true)
+		most := 0
+		for range 1200 {
+			time.Sleep(100 * time.Millisecond)
+			most = max(most, service.peak())
+		}
+		require.False(t, pauses.Load())
+		require.Equal(t, 1, most, "probes at a time")
+		for _, p := range fleet {
+			p.stop()
+		}
+		time.Sleep(time.Minute)
+		for _, p := range fleet {
+			p.gone.Wait()
+		}
+	})
 }

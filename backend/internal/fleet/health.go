@@ -38,7 +38,7 @@ type Pause struct {
 const (
 	// ProbeTime is how long a probe keeps other probes away. Then it may have been lost.
 	ProbeTime = 10 * time.Second
-	// leastPause is the shortest rest of a pause that travels. A shorter one would end
+	// leastPause is the shortest pause that a process passes on. A shorter one would end
 	// before other processes read it.
 	leastPause = time.Second
 	// probeTurn is how long a process may have the right to probe without using it.
@@ -91,11 +91,13 @@ type service struct {
 	proposed *proposal // nil without a proposal
 	written  *proposal // in the table of the last step, or nil
 	wrote    mark      // of the health in that table
+	numbered int64     // the highest number that this process has given to a change
 
 	pause      Pause
 	pauseMark  mark
 	ownPause   Pause             // not recorded yet; zero if it is recorded
 	later      map[string]string // JSON members of a later version, of health
+	laterState State             // of health in the table, if it is of a later version
 	pauseLater map[string]string // of pause
 
 	hasMet bool    // another process has written since this one read the table first
@@ -136,8 +138,15 @@ func (m *Machine) Lapsed() bool {
 	return lapsed
 }
 
-// ProposePause notes a pause that the service has demanded from this process.
-func (m *Machine) ProposePause(p Pause) {
+// ProposePause notes a pause that the service demands from this process now.
+func (m *Machine) ProposePause(now time.Duration, p Pause) {
+	if p.Until-now >= leastPause {
+		m.noteOwnPause(p)
+	}
+}
+
+// noteOwnPause notes a pause that is to be recorded.
+func (m *Machine) noteOwnPause(p Pause) {
 	if p.Until > m.ownPause.Until {
 		m.ownPause = p
 	}
@@ -231,6 +240,10 @@ func (m *Machine) readHealth(now time.Duration, r *HealthRecord) {
 	m.health = h
 	m.mark = read
 	m.later = r.later
+	m.laterState = ""
+	if !r.State.isKnown() {
+		m.laterState = r.State
+	}
 	if read == m.wrote { // the answer to the last write was lost
 		m.noteWritten()
 	}
@@ -248,7 +261,7 @@ func (m *Machine) readPause(now time.Duration, r *PauseRecord) {
 		return
 	}
 	if m.pauseMark.by == m.id { // both processes have made the change; the longer pause counts
-		m.ProposePause(m.pause)
+		m.noteOwnPause(m.pause)
 	}
 	m.pause = p
 	m.pauseMark = read
@@ -261,6 +274,7 @@ func (m *Machine) writeService(at Instant, next *Table) Health {
 	m.forgetHold(next.Members)
 	m.holdAgain()
 	h, by := m.health, m.mark
+	later, state := m.later, m.laterState
 	m.written = nil
 	switch {
 	case m.proposed == nil:
@@ -269,22 +283,25 @@ func (m *Machine) writeService(at Instant, next *Table) Health {
 			m.proposed.health = m.health.resumed(now)
 		}
 		m.written = m.proposed
-		m.later = nil
+		later, state = nil, ""
 		h = m.proposed.health
-		by = mark{m.mark.number + 1, m.id}
+		by = m.nextMark()
 	default:
 		m.isStale = m.isStale || !m.proposed.isBlind
 		m.proposed = nil
 	}
 	m.wrote = by
-	if m.ownPause.Until-now >= leastPause && m.ownPause.Until > m.pause.Until {
+	if m.ownPause.Until > max(now, m.pause.Until) {
 		m.pause = m.ownPause
 		m.pauseMark = mark{m.pauseMark.number + 1, m.id}
 		m.pauseLater = nil
 	}
 	m.ownPause = Pause{}
 	h = h.at(now)
-	next.Health = h.record(now, by, m.later)
+	next.Health = h.record(now, by, later)
+	if state != "" {
+		next.Health.State = state
+	}
 	next.Pause = m.pause.record(now, m.pauseMark, m.pauseLater)
 	return h
 }
@@ -307,7 +324,15 @@ func (m *Machine) forgetHold(members map[string]Member) {
 	if len(members) == 1 && !isMember {
 		return
 	}
-	m.health, m.mark = Health{State: Up}, mark{m.mark.number + 1, m.id}
+	m.health, m.mark = Health{State: Up}, m.nextMark()
+	m.later, m.laterState = nil, ""
+}
+
+// nextMark returns the mark of a change of this process. It has never used the number
+// before: the change that had it may be lost, but others may know it.
+func (m *Machine) nextMark() mark {
+	m.numbered = max(m.numbered, m.mark.number) + 1
+	return mark{m.numbered, m.id}
 }
 
 // holdAgain proposes the hold of this process again if it has left the fleet as the last
@@ -326,6 +351,7 @@ func (m *Machine) noteWritten() {
 		return
 	}
 	m.health, m.mark = m.written.health, m.wrote
+	m.later, m.laterState = nil, ""
 	if !m.written.isBlind {
 		m.adopted = m.mark
 	}

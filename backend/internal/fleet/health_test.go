@@ -294,12 +294,12 @@ func TestMachine_LeaveEndsAHold(t *testing.T) {
 // is not recorded.
 func TestMachine_LongerPauseCounts(t *testing.T) {
 	p := newPair(t)
-	p.a.ProposePause(fleet.Pause{Until: p.now + 900*ms, Why: "short"})
+	p.a.ProposePause(p.now, fleet.Pause{Until: p.now + 900*ms, Why: "short"})
 	p.step(p.a)
 	require.Nil(t, p.table.Pause)
-	p.b.ProposePause(fleet.Pause{Until: p.now + 10*time.Second, Why: "long"})
+	p.b.ProposePause(p.now, fleet.Pause{Until: p.now + 10*time.Second, Why: "long"})
 	p.step(p.b)
-	p.a.ProposePause(fleet.Pause{Until: p.now + 5*time.Second, Why: "shorter"})
+	p.a.ProposePause(p.now, fleet.Pause{Until: p.now + 5*time.Second, Why: "shorter"})
 	p.step(p.a)
 	require.Equal(t, "long", p.table.Pause.Why)
 	require.Equal(t, "long", p.a.Pause().Why)
@@ -415,4 +415,34 @@ func TestMachine_ResumeBeforeTheHoldIsRead(t *testing.T) {
 	h, ok, _ = p.b.Adopt(p.now)
 	require.True(t, ok)
 	require.Equal(t, fleet.Down, h.State)
+}
+
+// A pause of exactly a second is recorded, although less is left at the next step.
+func TestMachine_PauseOfASecond(t *testing.T) {
+	p := newPair(t)
+	p.a.ProposePause(p.now, fleet.Pause{Until: p.now + time.Second, Why: "Retry-After: 1"})
+	p.now += ms
+	p.a.step(p.now)
+	require.NotNil(t, p.table.Pause)
+	require.Equal(t, time.Second-ms, p.table.Pause.Left)
+}
+
+// A process never gives a number to two changes. The answer to an outage is lost, the
+// other process reads it, and the engine loses it. Then the first process is told to hold.
+func TestMachine_NumberOfALostChange(t *testing.T) {
+	p := newPair(t)
+	before := p.backup()
+	p.propose(p.a, "trip", 0)
+	p.stepWithoutAnswer(p.a)
+	p.step(p.b)
+	h, _, _ := p.b.Adopt(p.now)
+	require.Equal(t, fleet.Down, h.State)
+	*p.record = before
+	p.order(p.a, fleet.Held, "hold")
+	p.step(p.a, p.b)
+	h, ok, _ := p.b.Adopt(p.now)
+	require.True(t, ok)
+	require.Equal(t, fleet.Held, h.State)
+	p.step(p.a, p.b)
+	require.Equal(t, fleet.Held, p.table.Health.State)
 }

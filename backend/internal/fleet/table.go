@@ -77,13 +77,14 @@ func (r *HealthRecord) health(now time.Duration) Health {
 		State: r.State, Why: r.Why, Until: now + bounded(r.Left), Over: bounded(r.Over), Target: min(max(0, r.Target), maxTarget),
 		Outage: now - bounded(r.Outage), Trouble: now - bounded(r.Trouble),
 	}
-	switch r.State {
-	case Up, Down, Ramping, Held:
-	default:
+	if !r.State.isKnown() {
 		h.State = Down
 	}
 	return h
 }
+
+// isKnown reports whether this version knows the state.
+func (s State) isKnown() bool { return s == Up || s == Down || s == Ramping || s == Held }
 
 // record returns the record of a health that is written after now, or nil if no process
 // has changed the health.

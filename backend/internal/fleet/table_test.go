@@ -95,3 +95,21 @@ func TestTable_LaterState(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, fleet.Down, h.State)
 }
+
+// Law W4: a process keeps a state that a later version has recorded, until it changes the
+// health.
+func TestMachine_LaterStateIsKept(t *testing.T) {
+	r := &record{version: 1, table: read(t, `{"members":{"z":{"beat":1,"written":1}},"health":{"number":7,"by":"z","state":"draining","drainTo":3}}`)}
+	m := newMember(r, "a", time.Second)
+	now := time.Second
+	m.step(now)
+	require.Contains(t, written(t, r.table), `"state":"draining"`)
+	require.Contains(t, written(t, r.table), `"drainTo":3`)
+	h, ok, _ := m.Adopt(now)
+	require.True(t, ok)
+	require.Equal(t, fleet.Down, h.State)
+	m.Propose(m.instant(now), fleet.Health{State: fleet.Held, Why: "hold"}, true)
+	m.step(now + 200*ms)
+	require.Contains(t, written(t, r.table), `"state":"held"`)
+	require.NotContains(t, written(t, r.table), "drainTo")
+}
