@@ -18,6 +18,7 @@ const (
 	newest      = 10_000          // messages that are counted first
 	firstGroups = 1 * time.Second // of reading, until people see the groups of the newest messages
 	firstWait   = 2 * time.Second // that a page waits for them
+	compareTime = 1 * time.Second // at most, to compare kept groups with the queue
 )
 
 // group is a group of similar dead letters, and a filter that finds them.
@@ -36,6 +37,11 @@ type grouping struct {
 	IsPart   bool      // older messages are still being counted
 	Percent  int       // that were counted, if IsPart is set
 	Err      error     // why the last count failed, or nil
+
+	// Of groups that the engine has kept: the messages of the queue when they were read
+	// from there, and when the newest of them arrived. Zero if that is not known.
+	Now    int
+	Newest time.Time
 }
 
 // groupTable counts the groups of a queue and filter.
@@ -49,6 +55,7 @@ type groupTable struct {
 	shown      grouping
 	isCounting bool
 	next       time.Time     // the earliest time of the next count
+	isKept     bool          // the engine keeps groups of the queue; owned by the count
 	answered   chan struct{} // closed when there is something to show
 	isAnswered bool          // answered is closed
 }
@@ -128,13 +135,27 @@ func (s *server) countGroups(t *groupTable) {
 	}
 	t.show(groupingOf(c, t.filter, s.Clock.Now()))
 	messages, _ := c.Counted()
-	if isFiltered || messages <= newest { // it is counted soon
-		return
+	switch {
+	case isFiltered:
+	case messages > newest:
+		wait = max(wait, s.Clock.Since(begun)/share)
+		s.keep(t, jobs.GroupReport{Took: s.Clock.Since(begun), Messages: messages, Groups: c.Groups()})
+	case t.isKept: // the queue is counted soon, so the old groups are not needed
+		s.keep(t, jobs.GroupReport{})
 	}
-	wait = max(wait, s.Clock.Since(begun)/share)
-	err = s.jobs.KeepGroups(t.life, t.queue, jobs.GroupReport{Took: s.Clock.Since(begun), Messages: messages, Groups: c.Groups()})
+}
+
+// keep makes the engine keep the groups of a queue, or removes them if the report is
+// without messages.
+func (s *server) keep(t *groupTable, r jobs.GroupReport) {
+	ctx, cancel := context.WithTimeout(t.life, callTime)
+	defer cancel()
+	err := s.jobs.KeepGroups(ctx, t.queue, r)
+	if err == nil {
+		t.isKept = r.Messages > 0
+	}
 	if err != nil && t.life.Err() == nil {
-		s.Logger.LogAttrs(t.life, slog.LevelWarn, "console: the groups of a queue cannot be kept, so that each console counts them",
+		s.Logger.LogAttrs(t.life, slog.LevelWarn, "console: the kept groups of a queue cannot be changed, so that each console counts them",
 			slog.String("queue", t.queue), slog.String("error", guard.Text(err)))
 	}
 }
@@ -187,7 +208,8 @@ func (s *server) step(t *groupTable, c *jobs.GroupCount) (isDone bool, err error
 }
 
 // showKept shows the groups that the engine keeps, which another console may have
-// counted. It returns the time until they should be counted anew, or 0 for now.
+// counted, unless the queue has changed since. It returns the time until they should be
+// counted anew, or 0 for now.
 func (s *server) showKept(t *groupTable) time.Duration {
 	ctx, cancel := context.WithTimeout(t.life, callTime)
 	defer cancel()
@@ -195,9 +217,50 @@ func (s *server) showKept(t *groupTable) time.Duration {
 	if err != nil || !isThere {
 		return 0 // they are counted
 	}
+	t.isKept = true
 	g := grouping{Messages: kept.Messages, At: kept.At, More: kept.More, Groups: groupsFor(kept.Groups, t.filter)}
+	isValid, err := s.compare(ctx, t.queue, &g)
+	if err != nil {
+		return 0
+	}
+	if !isValid {
+		s.keep(t, jobs.GroupReport{})
+		return 0
+	}
 	t.show(g)
 	return min(kept.Took, kept.Took-s.Clock.Since(kept.At))
+}
+
+// compare reports whether kept groups still describe a queue: a message that they count
+// is still there, and the number of messages has changed by a tenth at most. A queue that
+// is not counted in compareTime passes with the first condition. compare sets g.Now and
+// g.Newest.
+func (s *server) compare(ctx context.Context, queue string, g *grouping) (isValid bool, err error) {
+	first, err := s.engine.List(ctx, queue, store.Filter{}, store.Page{Max: 1})
+	if err != nil || len(first) == 0 || first[0].Arrived.After(g.At) {
+		return false, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, compareTime)
+	defer cancel()
+	begun := s.Clock.Now()
+	n, err := s.engine.Count(ctx, queue, store.Filter{})
+	s.pace.chargeRead(s.Clock.Since(begun))
+	if ctx.Err() != nil {
+		return true, nil
+	}
+	if err != nil || n.Messages == 0 {
+		return false, err
+	}
+	last, err := s.engine.List(ctx, queue, store.Filter{}, store.Page{After: n.Last - 1, Max: 1})
+	if err != nil {
+		return false, err
+	}
+	g.Now = n.Messages
+	if len(last) > 0 {
+		g.Newest = last[0].Arrived
+	}
+	change := max(n.Messages-g.Messages, g.Messages-n.Messages)
+	return change <= g.Messages/10, nil
 }
 
 func groupingOf(c *jobs.GroupCount, f store.Filter, now time.Time) grouping {

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/console"
+	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/message"
@@ -170,10 +171,83 @@ func TestGroups_KeptInTheEngine(t *testing.T) {
 		html := page(t, h, "/queue?queue=orders-dead")
 		require.Contains(t, html, "20006 that failed, in groups")
 		require.Contains(t, html, "20000 of 20006 failed alike")
+		require.Contains(t, html, "There are 20006 messages now; the newest arrived ")
+		require.Regexp(t, `Counted at [^<]+, \d+ [a-z]+ ago\.`, html)
 		time.Sleep(20 * time.Second)
 		page(t, h, "/queue?queue=orders-dead")
 		time.Sleep(time.Second)
 		require.Equal(t, before, e.read(), "it was not counted again")
+	})
+}
+
+// The groups that the engine keeps are not shown when the queue has become empty, has only
+// newer messages, or has changed by more than a tenth. Then the engine does not keep them
+// any longer either. They are shown with their age if the queue has changed less.
+func TestGroups_KeptOfAQueueThatHasChanged(t *testing.T) {
+	for _, tt := range []struct {
+		name                string
+		before, sent, after int // messages at the count, those sent back since, and new ones
+		shows               string
+	}{
+		{"empty", 100, 100, 0, ""},
+		{"newer messages alone", 100, 100, 3, "3 that failed, in groups"},
+		{"many were sent back", 100, 50, 0, "50 that failed, in groups"},
+		{"many have arrived", 100, 0, 20, "120 that failed, in groups"},
+		{"little has changed", 100, 5, 2, "There are 97 messages now; the newest arrived 0 s ago."},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := memory.Open()
+				put := func(n int, text string) {
+					for i := range n {
+						m := store.Message{Meta: message.Meta{ID: fmt.Sprint(text, i), LastError: text}, Cause: store.Permanent}
+						require.NoError(t, e.Put(t.Context(), "orders-dead", m))
+					}
+				}
+				put(tt.before, "the old failure")
+				j, err := jobs.New(e, jobs.Config{Logger: quiet})
+				require.NoError(t, err)
+				group := jobs.Group{Cause: store.Permanent, Error: "the kept failure", Count: tt.before, First: time.Now(), Last: time.Now()}
+				require.NoError(t, j.KeepGroups(t.Context(), "orders-dead", jobs.GroupReport{Took: 10 * time.Hour, Messages: tt.before, Groups: []jobs.Group{group}}))
+				time.Sleep(9 * time.Hour)
+				taken, err := e.Take(t.Context(), "orders-dead", max(1, tt.sent), time.Hour)
+				require.NoError(t, err)
+				for _, l := range taken[:tt.sent] {
+					require.NoError(t, e.Done(t.Context(), l.Lease))
+				}
+				put(tt.after, "the new failure")
+
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				h, err := console.Handler(ctx, console.Config{Engine: e, Logger: quiet})
+				require.NoError(t, err)
+				html := page(t, h, "/queue?queue=orders-dead")
+				require.Contains(t, html, tt.shows)
+				isShown := tt.name == "little has changed"
+				require.Equal(t, isShown, strings.Contains(html, "the kept failure"))
+				_, isKept, err := j.KeptGroups(t.Context(), "orders-dead")
+				require.NoError(t, err)
+				require.Equal(t, isShown, isKept)
+			})
+		})
+	}
+}
+
+// A queue that cannot be counted in a second shows the groups that the engine keeps, with
+// their age.
+func TestGroups_KeptOfAQueueThatTakesLongToCount(t *testing.T) {
+	e := &counting{slow: "orders-dead"}
+	during(t, e, func(t *testing.T, get func(string) string) {
+		j, err := jobs.New(e, jobs.Config{Logger: quiet})
+		require.NoError(t, err)
+		require.NoError(t, j.KeepGroups(t.Context(), "orders-dead", jobs.GroupReport{
+			Took: 10 * time.Hour, Messages: 9_000_000, Groups: []jobs.Group{{Error: "the kept failure", Count: 9_000_000}},
+		}))
+		time.Sleep(time.Hour)
+		html := get("/queue?queue=orders-dead")
+		require.Contains(t, html, "the kept failure")
+		require.Regexp(t, `Counted at [^<]+, 1 h ago\.`, html)
+		require.NotContains(t, html, "messages now")
 	})
 }
 

@@ -28,7 +28,7 @@ const (
 
 // KeepGroups keeps a report in the engine, in place of the report before. It sets
 // Queue and At, and keeps the 30 largest groups. The record is as small for a queue of
-// millions, and stays when the queue is empty.
+// millions. It stays when the queue changes; a report without messages removes it.
 func (j *Jobs) KeepGroups(ctx context.Context, queue string, r GroupReport) error {
 	r.Queue = queue
 	if n := len(r.Groups) - keptGroups; n > 0 {
@@ -52,6 +52,12 @@ func (j *Jobs) KeepGroups(ctx context.Context, queue string, r GroupReport) erro
 			return fmt.Errorf("jobs: the groups of queue %q: %w", queue, err)
 		}
 		there.Value = string(text)
+		if r.Messages == 0 {
+			there.Value = "" // removes the record
+		}
+		if there.Value == "" && there.Version == 0 {
+			return nil
+		}
 		return tx.Write(ctx, there)
 	})
 }

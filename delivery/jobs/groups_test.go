@@ -189,7 +189,7 @@ func TestKeepGroups(t *testing.T) {
 		groups[i] = jobs.Group{Error: fmt.Sprint("error ", i), Count: 200 - i, ExampleText: strings.Repeat("ü", 5000)}
 	}
 	for i := range 30 { // names around it
-		require.NoError(t, j.KeepGroups(t.Context(), fmt.Sprint("orders-d", i), jobs.GroupReport{}))
+		require.NoError(t, j.KeepGroups(t.Context(), fmt.Sprint("orders-d", i), jobs.GroupReport{Messages: 1}))
 	}
 	for range 2 {
 		require.NoError(t, j.KeepGroups(t.Context(), "orders-dead", jobs.GroupReport{Took: time.Minute, Messages: 15000, Groups: groups}))
@@ -206,6 +206,13 @@ func TestKeepGroups(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, isThere)
 	require.Equal(t, 1, kept.Messages)
+
+	for range 2 { // the second call does not find a record
+		require.NoError(t, j.KeepGroups(t.Context(), "ü", jobs.GroupReport{}))
+		_, isThere, err = j.KeptGroups(t.Context(), "ü")
+		require.NoError(t, err)
+		require.False(t, isThere, "a report without messages removes the record")
+	}
 }
 
 // An endless variety of errors does not fill the memory, and the counts are complete.
