@@ -11,8 +11,10 @@ import (
 // HeadStarts gives suspects a head start, one after the other. A suspect is a message
 // whose lease has ended: it may have killed its process, and would take along the
 // messages that are delivered beside it (law D4). During its head start, which ends when
-// it is settled, no other message is taken. The sources of a queue and of its layers
-// share a HeadStarts. Safe for concurrent use.
+// it is settled, no source begins to take other messages. A source that was taking
+// messages from the store when the head start began releases the suspects among them, and
+// delivers the others beside the suspect. Messages in flight continue, too. The sources
+// of a queue and of its layers share a HeadStarts. Safe for concurrent use.
 type HeadStarts struct {
 	mu      sync.Mutex // guards the fields below
 	suspect suspect    // the message that has a head start, or the zero value

@@ -261,6 +261,61 @@ func TestHeadStarts_OfTwoSources(t *testing.T) {
 	}
 }
 
+// slowTake is a store whose Take answers late.
+type slowTake struct {
+	store.Inspector
+	late time.Duration
+}
+
+func (s slowTake) Take(ctx context.Context, queue string, limit int, lease time.Duration) ([]store.Leased, error) {
+	taken, err := s.Inspector.Take(ctx, queue, limit, lease)
+	time.Sleep(s.late)
+	return taken, err
+}
+
+// A source that was taking messages when another source began a head start delivers them,
+// and takes again after the head start.
+func TestHeadStarts_TakeThatHadBegun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := memory.Open()
+		put(t, memory, "suspect")
+		_, err := memory.Take(t.Context(), "q", 1, time.Second)
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		for _, id := range []string{"new", "next"} {
+			m, err := leases.Encode(codec.JSON[string](), "value", message.Meta{ID: id})
+			require.NoError(t, err)
+			require.NoError(t, memory.Put(t.Context(), "q-retry-1", m))
+		}
+		shared := leases.WithHeadStarts(leases.NewHeadStarts())
+		a := leases.NewSource(memory, "q", "dead", codec.JSON[string](), quiet, shared)
+		b := leases.NewSource(slowTake{memory, 10 * time.Millisecond}, "q-retry-1", "dead", codec.JSON[string](), quiet, shared)
+		received := make(chan string, 2)
+		go func() { // ends with the second message
+			for range 2 {
+				ms, err := b.Receive(t.Context(), 1)
+				if err != nil || len(ms) != 1 {
+					t.Errorf("received %d messages, error %v", len(ms), err)
+					return
+				}
+				received <- ms[0].Meta().ID
+				ms[0].Ack()
+			}
+		}()
+		time.Sleep(5 * time.Millisecond) // the source of the layer is taking
+		ms, err := a.Receive(t.Context(), 1)
+		require.NoError(t, err)
+		require.Equal(t, "suspect", ms[0].Meta().ID)
+		require.Equal(t, "new", <-received)
+		time.Sleep(90 * time.Millisecond)
+		require.Empty(t, received, "the head start lasts 100 ms")
+		ms[0].Ack()
+		require.Equal(t, "next", <-received)
+		require.NoError(t, a.Close(t.Context()))
+		require.NoError(t, b.Close(t.Context()))
+	})
+}
+
 // failing is a store that cannot write for some time.
 type failing struct {
 	store.Inspector
