@@ -222,7 +222,8 @@ func TestWork_CancelledKeysThatCannotBeRead(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		j.Work(ctx, func() jobs.Worker { return jobs.Worker{} }, nil)
-		require.Equal(t, 1, e.reads)
+		require.GreaterOrEqual(t, e.reads, 2, "the right may be granted later")
+		require.LessOrEqual(t, e.reads, 4)
 	})
 }
 

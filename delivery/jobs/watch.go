@@ -11,7 +11,12 @@ import (
 	"github.com/weirflow/weir/internal/wait"
 )
 
-const readEach = time.Second // the orders of people, if there is no notice of a change
+const (
+	readEach = time.Second // the orders of people, if there is no notice of a change
+	// The wait after an error that is permanent for the engine: the table is missing, or
+	// this user may not read it. People may mend that while the worker runs.
+	readAfterRefusal = 20 * time.Second
+)
 
 // watcher passes the orders of people on to a worker: orders for backends, paused queues
 // and cancelled keys. The goroutine of watch owns it.
@@ -26,7 +31,8 @@ type watcher struct {
 
 // watch passes orders on until ctx ends: once at the start, then after each notice of the
 // engine, or once a second if the engine cannot announce changes. Then it reads the
-// cancelled keys only while the worker is busy.
+// cancelled keys only while the worker is busy. After a permanent error a worker without a
+// backend waits for 20 s before it reads again.
 func (w *watcher) watch(ctx context.Context) {
 	changed := make(chan struct{}, 1)  // orders and cancelled keys
 	readNext := make(chan struct{}, 1) // only orders
@@ -64,9 +70,8 @@ func (w *watcher) watch(ctx context.Context) {
 			failures.Add(err)
 		}
 		failures.FlushDue()
-		if w.steer == nil && guard.IsPermanent(err) { // the table is missing, or this user has no right to it
-			<-ctx.Done()
-			return
+		if w.steer == nil && guard.IsPermanent(err) {
+			_ = wait.For(ctx, w.jobs.Clock, readAfterRefusal) // the loop ends with ctx
 		}
 	}
 }

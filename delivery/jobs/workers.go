@@ -14,7 +14,6 @@ import (
 
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/counting"
-	"github.com/weirflow/weir/internal/guard"
 )
 
 const (
@@ -67,7 +66,8 @@ func (j *Jobs) Workers(ctx context.Context) (list []Worker, err error) {
 }
 
 // Work reports a worker and runs jobs until ctx ends, as delivery.Run does beside its
-// messages. Without jobs that takes a transaction every 20 s. about returns the report,
+// messages. Without jobs that takes a transaction every 20 s, also after an error: people
+// may mend a missing table or right while the worker runs. about returns the report,
 // without the fields that name the process. steer, which may be nil, gets the orders of
 // people to backends, at the start and when they have changed, and perhaps again. The
 // worker also reports at once when the paused queues have changed.
@@ -93,9 +93,6 @@ func (j *Jobs) Work(ctx context.Context, about func() Worker, steer func(Backend
 			failures.Add(err)
 		}
 		failures.FlushDue()
-		if guard.IsPermanent(err) { // the table is missing, or this user has no right to it
-			return
-		}
 		select {
 		case <-ticker.C:
 		case <-report:

@@ -2,6 +2,7 @@ package jobs_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // The first live worker removes silent workers, and the others need not decode all
@@ -82,4 +84,37 @@ func silentWorkers(t *testing.T) (report func(id string, seen time.Time), listed
 		return stop
 	}
 	return report, listed, work
+}
+
+// refusesUpdates is an engine whose user may not write its records for some time.
+type refusesUpdates struct {
+	*memory.Engine
+	until time.Time
+}
+
+func (e refusesUpdates) Update(ctx context.Context, f func(context.Context, store.Tx) error) error {
+	if time.Now().Before(e.until) {
+		return guard.MarkPermanent(errors.New("permission denied for table weir_records"))
+	}
+	return e.Engine.Update(ctx, f)
+}
+
+// A worker reports itself again after a permanent error, such as a missing right that was
+// granted meanwhile.
+func TestJobsWork_HeartbeatsAfterAPermanentError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j, err := jobs.New(refusesUpdates{memory.Open(), time.Now().Add(time.Minute)}, jobs.Config{Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go j.Work(ctx, func() jobs.Worker { return jobs.Worker{} }, nil) // ends with ctx
+		time.Sleep(50 * time.Second)
+		workers, err := j.Workers(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, workers)
+		time.Sleep(time.Minute)
+		workers, err = j.Workers(t.Context())
+		require.NoError(t, err)
+		require.Len(t, workers, 1)
+	})
 }
