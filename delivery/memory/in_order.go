@@ -36,6 +36,10 @@ func (m *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease
 		now := m.clock.Now()
 		for size := 0; len(taken) < limit && size < storearg.MaxBytes && q.ready.due(now); {
 			e := q.ready.list[0]
+			if e.isAside { // it waits for its key again
+				e.isAside = false
+				q.addToOrder(e)
+			}
 			if !q.isHead(e) {
 				q.set(e, parked)
 				continue
@@ -116,7 +120,7 @@ func (q *memoryQueue) isHead(e *memoryEntry) bool {
 // addToOrder adds a message that was put, or that was the head of its key before a
 // transaction that failed.
 func (q *memoryQueue) addToOrder(e *memoryEntry) {
-	if q.order == nil || e.Meta.Key == "" {
+	if q.order == nil || e.Meta.Key == "" || e.isAside {
 		return
 	}
 	o := q.order[e.Meta.Key]
@@ -138,7 +142,7 @@ func (q *memoryQueue) addToOrder(e *memoryEntry) {
 // the head. If it is due it is due since now, so that it comes after the heads of other
 // keys that have waited longer.
 func (q *memoryQueue) removeFromOrder(e *memoryEntry, now time.Time) {
-	if q.order == nil || e.Meta.Key == "" {
+	if q.order == nil || e.Meta.Key == "" || e.isAside {
 		return
 	}
 	o := q.order[e.Meta.Key]
@@ -155,6 +159,12 @@ func (q *memoryQueue) removeFromOrder(e *memoryEntry, now time.Time) {
 	if o.head.at.Equal(parked) || o.head.at.Before(now) {
 		q.set(o.head, now)
 	}
+}
+
+// setAside makes the key of a message that is released for good continue without it.
+func (q *memoryQueue) setAside(e *memoryEntry, now time.Time) {
+	q.removeFromOrder(e, now)
+	e.isAside, e.isHead = true, false
 }
 
 // positionHeap orders entries by their positions.

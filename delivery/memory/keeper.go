@@ -129,7 +129,7 @@ func (t *memoryTx) edit(e *store.Edit) (bool, error) {
 	if there == nil || e.Do != store.Purge && (there.Fence != e.Entry.Fence || there.LeasedUntil.After(m.clock.Now())) {
 		return false, nil
 	}
-	was := *there
+	was, isOrdered := *there, q.order != nil
 	switch e.Do {
 	case store.Merge:
 		ms, err := stored([]store.Message{e.Entry.Message})
@@ -144,12 +144,12 @@ func (t *memoryTx) edit(e *store.Edit) (bool, error) {
 		put := m.queues[e.To].entries[m.last]
 		t.undo = append(t.undo, func() {
 			m.remove(e.To, put)
-			m.restore(e.Queue, there)
+			m.restore(e.Queue, there, isOrdered)
 		})
 		return true, nil
 	case store.Purge:
 		m.remove(e.Queue, there)
-		t.undo = append(t.undo, func() { m.restore(e.Queue, there) })
+		t.undo = append(t.undo, func() { m.restore(e.Queue, there, isOrdered) })
 		return true, nil
 	case store.Hold, store.Release:
 		hold := e.Do == store.Hold
@@ -183,8 +183,12 @@ func (t *memoryTx) edit(e *store.Edit) (bool, error) {
 	return false, fmt.Errorf("memory: unknown action: %q", e.Do)
 }
 
-// restore puts an entry back where it was.
-func (m *Engine) restore(queue string, e *memoryEntry) {
+// restore puts an entry back where it was. isOrdered is whether its queue kept the order
+// of keys: a queue that had become empty must keep it again.
+func (m *Engine) restore(queue string, e *memoryEntry, isOrdered bool) {
 	m.size++
 	m.insert(queue, e)
+	if isOrdered {
+		m.queues[queue].keepOrder()
+	}
 }

@@ -70,6 +70,7 @@ type memoryEntry struct {
 
 	inOrder int  // index in its keyOrder
 	isHead  bool // it is the head of its key, or was when it left its queue
+	isAside bool // it was released for good, and is not in its keyOrder
 }
 
 // Open returns an engine without messages.
@@ -328,6 +329,9 @@ func (m *Engine) Release(ctx context.Context, delay time.Duration, leases ...sto
 		e.LeasedUntil = time.Time{}
 		e.Meta.Due = m.clock.Now().Add(delay)
 		q.set(e, e.Meta.Due)
+		if delay >= storearg.ForGood {
+			q.setAside(e, m.clock.Now())
+		}
 	})
 }
 

@@ -18,6 +18,11 @@ import (
 // other keys that have been due for longer. So a dead letter and a purge free
 // the key, and a message that is put back into the queue is the last of its key.
 //
+// A consumer sets a message aside by a Release for 100 years or more, if it can neither
+// process nor move it. Such a message gives up the head, and its key continues. If the
+// database refuses to make a message the head, its key is without a head until a later
+// call of TakeInOrder succeeds. That does not fail the call that has removed the last head.
+//
 // Messages of a key that are due behind their head are parked: no method that takes due
 // messages returns them until they are the head. They count as waiting, but not for
 // [Counts].Next and [KeyCounts].Next. Messages without a key do not wait for others.
@@ -34,7 +39,8 @@ type InOrder interface {
 	// TakeInOrder is [Store.Take] for the heads of keys, and for messages without a key.
 	// Those that could be taken first come first. It may return fewer messages than are
 	// due. If it returns no message, no message is due, or other calls are taking or
-	// settling the messages that are due.
+	// settling the messages that are due. A store that is a [Waker] wakes consumers soon
+	// after that.
 	//
 	// It parks due messages that are not the heads of their keys. That costs a write for
 	// each of them, once: after a flood of one key a call may take seconds, and other

@@ -473,13 +473,18 @@ func (s *Engine) Done(ctx context.Context, leases ...store.Lease) error {
 	return s.settle(ctx, &settling{leases: leases})
 }
 
+const releasing = "at = now + delay * interval '1 microsecond', due = now + delay * interval '1 microsecond', leased = NULL"
+
 // Release implements [store.Store].
 func (s *Engine) Release(ctx context.Context, delay time.Duration, leases ...store.Lease) error {
 	if err := storearg.Release(delay); err != nil {
 		return err
 	}
+	if delay >= storearg.ForGood {
+		return s.setAside(ctx, delay, leases)
+	}
 	err := s.settle(ctx, &settling{
-		change: "at = now + delay * interval '1 microsecond', due = now + delay * interval '1 microsecond', leased = NULL",
+		change: releasing,
 		delay:  delay, leases: leases,
 	})
 	var d dues

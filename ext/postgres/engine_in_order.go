@@ -1,9 +1,11 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strconv"
 	"time"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/internal/storesql"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/storearg"
 )
 
@@ -39,9 +42,9 @@ const parked = "'9999-12-30 00:00:00+00'::timestamptz"
 var inSteps = pgx.TxOptions{BeginQuery: "begin isolation level read committed; set local idle_in_transaction_session_timeout = '30s'"}
 
 // Candidates of a step of TakeInOrder: conditions on all messages that are due, up to $2,
-// and on the messages at the positions $3 that are still due.
+// except messages of the keys $3, and on the messages at the positions $3 that are still due.
 const (
-	candidatesDue   = `queue = $1 AND at <= (SELECT now FROM clock)` + storesql.ExceptRefused + ` ORDER BY at, position LIMIT $2`
+	candidatesDue   = `queue = $1 AND at <= (SELECT now FROM clock) AND (meta->>'key' = ANY ($3::text[])) IS NOT TRUE` + storesql.ExceptRefused + ` ORDER BY at, position LIMIT $2`
 	candidatesGiven = `position = ANY ($3::bigint[]) AND queue = $1 AND at <= (SELECT now FROM clock) ORDER BY at, position LIMIT $2`
 )
 
@@ -55,49 +58,87 @@ func (s *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease
 		return nil, err
 	}
 	looked := min(limit, storesql.MaxInOrder)
+	busy := []string{} // keys whose heads are locked by other calls
 	for {
-		var parks bool
+		var p parking
 		err = s.do(ctx, func() error {
-			taken, parks, err = s.takeInOrderAround(ctx, queue, looked, min(limit, storesql.MaxInOrder), lease)
+			taken, p, err = s.takeInOrderAround(ctx, queue, busy, looked, min(limit, storesql.MaxInOrder), lease)
 			return err
 		})
-		if err != nil || len(taken) > 0 || !parks {
+		if err != nil || len(taken) > 0 {
 			return taken, err
 		}
+		if !p.parks && len(p.busy) == 0 {
+			break
+		}
+		busy = append(busy, p.busy...)
 		looked = storesql.MaxInOrder // others may be due behind them
 	}
+	return nil, s.lookAgain(ctx, queue)
+}
+
+// parking is the result of a step of TakeInOrder for the messages behind heads.
+type parking struct {
+	parks bool     // it has parked messages
+	busy  []string // keys whose messages it has left alone, since other calls lock the heads
+}
+
+// add adds another step.
+func (p *parking) add(other parking) {
+	p.parks = p.parks || other.parks
+	p.busy = append(p.busy, other.busy...)
+}
+
+const lockedWait = 100 * time.Millisecond // before consumers look for messages that other calls had locked
+
+// lookAgain makes the consumers of a queue look again soon if it has due messages that
+// this call could neither take nor park: other calls have locked them or their heads, and
+// may leave them as they are.
+func (s *Engine) lookAgain(ctx context.Context, queue string) error {
+	var isDue bool
+	err := s.do(ctx, func() error {
+		return s.pool.QueryRow(ctx, `WITH clock AS MATERIALIZED (SELECT `+s.now+` AS now)
+			SELECT EXISTS (SELECT 1 FROM weir_messages WHERE queue = $1 AND at <= (SELECT now FROM clock)`+
+			s.refused.Except(storesql.ExceptRefused, s.clock.Now())+`)`, queue).Scan(&isDue)
+	})
+	if isDue {
+		s.note(queue, dues{later: lockedWait})
+	}
+	return err
 }
 
 // takeInOrderAround is a step of TakeInOrder without the messages that the database
-// refuses to lease: see leaseAround. parks reports whether it has parked messages.
-func (s *Engine) takeInOrderAround(ctx context.Context, queue string, looked, limit int, lease time.Duration) (taken []store.Leased, parks bool, err error) {
+// refuses to lease: see leaseAround. It leaves out the keys busy.
+func (s *Engine) takeInOrderAround(ctx context.Context, queue string, busy []string, looked, limit int, lease time.Duration) (taken []store.Leased, p parking, err error) {
 	call := s.newLease(ctx, queue)
 	call.All = func() (leased []store.Leased, err error) {
-		leased, parks, err = s.takeHeads(ctx, queue, limit, lease, s.refused.Except(candidatesDue, s.clock.Now()), queue, looked)
+		leased, step, err := s.takeHeads(ctx, queue, limit, lease, s.refused.Except(candidatesDue, s.clock.Now()), queue, looked, busy)
+		p.add(step)
 		return leased, err
 	}
 	call.Find = func() ([]int64, error) {
 		rows, err := s.pool.Query(ctx, `WITH clock AS MATERIALIZED (SELECT `+s.now+` AS now)
-			SELECT position FROM weir_messages WHERE `+s.refused.Except(candidatesDue, s.clock.Now()), queue, looked)
+			SELECT position FROM weir_messages WHERE `+s.refused.Except(candidatesDue, s.clock.Now()), queue, looked, busy)
 		if err != nil {
 			return nil, err
 		}
 		return pgx.CollectRows(rows, pgx.RowTo[int64])
 	}
 	call.These = func(positions []int64) (leased []store.Leased, err error) {
-		leased, parks, err = s.takeHeads(ctx, queue, limit, lease, candidatesGiven, queue, len(positions), positions)
+		leased, step, err := s.takeHeads(ctx, queue, limit, lease, candidatesGiven, queue, len(positions), positions)
+		p.add(step)
 		return leased, err
 	}
 	taken, err = call.Lease(&s.refused)
-	return taken, parks, err
+	return taken, p, err
 }
 
 // takeHeads leases up to limit heads of keys, and messages without a key, of the
 // candidates that a condition chooses. It parks the other candidates.
-func (s *Engine) takeHeads(ctx context.Context, queue string, limit int, lease time.Duration, candidates string, args ...any) (taken []store.Leased, parks bool, err error) {
+func (s *Engine) takeHeads(ctx context.Context, queue string, limit int, lease time.Duration, candidates string, args ...any) (taken []store.Leased, p parking, err error) {
 	err = retry(func() error {
 		err := pgx.BeginTxFunc(ctx, s.pool, inSteps, func(tx pgx.Tx) error {
-			taken, parks = nil, false
+			taken, p = nil, parking{}
 			found, err := s.lockCandidates(ctx, tx, candidates, args...)
 			if err != nil || len(found) == 0 {
 				return err
@@ -107,7 +148,7 @@ func (s *Engine) takeHeads(ctx context.Context, queue string, limit int, lease t
 				return err
 			}
 			plan := storesql.Plan(found, keys, limit)
-			parks, err = s.park(ctx, tx, &plan)
+			p.parks, p.busy, err = s.park(ctx, tx, queue, found, &plan)
 			if err != nil {
 				return err
 			}
@@ -117,7 +158,10 @@ func (s *Engine) takeHeads(ctx context.Context, queue string, limit int, lease t
 		s.step()
 		return asConflict(err)
 	})
-	return taken, parks, err
+	if err != nil {
+		return nil, parking{}, err
+	}
+	return taken, p, nil
 }
 
 // asConflict returns an error that retry and do repeat for the error of two transactions
@@ -153,9 +197,16 @@ func (s *Engine) lockCandidates(ctx context.Context, tx pgx.Tx, condition string
 // firstOfKey selects the first message of the key k.key in the queue k.queue. It compares
 // rows, and not columns, so that PostgreSQL can use no other index for the order. The
 // first row behind the comparison may belong to another key.
-const firstOfKey = `(SELECT CASE WHEN f.queue = k.queue AND f.meta->>'key' = k.key THEN f.position END FROM weir_messages AS f
+//
+// A message that was set aside is not the first one.
+func (s *Engine) firstOfKey() string {
+	return `(SELECT CASE WHEN f.queue = k.queue AND f.meta->>'key' = k.key THEN f.position END FROM weir_messages AS f
 		WHERE f.meta->>'key' IS NOT NULL AND (f.queue, (f.meta->>'key') COLLATE "C", f.position) > (k.queue, k.key COLLATE "C", 0::bigint)
+			AND (f.at < ` + s.now + ` + ` + halfForGood + ` OR f.at >= ` + parked + `)
 		ORDER BY f.queue, (f.meta->>'key') COLLATE "C", f.position LIMIT 1)`
+}
+
+var halfForGood = "interval '" + strconv.Itoa(int(storearg.ForGood/2/time.Hour)) + " hours'"
 
 // headOfKey selects the head of the key k.key in the queue k.queue.
 const headOfKey = `(SELECT f.position FROM weir_messages AS f WHERE f.head AND f.queue = k.queue AND (f.meta->>'key') COLLATE "C" = k.key COLLATE "C")`
@@ -165,7 +216,7 @@ func (s *Engine) keyStates(ctx context.Context, tx pgx.Tx, queue string, names [
 	if len(names) == 0 {
 		return nil, nil
 	}
-	rows, err := tx.Query(ctx, `SELECT k.key, coalesce(`+headOfKey+`, 0), coalesce(`+firstOfKey+`, 0)
+	rows, err := tx.Query(ctx, `SELECT k.key, coalesce(`+headOfKey+`, 0), coalesce(`+s.firstOfKey()+`, 0)
 		FROM (SELECT $1::text AS queue, key FROM unnest((SELECT $2::text[])) AS u (key)) AS k`, queue, names)
 	if err != nil {
 		return nil, err
@@ -181,43 +232,146 @@ func (s *Engine) keyStates(ctx context.Context, tx pgx.Tx, queue string, names [
 	return keys, err
 }
 
-// park parks messages behind heads that it can lock. It makes heads of the messages of
-// plan.Become.
-func (s *Engine) park(ctx context.Context, tx pgx.Tx, plan *storesql.OrderPlan) (parks bool, err error) {
+// park parks messages behind heads that it can lock, and returns the keys of the others.
+// It makes heads of the messages of plan.Become, which are due at once if they were parked
+// behind a head that has left without a successor.
+func (s *Engine) park(ctx context.Context, tx pgx.Tx, queue string, found []storesql.Candidate, plan *storesql.OrderPlan) (parks bool, busy []string, err error) {
 	if len(plan.Park) == 0 {
-		return false, nil
+		return false, nil, nil
 	}
-	_, err = tx.Exec(ctx, `UPDATE weir_messages SET head = true WHERE position = ANY (ARRAY(
-		SELECT position FROM weir_messages WHERE position = ANY ($1::bigint[]) FOR NO KEY UPDATE SKIP LOCKED))`, plan.Become)
+	refused, err := s.become(ctx, tx, queue, plan.Become)
 	if err != nil {
-		return false, err
+		return false, nil, err
 	}
-	s.step()
 	var heads []int64
 	for head := range plan.Park {
 		heads = append(heads, head)
 	}
 	// A head that this call takes is locked already, and is marked as a head afterwards.
+	// A message that the database refuses to make a head keeps its key waiting: the sweep
+	// tries again.
 	rows, err := tx.Query(ctx, `SELECT position FROM weir_messages WHERE position = ANY ($1::bigint[]) AND (head OR position = ANY ($2::bigint[]))
-		FOR KEY SHARE SKIP LOCKED`, heads, plan.Take)
+		FOR KEY SHARE SKIP LOCKED`, heads, slices.Concat(plan.Take, refused))
 	if err != nil {
-		return false, err
+		return false, nil, err
 	}
 	locked, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	if err != nil {
-		return false, err
+		return false, nil, err
 	}
 	s.step()
 	var positions []int64
 	for _, head := range locked {
 		positions = append(positions, plan.Park[head]...)
+		delete(plan.Park, head)
 	}
+	busy = keysBehind(found, plan.Park)
 	if len(positions) == 0 {
-		return false, nil
+		return false, busy, nil
 	}
 	_, err = tx.Exec(ctx, "UPDATE weir_messages SET at = "+parked+" WHERE position = ANY ($1::bigint[])", positions)
 	s.step()
-	return true, err
+	return true, busy, err
+}
+
+// keysBehind returns the keys of the messages that are behind heads, by head.
+func keysBehind(found []storesql.Candidate, behind map[int64][]int64) (keys []string) {
+	if len(behind) == 0 {
+		return nil
+	}
+	keyOf := map[int64]*string{}
+	for _, c := range found {
+		keyOf[c.Position] = c.Key
+	}
+	for _, positions := range behind {
+		keys = append(keys, *keyOf[positions[0]])
+	}
+	return keys
+}
+
+// become makes messages that it can lock the heads of their keys. It returns the
+// messages that the database refuses to change (law D4).
+func (s *Engine) become(ctx context.Context, tx pgx.Tx, queue string, positions []int64) (refused []int64, err error) {
+	if len(positions) == 0 {
+		return nil, nil
+	}
+	refusal, err := s.try(ctx, tx, func(rows pgx.Rows, err error) error {
+		rows.Close()
+		return cmp.Or(err, rows.Err())
+	}, `UPDATE weir_messages SET head = true, at = CASE WHEN at = `+parked+` THEN `+s.now+` ELSE at END WHERE position = ANY (ARRAY(
+		SELECT position FROM weir_messages WHERE position = ANY ($1::bigint[]) FOR NO KEY UPDATE SKIP LOCKED))`, positions)
+	if err != nil || refusal == nil {
+		return nil, err
+	}
+	if len(positions) == 1 {
+		s.logNoHead(ctx, queue, refusal)
+		return positions, nil
+	}
+	for half := range slices.Chunk(positions, (len(positions)+1)/2) {
+		more, err := s.become(ctx, tx, queue, half)
+		if err != nil {
+			return nil, err
+		}
+		refused = append(refused, more...)
+	}
+	return refused, nil
+}
+
+// try runs a statement in a savepoint, in one round trip. f reads its rows, and closes
+// them. If the database refuses what the statement would store, the savepoint is rolled
+// back, and the transaction continues.
+func (s *Engine) try(ctx context.Context, tx pgx.Tx, f func(rows pgx.Rows, err error) error, sql string, args ...any) (refusal, err error) {
+	batch := &pgx.Batch{}
+	batch.Queue("SAVEPOINT weir_try")
+	batch.Queue(sql, args...)
+	batch.Queue("RELEASE SAVEPOINT weir_try")
+	results := tx.SendBatch(ctx, batch)
+	_, err = results.Exec()
+	if err == nil {
+		err = f(results.Query())
+	}
+	err = asConflict(cmp.Or(err, results.Close()))
+	s.step()
+	if err == nil || !isRefusal(err) {
+		return nil, err
+	}
+	_, failed := tx.Exec(ctx, "ROLLBACK TO SAVEPOINT weir_try")
+	return err, failed
+}
+
+// logNoHead notes that the database refuses to make a message the head of its key.
+func (s *Engine) logNoHead(ctx context.Context, queue string, refusal error) {
+	s.logger.LogAttrs(ctx, slog.LevelError, "postgres: the database refuses to change the first message of a key; the key waits, and is tried again later",
+		slog.String("queue", queue), slog.String("error", guard.Text(refusal)))
+}
+
+// setAside releases messages for good. If they are the heads of their keys, the next
+// messages of the keys become heads.
+func (s *Engine) setAside(ctx context.Context, delay time.Duration, leases []store.Lease) error {
+	call := &settling{delay: delay, leases: leases}
+	var heads []queueKey
+	err := s.do(ctx, func() error {
+		return pgx.BeginTxFunc(ctx, s.pool, inSteps, func(tx pgx.Tx) (err error) {
+			batch := []*settling{call}
+			of := leasesOf(batch)
+			_, heads, err = s.settleBy(ctx, tx, `SELECT m.position, l.fence, m.queue, CASE WHEN m.head THEN m.meta->>'key' END
+				FROM weir_messages AS m, `+settledLeases+isHeld+" FOR UPDATE OF m", of)
+			if err != nil {
+				return err
+			}
+			settled, _, err := s.settleBy(ctx, tx, updateOf(s.now, releasing+", head = false"), of)
+			if err != nil {
+				return err
+			}
+			noteLost(batch, settled)
+			return s.appoint(ctx, tx, heads)
+		})
+	})
+	if err != nil {
+		return err
+	}
+	s.wakeQueues(heads)
+	return storearg.Lost(call.lost)
 }
 
 // leaseHeads leases messages, in the order of positions. It counts the leases that have
@@ -249,7 +403,8 @@ type queueKey struct{ queue, key string }
 // appoint makes the first messages of keys that do not have a head their heads. A message
 // that is due is due since now, so that it comes after the heads of other keys that have
 // waited longer. It repeats the statement for keys whose first message was removed
-// meanwhile.
+// meanwhile. If the database refuses to change a message, its key is left without a head
+// until the sweep succeeds: the message that was the head before is not harmed (law D4).
 func (s *Engine) appoint(ctx context.Context, tx pgx.Tx, keys []queueKey) error {
 	for len(keys) > 0 {
 		var queues, names []string
@@ -257,26 +412,40 @@ func (s *Engine) appoint(ctx context.Context, tx pgx.Tx, keys []queueKey) error 
 			queues, names = append(queues, k.queue), append(names, k.key)
 		}
 		// PostgreSQL expects an array to be short, so it does not scan the table.
-		rows, err := tx.Query(ctx, `WITH first AS MATERIALIZED (
-				SELECT DISTINCT k.queue, k.key, `+firstOfKey+` AS position
+		var left []queueKey
+		refusal, err := s.try(ctx, tx, func(rows pgx.Rows, err error) error {
+			if err != nil {
+				return err
+			}
+			var k queueKey
+			_, err = pgx.ForEachRow(rows, []any{&k.queue, &k.key}, func() error {
+				left = append(left, k)
+				return nil
+			})
+			return err
+		}, `WITH first AS MATERIALIZED (
+				SELECT DISTINCT k.queue, k.key, `+s.firstOfKey()+` AS position
 				FROM unnest((SELECT $1::text[]), (SELECT $2::text[])) AS k (queue, key) WHERE NOT EXISTS `+headOfKey+`
 			), appointed AS (
 				UPDATE weir_messages AS m SET head = true, at = CASE WHEN m.at = `+parked+` THEN now ELSE greatest(m.at, now) END
 				FROM (SELECT `+s.now+` AS now) AS clock WHERE m.position = ANY (ARRAY(SELECT position FROM first)) RETURNING m.position
 			)
 			SELECT queue, key FROM first WHERE position IS NOT NULL AND position NOT IN (SELECT position FROM appointed)`, queues, names)
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
-		}
-		keys = nil
-		var k queueKey
-		_, err = pgx.ForEachRow(rows, []any{&k.queue, &k.key}, func() error {
-			keys = append(keys, k)
+		case refusal == nil:
+			keys = left
+		case len(keys) == 1:
+			s.logNoHead(ctx, keys[0].queue, refusal)
 			return nil
-		})
-		s.step()
-		if err != nil {
-			return asConflict(err)
+		default:
+			half := len(keys) / 2
+			err = s.appoint(ctx, tx, keys[:half])
+			if err != nil {
+				return err
+			}
+			keys = keys[half:]
 		}
 	}
 	return nil

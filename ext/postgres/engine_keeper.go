@@ -232,7 +232,9 @@ func (t *keeperTx) move(ctx context.Context, moves []*store.Edit) (map[int64]boo
 
 // remove removes messages by a statement, and returns their positions. The next messages
 // of their keys become heads. If the default of the database is REPEATABLE READ, this may
-// miss a message that was parked at the same time: then TakeInOrder finds it later.
+// miss a message that was parked at the same time, and leave the key without a head. Then
+// TakeInOrder makes that message the head: when it parks another message of the key, or
+// when it looks for such keys.
 func (t *keeperTx) remove(ctx context.Context, deletion string, args ...any) (map[int64]bool, error) {
 	rows, err := t.tx.Query(ctx, deletion+" RETURNING m.position, m.queue, CASE WHEN m.head THEN m.meta->>'key' END", args...)
 	if err != nil {

@@ -340,7 +340,7 @@ func (s *Engine) Extend(ctx context.Context, d time.Duration, leases ...store.Le
 // Done implements [store.Store].
 func (s *Engine) Done(ctx context.Context, leases ...store.Lease) error {
 	return s.settle(ctx, leases, func(ctx context.Context, tx *Tx, now time.Time, l leaseArgs) (changed bool, err error) {
-		return l.remove(ctx, tx, now)
+		return l.remove(ctx, s, tx, now)
 	})
 }
 
@@ -350,6 +350,9 @@ func (s *Engine) Release(ctx context.Context, delay time.Duration, leases ...sto
 		return err
 	}
 	return s.settle(ctx, leases, func(ctx context.Context, tx *Tx, now time.Time, l leaseArgs) (changed bool, err error) {
+		if delay >= storearg.ForGood {
+			return s.setAside(ctx, tx, now, delay, l)
+		}
 		tx.noteDue(l.queue, delay)
 		return changedRow(tx.ExecContext(ctx, "UPDATE weir_messages SET at = $4, due = $4, leased = NULL"+ofLease,
 			l.position, l.queue, l.fence, nanos(now, delay)))
@@ -391,12 +394,12 @@ type leaseArgs struct {
 
 // remove removes a message. If it is the head of its key, the next message of the key
 // becomes the head.
-func (l leaseArgs) remove(ctx context.Context, tx *Tx, now time.Time) (removed bool, err error) {
+func (l leaseArgs) remove(ctx context.Context, s *Engine, tx *Tx, now time.Time) (removed bool, err error) {
 	removed, err = changedRow(tx.ExecContext(ctx, "DELETE FROM weir_messages"+ofLease+" AND head = 0", l.position, l.queue, l.fence))
 	if removed || err != nil {
 		return removed, err
 	}
-	n, err := removeRows(ctx, tx, now, l.queue, isOfLease, l.position, l.queue, l.fence)
+	n, err := s.removeRows(ctx, tx, now, l.queue, isOfLease, l.position, l.queue, l.fence)
 	return n > 0, err
 }
 
@@ -456,11 +459,18 @@ func (s *Engine) read(ctx context.Context, f func() error) error {
 		switch e.Code() & 0xff {
 		case codes.SQLITE_FULL:
 			return fmt.Errorf("sqlite: %w: %w", store.ErrFull, err)
-		case codes.SQLITE_TOOBIG, codes.SQLITE_CONSTRAINT: // by a trigger or a check of the user's
+		case codes.SQLITE_TOOBIG, codes.SQLITE_CONSTRAINT:
 			return fmt.Errorf("sqlite: %w: %w", message.ErrRefused, err)
 		}
 	}
 	return explain(err)
+}
+
+// isRefusal reports whether the database refuses what a statement would store, by a
+// trigger or a check of the user's.
+func isRefusal(err error) bool {
+	e, ok := errors.AsType[*driver.Error](err)
+	return ok && (e.Code()&0xff == codes.SQLITE_TOOBIG || e.Code()&0xff == codes.SQLITE_CONSTRAINT)
 }
 
 func explain(err error) error {

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"math"
 	"slices"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/internal/storesql"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/storearg"
 )
 
@@ -32,18 +34,26 @@ const (
 	candidatesGiven = candidate + ` WHERE position IN (SELECT value FROM json_each($1)) AND +queue = $2 AND +at <= $3 ORDER BY at, position LIMIT $4`
 )
 
-// headOfKey and firstOfKey select a message of the key $2 in the queue $1.
-const (
+// headOfKey and firstOfKey select a message of the key $2 in the queue $1. The time is $3:
+// a message that was set aside is not the first one.
+var (
 	headOfKey  = `SELECT position FROM weir_messages WHERE queue = $1 AND meta->>'key' = $2 AND head = 1`
-	firstOfKey = `SELECT position FROM weir_messages WHERE queue = $1 AND meta->>'key' IS NOT NULL AND meta->>'key' = $2 ORDER BY position LIMIT 1`
+	firstOfKey = `SELECT position FROM weir_messages WHERE queue = $1 AND meta->>'key' IS NOT NULL AND meta->>'key' = $2
+		AND (at - $3 <= ` + halfForGood + ` OR at >= ` + parkedText + `) ORDER BY position LIMIT 1`
 )
 
-const selectKeyState = `SELECT coalesce((` + headOfKey + `), 0), coalesce((` + firstOfKey + `), 0)`
+var halfForGood = strconv.FormatInt(int64(storearg.ForGood/2), 10)
+
+var selectKeyState = `SELECT coalesce((` + headOfKey + `), 0), coalesce((` + firstOfKey + `), 0)`
 
 // appointNext makes the first message of a key the head. If it is due it is due since $3,
 // so that it comes after the heads of other keys that have waited longer.
 var appointNext = `UPDATE weir_messages SET head = 1, at = CASE WHEN at = ` + parkedText + ` THEN $3 ELSE max(at, $3) END
 	WHERE position = (` + firstOfKey + `) AND NOT EXISTS (` + headOfKey + `)`
+
+// becomeHead makes the message at $1 the head of its key, at the time $2. It may be parked
+// behind a head that an earlier version has settled.
+var becomeHead = `UPDATE weir_messages SET head = 1, at = CASE WHEN at = ` + parkedText + ` THEN $2 ELSE at END WHERE position = $1`
 
 // TakeInOrder implements [store.InOrder].
 func (s *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease time.Duration) (taken []store.Leased, err error) {
@@ -72,7 +82,8 @@ func (s *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease
 func (s *Engine) takeInOrderAround(ctx context.Context, queue string, looked, limit int, lease time.Duration) (taken []store.Leased, parks bool, err error) {
 	call := s.newLease(ctx, queue)
 	call.All = func() (leased []store.Leased, err error) {
-		leased, parks, err = s.takeHeads(ctx, queue, s.refused.Except(candidatesDue, s.clock.Now()), "", looked, limit, lease)
+		leased, parked, err := s.takeHeads(ctx, queue, s.refused.Except(candidatesDue, s.clock.Now()), "", looked, limit, lease)
+		parks = parks || parked && err == nil
 		return leased, err
 	}
 	call.Find = func() ([]int64, error) {
@@ -84,7 +95,8 @@ func (s *Engine) takeInOrderAround(ctx context.Context, queue string, looked, li
 		if err != nil {
 			return nil, err
 		}
-		leased, parks, err = s.takeHeads(ctx, queue, candidatesGiven, string(given), len(positions), limit, lease)
+		leased, parked, err := s.takeHeads(ctx, queue, candidatesGiven, string(given), len(positions), limit, lease)
+		parks = parks || parked && err == nil
 		return leased, err
 	}
 	taken, err = call.Lease(&s.refused)
@@ -104,7 +116,7 @@ func (s *Engine) takeHeads(ctx context.Context, queue, candidates, of string, lo
 		keys := map[string]storesql.KeyState{}
 		for _, key := range storesql.Needs(found) {
 			var k storesql.KeyState
-			err = tx.QueryRowContext(ctx, selectKeyState, queue, key).Scan(&k.Head, &k.First)
+			err = tx.QueryRowContext(ctx, selectKeyState, queue, key, nanos(now, 0)).Scan(&k.Head, &k.First)
 			if err != nil {
 				return err
 			}
@@ -112,9 +124,12 @@ func (s *Engine) takeHeads(ctx context.Context, queue, candidates, of string, lo
 		}
 		plan := storesql.Plan(found, keys, limit)
 		for _, position := range plan.Become {
-			_, err = tx.ExecContext(ctx, "UPDATE weir_messages SET head = 1 WHERE position = $1", position)
+			refusal, err := tx.tryExec(ctx, becomeHead, position, nanos(now, 0))
 			if err != nil {
 				return err
+			}
+			if refusal != nil { // the others of the key are parked all the same: the sweep tries again
+				s.logNoHead(ctx, queue, refusal)
 			}
 		}
 		for _, positions := range plan.Park {
@@ -176,12 +191,12 @@ func leaseHeads(ctx context.Context, tx *Tx, queue string, positions []int64, un
 
 // removeRows removes the messages of a queue that match a condition, and returns how many.
 // The next messages of their keys become heads.
-func removeRows(ctx context.Context, tx *Tx, now time.Time, queue, where string, args ...any) (n int, err error) {
+func (s *Engine) removeRows(ctx context.Context, tx *Tx, now time.Time, queue, where string, args ...any) (n int, err error) {
 	heads, n, err := deleteRows(ctx, tx, where, args...)
 	if err != nil {
 		return 0, err
 	}
-	return n, appoint(ctx, tx, now, queue, heads)
+	return n, s.appoint(ctx, tx, now, queue, heads)
 }
 
 // deleteRows returns the keys of the heads among the messages that it has removed.
@@ -206,16 +221,46 @@ func deleteRows(ctx context.Context, tx *Tx, where string, args ...any) (heads [
 }
 
 // appoint makes the first messages of keys that do not have a head their heads. Keys are
-// as the column meta has them.
-func appoint(ctx context.Context, tx *Tx, now time.Time, queue string, keys []string) error {
+// as the column meta has them. If the database refuses to change a message, its key is
+// left without a head until the sweep succeeds: the message that was the head before is
+// not harmed (law D4).
+func (s *Engine) appoint(ctx context.Context, tx *Tx, now time.Time, queue string, keys []string) error {
 	for _, key := range keys {
-		_, err := tx.ExecContext(ctx, appointNext, queue, key, nanos(now, 0))
+		refusal, err := tx.tryExec(ctx, appointNext, queue, key, nanos(now, 0))
 		if err != nil {
 			return err
+		}
+		if refusal != nil {
+			s.logNoHead(ctx, queue, refusal)
+			continue
 		}
 		tx.noteDue(queue, 0)
 	}
 	return nil
+}
+
+// logNoHead notes that the database refuses to make a message the head of its key.
+func (s *Engine) logNoHead(ctx context.Context, queue string, refusal error) {
+	s.logger.LogAttrs(ctx, slog.LevelError, "sqlite: the database refuses to change the first message of a key; the key waits, and is tried again later",
+		slog.String("queue", queue), slog.String("error", guard.Text(refusal)))
+}
+
+// setAside releases a message for good. If it is the head of its key, the next message of
+// the key becomes the head.
+func (s *Engine) setAside(ctx context.Context, tx *Tx, now time.Time, delay time.Duration, l leaseArgs) (changed bool, err error) {
+	var key sql.NullString
+	err = tx.QueryRowContext(ctx, "SELECT CASE WHEN head = 1 THEN meta->>'key' END FROM weir_messages"+ofLease, l.position, l.queue, l.fence).Scan(&key)
+	if errors.Is(err, sql.ErrNoRows) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	_, err = tx.ExecContext(ctx, "UPDATE weir_messages SET at = $2, due = $2, leased = NULL, head = 0 WHERE position = $1", l.position, nanos(now, delay))
+	if err != nil || !key.Valid {
+		return err == nil, err
+	}
+	return true, s.appoint(ctx, tx, now, l.queue, []string{key.String})
 }
 
 // selectKeysSwept selects the next keys of the queue $1 after $2, and for each whether
@@ -244,7 +289,7 @@ func (s *Engine) sweep(ctx context.Context, queue string) error {
 		return err
 	}
 	if len(orphans) > 0 {
-		err = s.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error { return appoint(ctx, tx, now, queue, orphans) })
+		err = s.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error { return s.appoint(ctx, tx, now, queue, orphans) })
 		if err != nil {
 			return err
 		}
@@ -306,7 +351,7 @@ func (s *Engine) Replace(ctx context.Context, rs ...store.Replacement) error {
 	err := s.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error {
 		lost = nil
 		for i := range rs {
-			done, err := replace(ctx, tx, now, rs[i].Lease, &rows[i])
+			done, err := s.replace(ctx, tx, now, rs[i].Lease, &rows[i])
 			s.step()
 			if err != nil {
 				return err
@@ -324,7 +369,7 @@ func (s *Engine) Replace(ctx context.Context, rs ...store.Replacement) error {
 }
 
 // replace puts a row in the place of a message. It returns false if the lease is lost.
-func replace(ctx context.Context, tx *Tx, now time.Time, lease store.Lease, r *storesql.Row) (done bool, err error) {
+func (s *Engine) replace(ctx context.Context, tx *Tx, now time.Time, lease store.Lease, r *storesql.Row) (done bool, err error) {
 	position, err := strconv.ParseInt(lease.Entry, 10, 64)
 	if err != nil || lease.Fence > math.MaxInt64 {
 		return false, nil //nolint:nilerr // no message of this store has this entry
@@ -347,7 +392,7 @@ func replace(ctx context.Context, tx *Tx, now time.Time, lease store.Lease, r *s
 		return false, err
 	}
 	if isTwin {
-		return l.remove(ctx, tx, now)
+		return l.remove(ctx, s, tx, now)
 	}
 	tx.noteDue(l.queue, r.Delay)
 	at := nanos(now, r.Delay)

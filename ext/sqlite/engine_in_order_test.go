@@ -23,7 +23,7 @@ func TestEngineTakeInOrder_UsesAnIndex(t *testing.T) {
 		args    []any
 	}{
 		sqlite.CandidatesDue:   {[]string{"weir_messages_at (queue=? AND at<?)"}, []any{"", "q", 1, 10}},
-		sqlite.SelectKeyState:  {[]string{"weir_messages_head (queue=? AND <expr>=?)", "weir_messages_order (queue=? AND <expr>=?)"}, []any{"q", "a"}},
+		sqlite.SelectKeyState:  {[]string{"weir_messages_head (queue=? AND <expr>=?)", "weir_messages_order (queue=? AND <expr>=?)"}, []any{"q", "a", 1}},
 		sqlite.AppointNext:     {[]string{"weir_messages_head (queue=? AND <expr>=?)", "weir_messages_order (queue=? AND <expr>=?)"}, []any{"q", "a", 1}},
 		sqlite.SelectKeysSwept: {[]string{"weir_messages_head (queue=? AND <expr>=?)", "weir_messages_key (queue=? AND <expr>=? AND at=?)", "(queue=? AND <expr>>?)"}, []any{"q", ""}},
 	} {

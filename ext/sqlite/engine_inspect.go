@@ -170,7 +170,7 @@ func (s *Engine) Purge(ctx context.Context, queue string, f store.Filter) (n int
 
 func (s *Engine) remove(ctx context.Context, queue, where string, args []any) (n int, err error) {
 	err = s.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error {
-		n, err = removeRows(ctx, tx, now, queue, where, args...)
+		n, err = s.removeRows(ctx, tx, now, queue, where, args...)
 		return err
 	})
 	return n, err
@@ -335,7 +335,7 @@ func (s *Engine) Move(ctx context.Context, moves ...store.Move) error {
 		leases[i] = moves[i].Lease
 	}
 	return s.settle(ctx, leases, func(ctx context.Context, tx *Tx, now time.Time, l leaseArgs) (changed bool, err error) {
-		removed, err := l.remove(ctx, tx, now)
+		removed, err := l.remove(ctx, s, tx, now)
 		if err != nil || !removed {
 			return false, err
 		}

@@ -154,6 +154,6 @@ func (t *keeperTx) edit(ctx context.Context, e *store.Edit) (done bool, err erro
 // remove removes a message of a queue. If it is the head of its key, the next message of
 // the key becomes the head.
 func (t *keeperTx) remove(ctx context.Context, queue string, position int64) (removed bool, err error) {
-	n, err := removeRows(ctx, t.tx, t.now, queue, "position = $1 AND queue = $2", position, queue)
+	n, err := t.s.removeRows(ctx, t.tx, t.now, queue, "position = $1 AND queue = $2", position, queue)
 	return n > 0, err
 }

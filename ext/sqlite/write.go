@@ -312,6 +312,22 @@ func (t *Tx) noteDue(queue string, delay time.Duration) {
 	t.dues.add(queue, delay)
 }
 
+// tryExec runs a statement that changes one row, which the database may refuse to change.
+// A refusal undoes the statement alone, and the call continues.
+func (t *Tx) tryExec(ctx context.Context, query string, args ...any) (refusal, err error) {
+	_, err = t.ExecContext(ctx, query, args...)
+	if !isRefusal(err) {
+		return nil, err
+	}
+	// A trigger with RAISE(ROLLBACK) has ended the transaction. BEGIN fails inside of one.
+	_, inside := t.shared.tx.ExecContext(context.WithoutCancel(ctx), "BEGIN")
+	if inside == nil {
+		return nil, err
+	}
+	t.failed = nil
+	return err, nil
+}
+
 // usable returns the context for a statement, or the error that prevents it.
 func (t *Tx) usable(ctx context.Context) (context.Context, error) {
 	if ctx.Done() != nil {

@@ -83,6 +83,11 @@ func Lock(name, owner string, lease time.Duration) error {
 // Every engine can store the time at which it ends.
 const LongestDelay = 200 * 365 * 24 * time.Hour
 
+// ForGood is the delay of a message that its consumer sets aside, since it can neither be
+// processed nor be moved: about 100 years. A store that keeps the order of keys does not
+// let the key wait for a message that is due later than in half of that.
+const ForGood = 100 * 365 * 24 * time.Hour
+
 // Release checks the arguments of [store.Store.Release].
 func Release(delay time.Duration) error {
 	if delay < 0 {

@@ -1,11 +1,15 @@
 package leases
 
-import "time"
+import (
+	"time"
+
+	"github.com/weirflow/weir/internal/storearg"
+)
 
 // forGood is the delay of a message that is set aside: about 100 years. The message stays
 // in its queue, and is no longer taken. Its dead letter points to it, or the log names it.
 // No engine stores that it was set aside: its due time alone shows it (IsSetAside).
-const forGood = 100 * 365 * 24 * time.Hour
+const forGood = storearg.ForGood
 
 // longestNack limits the delay of a message that a user releases or nacks to about 25
 // years, so that IsSetAside does not return true for it.

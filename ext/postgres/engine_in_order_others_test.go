@@ -1,0 +1,182 @@
+//go:build unix
+
+package postgres_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/postgres"
+	"github.com/weirflow/weir/internal/storearg"
+	"github.com/weirflow/weir/message"
+)
+
+// keyed returns a message with a key.
+func keyed(id, key string) store.Message {
+	return store.Message{Meta: message.Meta{ID: id, Key: key}, Payload: []byte(strconv.Quote(id))}
+}
+
+// A worker of an earlier version settles the head, and a message of the key is taken before
+// the next sweep: the parked message becomes the head, and is due.
+func TestEngineTakeInOrder_ParkedMessageBecomesHeadBeforeTheSweep(t *testing.T) {
+	pool := connect(t, schemas(t)(t))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
+	s := postgres.New(pool)
+	defer s.Close()
+	mock := clock.NewMock()
+	postgres.SetClock(s, mock)
+	require.NoError(t, s.Put(t.Context(), "q", keyed("a1", "a"), keyed("a2", "a")))
+	taken, err := s.TakeInOrder(t.Context(), "q", 10, time.Hour)
+	require.NoError(t, err)
+	require.Len(t, taken, 1)
+	_, err = pool.Exec(t.Context(), "DELETE FROM weir_messages WHERE meta->>'id' = 'a1'") // an older worker
+	require.NoError(t, err)
+	require.NoError(t, s.Put(t.Context(), "q", keyed("a3", "a")))
+	taken, err = s.TakeInOrder(t.Context(), "q", 10, time.Hour)
+	require.NoError(t, err)
+	for i := 0; i < 20 && len(taken) == 0; i++ {
+		mock.Add(10 * time.Second)
+		taken, err = s.TakeInOrder(t.Context(), "q", 10, time.Hour)
+		require.NoError(t, err)
+	}
+	var at time.Time
+	var head bool
+	require.NoError(t, pool.QueryRow(t.Context(), "SELECT at, head FROM weir_messages WHERE meta->>'id' = 'a2'").Scan(&at, &head))
+	require.Len(t, taken, 1, "a2 and a3 are never delivered: a2 has at=%v head=%v", at, head)
+}
+
+// The default of the database is REPEATABLE READ. A job purges the head while a message is
+// parked behind it, and then a message of the key is put: the parked one is delivered.
+func TestEngineTakeInOrder_RepeatableReadPurgeOfTheHead(t *testing.T) {
+	config, err := pgxpool.ParseConfig(schemas(t)(t))
+	require.NoError(t, err)
+	config.ConnConfig.RuntimeParams["default_transaction_isolation"] = "repeatable read"
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
+	s := postgres.New(pool)
+	defer s.Close()
+	mock := clock.NewMock()
+	postgres.SetClock(s, mock)
+	require.NoError(t, s.Put(t.Context(), "q", keyed("a1", "a")))
+	taken, err := s.TakeInOrder(t.Context(), "q", 10, time.Hour)
+	require.NoError(t, err)
+	require.Len(t, taken, 1)
+	entries, err := s.List(t.Context(), "q", store.Filter{}, store.Page{Max: 1})
+	require.NoError(t, err)
+	tries := 0
+	require.NoError(t, s.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {
+		tries++
+		_, err := tx.Records(ctx, "job", "", 1) // as a job does
+		if err != nil {
+			return err
+		}
+		if tries == 1 {
+			require.NoError(t, s.Put(ctx, "q", keyed("a2", "a")))
+			none, err := s.TakeInOrder(ctx, "q", 10, time.Hour) // parks a2 behind a1
+			require.NoError(t, err)
+			require.Empty(t, none)
+		}
+		_, err = tx.Edit(ctx, store.Edit{Do: store.Purge, Queue: "q", Entry: entries[0]})
+		return err
+	}))
+	require.NoError(t, s.Put(t.Context(), "q", keyed("a3", "a")))
+	taken, err = s.TakeInOrder(t.Context(), "q", 10, time.Hour)
+	require.NoError(t, err)
+	for i := 0; i < 20 && len(taken) == 0; i++ {
+		mock.Add(10 * time.Second)
+		taken, err = s.TakeInOrder(t.Context(), "q", 10, time.Hour)
+		require.NoError(t, err)
+	}
+	require.Len(t, taken, 1, "a2 and a3 are never delivered")
+}
+
+// The head of a key is locked by another call. A message of another key that is due behind
+// a message of that key is taken.
+func TestEngineTakeInOrder_OtherKeyBehindALockedHead(t *testing.T) {
+	pool := connect(t, schemas(t)(t))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
+	s := postgres.New(pool)
+	defer s.Close()
+	require.NoError(t, s.Put(t.Context(), "q", keyed("a1", "a"), keyed("a2", "a"), keyed("other", "b")))
+	tx, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(t.Context()) //nolint:errcheck
+	_, err = tx.Exec(t.Context(), "SELECT FROM weir_messages WHERE meta->>'id' = 'a1' FOR UPDATE SKIP LOCKED")
+	require.NoError(t, err)
+	taken, err := s.TakeInOrder(t.Context(), "q", 1, time.Hour)
+	require.NoError(t, err)
+	require.Len(t, taken, 1, "other is due, and no other call takes or settles it")
+}
+
+// Law D4: the database refuses to change the first message of a key. The messages of other
+// keys are taken.
+func TestEngineTakeInOrder_RefusedFirstOfALargeKey(t *testing.T) {
+	pool := connect(t, schemas(t)(t))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
+	s := postgres.New(pool, postgres.WithLogger(slog.New(slog.DiscardHandler)))
+	defer s.Close()
+	require.NoError(t, s.Put(t.Context(), "q", keyed("bad", "a")))
+	for i := range 100 {
+		require.NoError(t, s.Put(t.Context(), "q", keyed(fmt.Sprint("a", i), "a")))
+	}
+	_, err := pool.Exec(t.Context(), `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF OLD.meta->>'id' = 'bad' THEN RAISE EXCEPTION 'not this one'; END IF; RETURN NEW; END $$;
+		CREATE TRIGGER refuse BEFORE UPDATE ON weir_messages FOR EACH ROW EXECUTE FUNCTION refuse()`)
+	require.NoError(t, err)
+	require.NoError(t, s.Put(t.Context(), "q", keyed("other", "b")))
+	taken, err := s.TakeInOrder(t.Context(), "q", 10, time.Hour)
+	require.NoError(t, err)
+	require.Len(t, taken, 1)
+}
+
+// Law D4: the database refuses to change the message behind the head. The head is removed
+// when it is done.
+func TestEngineTakeInOrder_DoneOfTheMessageBeforeARefusedOne(t *testing.T) {
+	pool := connect(t, schemas(t)(t))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
+	s := postgres.New(pool, postgres.WithLogger(slog.New(slog.DiscardHandler)))
+	defer s.Close()
+	require.NoError(t, s.Put(t.Context(), "q", keyed("good", "a"), keyed("bad", "a"), keyed("other", "b"), keyed("last", "b")))
+	_, err := pool.Exec(t.Context(), `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF OLD.meta->>'id' = 'bad' THEN RAISE EXCEPTION 'not this one'; END IF; RETURN NEW; END $$;
+		CREATE TRIGGER refuse BEFORE UPDATE ON weir_messages FOR EACH ROW EXECUTE FUNCTION refuse()`)
+	require.NoError(t, err)
+	taken, err := s.TakeInOrder(t.Context(), "q", 10, time.Hour)
+	require.NoError(t, err)
+	require.Len(t, taken, 2)
+	require.NoError(t, s.Done(t.Context(), taken[0].Lease, taken[1].Lease))
+	taken, err = s.TakeInOrder(t.Context(), "q", 10, time.Hour)
+	require.NoError(t, err)
+	require.Len(t, taken, 1)
+	require.Equal(t, "last", taken[0].Meta.ID)
+}
+
+// A worker sets a message aside that it cannot remove: the next message of the key is
+// delivered.
+func TestEngineTakeInOrder_SetAsideMessage(t *testing.T) {
+	pool := connect(t, schemas(t)(t))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
+	s := postgres.New(pool)
+	defer s.Close()
+	require.NoError(t, s.Put(t.Context(), "q", keyed("bad", "a"), keyed("next", "a"), keyed("last", "a")))
+	taken, err := s.TakeInOrder(t.Context(), "q", 10, time.Hour)
+	require.NoError(t, err)
+	require.Len(t, taken, 1)
+	require.NoError(t, s.Release(t.Context(), storearg.ForGood, taken[0].Lease))
+	for _, id := range []string{"next", "last"} {
+		taken, err = s.TakeInOrder(t.Context(), "q", 10, time.Hour)
+		require.NoError(t, err)
+		require.Len(t, taken, 1)
+		require.Equal(t, id, taken[0].Meta.ID)
+		require.NoError(t, s.Done(t.Context(), taken[0].Lease))
+	}
+}
