@@ -46,7 +46,8 @@ type attachable = gate.Attachable
 // up an attempt or a retry. Only the timeout of the element limits such attempts. A
 // message whose calls were all answered in this way is released when its time runs out.
 //
-// While the tenant of a message is down (backend.TenantBreaker), the message does not
+// While the tenant of a message is down, or paused for a second or more
+// (backend.TenantBreaker), the message does not
 // wait in its slot for an attempt: it ends at once, as if its timeout had run out.
 //
 // An operator has one backend, with all limits and rates of the service. opts are [Cost],

@@ -113,8 +113,7 @@ func (s *frontend[IN, OUT]) coreConfig(timeout time.Duration, q queue.Queue[*cor
 	}
 	if s.backend != nil {
 		c.Calls = &core.BackendCalls{HasCost: s.costOf != nil, HasTenant: s.tenantOf != nil, Budget: s.budget}
-		// A batch may be for several keys.
-		c.Calls.HasKey = s.tenantOf == nil && s.batch == nil && gate.Of(s.backend).TenantIsKey()
+		c.Calls.HasKey = s.keyIsTenant()
 	}
 	if len(s.handlers) > 0 {
 		c.Handling = &core.Handling{All: s.handlesAll, Limit: s.handlerLimit, ErrLimit: errHandlerLimit}
@@ -127,4 +126,10 @@ func (s *frontend[IN, OUT]) coreConfig(timeout time.Duration, q queue.Queue[*cor
 		}
 	}
 	return c
+}
+
+// keyIsTenant reports whether the key of a message is its tenant at the backend. A batch
+// may be for several keys.
+func (s *frontend[IN, OUT]) keyIsTenant() bool {
+	return s.backend != nil && s.tenantOf == nil && s.batch == nil && gate.Of(s.backend).TenantIsKey()
 }

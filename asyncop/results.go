@@ -141,6 +141,11 @@ func (op *AsyncWaitOperator[IN, OUT]) Outliving() []string { return op.driver.Ou
 // and lets people hold it.
 func (op *AsyncWaitOperator[IN, OUT]) Backend() Backend { return op.front.backend }
 
+// TenantsAreKeys reports whether the tenant of a message is its key: the backend has
+// backend.TenantBreaker, and the operator has neither [Tenant] nor batches. Then
+// delivery.Run leaves out the messages of keys that are down.
+func (op *AsyncWaitOperator[IN, OUT]) TenantsAreKeys() bool { return op.front.keyIsTenant() }
+
 // CheckRun returns an error if the operator does not fit delivery.Run, which calls it
 // with its context: the operator lacks a failure policy, or ends with that context,
 // before it can be drained.

@@ -270,8 +270,8 @@ func (b *Backend) stats(t time.Duration) Stats {
 			s.TenantsPaused++
 		}
 	}
-	for _, x := range b.tenants.notUp {
-		if x.state != Ramping {
+	for _, x := range b.tenants.limited {
+		if x.state != Ramping && x.state != Up {
 			s.TenantsDown++
 		}
 	}

@@ -146,10 +146,12 @@ func TenantRate(n float64, per time.Duration) Option {
 // tenants by its own calls, also with [Shared].
 //
 // In a worker (delivery.Run) the messages of a key that is down stay in their queue,
-// without visits, if the queue has delivery.WithFairByKey. Messages of other queues are
-// released when it is their turn. Give the operator a strategy that retries lost calls:
-// without one, a call that tries the service and is lost is a failed visit of its
-// message, and so a long outage makes dead letters.
+// without visits, if the queue has delivery.WithFairByKey. Messages of other queues, and
+// of operators with asyncop.Tenant, are released when it is their turn. A call that tries
+// the service and is lost is a failed visit of its message, so choose layers
+// (delivery.RetryAfter) whose visits last longer than an outage: otherwise messages of a
+// key with few of them become dead letters. A tenant that is not up and makes no calls
+// for ten minutes is up again.
 func TenantBreaker() Option { return func(s *settings) { s.breaksTenants = true } }
 
 // RetryBudget bounds retries to this share of the first attempts, and ten a second, and a

@@ -166,8 +166,8 @@ func (h *health) probe(p *seat, element uint64, t time.Duration) {
 }
 
 // askTenant returns the time until a call of a tenant may start, or 0 if it may start
-// now. isDown reports that the tenant is down or held, or that another call tries its
-// service.
+// now. isDown reports that the tenant is down, held or paused for long, or that another
+// call tries its service.
 func (p *seat) askTenant(x *tenant, t time.Duration, a *gate.Request) (wait time.Duration, isDown bool) {
 	b := p.backend
 	b.advance(x, t)
@@ -185,8 +185,17 @@ func (p *seat) askTenant(x *tenant, t time.Duration, a *gate.Request) (wait time
 		}
 	case Up, Ramping:
 	}
-	return max(x.wait(t, a.Cost), x.rampWait(t)), false
+	return max(x.wait(t, a.Cost), x.rampWait(t)), b.isPausedLong(x, t)
 }
+
+// isPausedLong reports whether a tenant with a breaker is paused for so long that its
+// messages do not wait in their slots.
+func (b *Backend) isPausedLong(x *tenant, t time.Duration) bool {
+	return b.breaksTenants && x.paused-t >= longPause
+}
+
+// longPause is the shortest rest of such a pause.
+const longPause = time.Second
 
 // heldAgain is how long an element of a tenant that is held waits before it asks again.
 const heldAgain = time.Second
@@ -579,7 +588,11 @@ func (b *Backend) delay(t time.Duration, name string, demanded time.Duration) {
 	case name == "":
 		b.obey(t, demanded)
 	default:
-		b.tenants.find(name, t, true).obey(t, min(demanded, b.longest))
+		x := b.tenants.find(name, t, true)
+		x.obey(t, min(demanded, b.longest))
+		if b.breaksTenants {
+			b.tenants.note(x, t)
+		}
 	}
 }
 
@@ -741,7 +754,7 @@ func (p *seat) WhyWaiting(now time.Time, l *gate.Late) (err error, wait time.Dur
 // long it lasts. err is nil if the reason is not the state of the tenant.
 func (b *Backend) whyTenantWaits(x *tenant, t time.Duration, l *gate.Late) (err error, wait time.Duration) { //nolint:staticcheck // the error is the answer
 	b.advance(x, t)
-	err = b.stateError(fmt.Sprintf("backend %s: tenant %q is %v", b.name, x.name, x.state), &x.health, l)
+	err = tenantDown{b.stateError(fmt.Sprintf("backend %s: tenant %q is %v", b.name, x.name, x.state), &x.health, l)}
 	switch x.state {
 	case Down:
 		return err, x.until - t
@@ -754,10 +767,15 @@ func (b *Backend) whyTenantWaits(x *tenant, t time.Duration, l *gate.Late) (err 
 	case Up:
 	}
 	if t < x.paused {
-		return fmt.Errorf("backend %s is paused for tenant %q", b.name, x.name), x.paused - t
+		return tenantDown{fmt.Errorf("backend %s is paused for tenant %q", b.name, x.name)}, x.paused - t
 	}
 	return nil, 0
 }
+
+// tenantDown is an error that also matches gate.ErrTenantDown.
+type tenantDown struct{ error }
+
+func (e tenantDown) Unwrap() []error { return []error{e.error, gate.ErrTenantDown} }
 
 func (b *Backend) downError(l *gate.Late) error {
 	if b.state == Up {
@@ -781,12 +799,21 @@ func (p *seat) IsDown(now time.Time, tenant string) bool {
 	b.mu.Lock()
 	defer b.unlock()
 	b.advance(nil, t)
-	x := b.tenants.notUp[tenant]
+	x := b.tenants.limited[tenant]
 	if x != nil {
 		b.advance(x, t)
 		return x.state != Up || b.state != Up
 	}
 	return b.state != Up
+}
+
+// IsTenantPaused implements gate.Seat.
+func (p *seat) IsTenantPaused(now time.Time, tenant string) bool {
+	b := p.backend
+	b.mu.Lock()
+	defer b.unlock()
+	x := b.tenants.limited[tenant]
+	return x != nil && b.isPausedLong(x, now.Sub(b.epoch))
 }
 
 // Leave implements gate.Seat.
@@ -800,5 +827,6 @@ func (p *seat) Leave() {
 	if b.trying && b.prober.seat == p {
 		b.trying = false
 	}
+	b.tenants.leave(p)
 	b.handOut(t, nil)
 }

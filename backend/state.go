@@ -127,6 +127,11 @@ func (b *Backend) advance(x *tenant, t time.Duration) {
 		b.log(x, slog.LevelInfo, "backend: up")
 		b.handOut(t, nil)
 	}
+	if x != nil && x.isAbandoned(t) {
+		b.enter(x, Up, t)
+		h.pace.restart(t)
+		b.log(x, slog.LevelInfo, "backend: up, because the tenant did not call for long")
+	}
 }
 
 // enter changes the state of the service or of a tenant.
@@ -139,7 +144,7 @@ func (b *Backend) enter(x *tenant, s State, t time.Duration) {
 	if x == nil {
 		b.noteSpan(s, t)
 	} else {
-		b.tenants.note(x)
+		b.tenants.note(x, t)
 	}
 }
 

@@ -374,3 +374,62 @@ func TestTenantBreaker_ForgetsTenants(t *testing.T) {
 	require.Contains(t, shares, "held")
 	require.LessOrEqual(t, len(shares), 1025)
 }
+
+// Law B4: if the operator whose call tries the service of a tenant has ended, another
+// operator may try it.
+func TestTenantBreaker_OperatorLeavesDuringProbe(t *testing.T) {
+	b := newBench(t, backend.TenantBreaker())
+	o, other := b.attach(), b.attach()
+	b.HoldTenant("a", "x")
+	b.ResumeTenant("a")
+	c, _ := o.askFor("a")
+	require.NotNil(t, c)
+	_, answer := other.askFor("a")
+	require.True(t, answer.TenantIsDown, "one probe at a time: %+v", answer)
+	o.seat.Leave()
+	c, answer = other.askFor("a")
+	require.NotNil(t, c, "%+v", answer)
+}
+
+// A tenant that was down and makes no calls for long does not stay restricted.
+func TestTenantBreaker_NoCallsForLong(t *testing.T) {
+	b := newBench(t, backend.TenantBreaker())
+	o := b.attach()
+	o.loseFor("a")
+	b.clock.Add(5 * time.Minute)
+	require.Len(t, b.restrictions(), 1)
+	b.clock.Add(48 * time.Hour)
+	require.Empty(t, b.restrictions())
+	require.Zero(t, b.Stats().TenantsDown)
+}
+
+// While a call tries the service of a tenant, no other message of it may be taken: it
+// could only be released again.
+func TestTenantBreaker_ShareDuringProbe(t *testing.T) {
+	b := newBench(t, backend.TenantBreaker())
+	o := b.attach()
+	o.loseFor("a")
+	b.clock.Add(time.Minute)
+	require.Equal(t, map[string]float64{"a": 1e-9}, b.restrictions())
+	probe, _ := o.askFor("a")
+	require.NotNil(t, probe)
+	require.Equal(t, map[string]float64{"a": 0}, b.restrictions())
+	probe.end(errBusy)
+	require.Equal(t, map[string]float64{"a": 0}, b.restrictions())
+}
+
+// Law B6: a tenant whose service asks for a delay is restricted until its end, and its
+// messages leave their slots, but it is not down.
+func TestTenantBreaker_RestrictedWhileThrottled(t *testing.T) {
+	b := newBench(t, backend.TenantBreaker(), backend.LongestPause(time.Minute))
+	o := b.attach()
+	c, _ := o.askFor("a")
+	require.Equal(t, gate.Throttled, c.effect(errThrottled))
+	_, answer := o.askFor("a")
+	require.Equal(t, answer.Wait >= time.Second, answer.TenantIsDown, "%+v", answer)
+	require.Equal(t, map[string]float64{"a": 0}, b.restrictions())
+	require.Zero(t, b.Stats().TenantsDown)
+	b.clock.Add(time.Minute)
+	require.Empty(t, b.restrictions())
+	o.callFor("a", nil)
+}

@@ -16,35 +16,35 @@ type tenant struct {
 
 // tenants has the tenants that are not at rest, and some that are. Guarded by Backend.mu.
 type tenants struct {
-	all   map[string]*tenant
-	notUp map[string]*tenant // the tenants whose state is not Up
-	list  []*tenant          // the tenants of all
-	at    int                // index of the tenant that is checked next
-	most  int                // highest size of all since it was made
-	rate  bucket             // of a new tenant
-	keeps bool               // every tenant is remembered, since its calls are judged
+	all     map[string]*tenant
+	limited map[string]*tenant // the tenants whose state is not Up, and those that were paused
+	list    []*tenant          // the tenants of all
+	at      int                // index of the tenant that is checked next
+	most    int                // highest size of all since it was made
+	rate    bucket             // of a new tenant
+	keeps   bool               // every tenant is remembered, since its calls are judged
 }
 
 const (
 	fewTenants = 1024 // as many may be at rest
 	rests      = time.Minute
-	// A tenant that is down and makes no calls is forgotten, and so is up again.
+	// A tenant that is not up and makes no calls for so long is up again.
 	forgetsDown = 10 * time.Minute
 )
 
 func newTenants(rate bucket, keeps bool) tenants {
-	return tenants{all: make(map[string]*tenant), notUp: make(map[string]*tenant), rate: rate, keeps: keeps}
+	return tenants{all: make(map[string]*tenant), limited: make(map[string]*tenant), rate: rate, keeps: keeps}
 }
 
 // isIdle reports whether there is no tenant to look up.
 func (n *tenants) isIdle() bool { return len(n.all) == 0 && !n.rate.isSet() && !n.keeps }
 
-// note notes that the state of a tenant has changed.
-func (n *tenants) note(x *tenant) {
-	if x.state == Up {
-		delete(n.notUp, x.name)
+// note notes that the state or the pause of a tenant has changed.
+func (n *tenants) note(x *tenant, t time.Duration) {
+	if x.state == Up && t >= x.paused {
+		delete(n.limited, x.name)
 	} else {
-		n.notUp[x.name] = x
+		n.limited[x.name] = x
 	}
 }
 
@@ -87,7 +87,7 @@ func (n *tenants) tidy(t time.Duration) {
 		return
 	}
 	delete(n.all, x.name)
-	delete(n.notUp, x.name)
+	delete(n.limited, x.name)
 	n.list[n.at], n.list[last] = n.list[last], nil
 	n.list = n.list[:last]
 	if n.most > 4*max(last, fewTenants) { // a map does not shrink
@@ -96,6 +96,21 @@ func (n *tenants) tidy(t time.Duration) {
 			all[x.name] = x
 		}
 		n.all, n.list, n.most = all, append([]*tenant(nil), n.list...), last
+	}
+}
+
+// isAbandoned reports whether the tenant may try its service, and has made no call for
+// long. Then it has no messages, and would stay in this state for ever.
+func (x *tenant) isAbandoned(t time.Duration) bool {
+	return x.state == Probing && x.probes(t) == 0 && t-max(x.asked, x.since) >= forgetsDown
+}
+
+// leave lets other seats try the services of the tenants that p was trying.
+func (n *tenants) leave(p *seat) {
+	for _, x := range n.limited {
+		if x.trying && x.prober.seat == p {
+			x.trying = false
+		}
 	}
 }
 
@@ -129,9 +144,10 @@ func (p protocol) Restrictions() (list []gate.Restriction, next time.Duration) {
 	t := b.now()
 	b.mu.Lock()
 	defer b.unlock()
-	for _, x := range b.tenants.notUp {
+	for _, x := range b.tenants.limited {
 		b.advance(x, t)
-		if x.state == Up {
+		b.tenants.note(x, t)
+		if x.state == Up && t >= x.paused {
 			continue
 		}
 		share, wait := x.share(t)
@@ -151,12 +167,21 @@ func (h *health) share(t time.Duration) (share float64, wait time.Duration) {
 		return 0, heldAgain
 	case Down:
 		return 0, h.until - t
+	case Up, Probing, Ramping:
+	}
+	if t < h.paused {
+		return 0, h.paused - t
+	}
+	switch h.state {
 	case Probing:
+		if wait := h.probes(t); wait > 0 { // another message could only be released again
+			return 0, min(wait, heldAgain) // the probe may end earlier
+		}
 		return oneMessage, heldAgain
 	case Ramping:
 		grown := float64(max(0, t-h.since)) / float64(h.rampOver)
 		return max(oneMessage, grown), h.rampOver/rampSteps + 1
-	case Up:
+	case Up, Down, Held:
 	}
 	return 1, heldAgain
 }

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/weirflow/weir/internal/gate"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/message"
 )
 
@@ -21,7 +23,7 @@ const (
 type evidence uint8
 
 const (
-	noEvidence evidence = iota // released; or the failure of a message that had failed in an earlier visit
+	noEvidence evidence = iota // released; or the failure of a message that had failed in an earlier visit, or whose tenant is down
 	answered                   // done, or refused for good
 	unanswered                 // failed
 )
@@ -31,6 +33,8 @@ func evidenceOf(v message.Settlement, again bool) evidence {
 	case v.Kind == message.Done, v.Kind == message.Rejected, v.Refused:
 		return answered
 	case again, v.Kind == message.Released:
+		return noEvidence
+	case guard.Is(v.Err, gate.ErrTenantDown): // it shows nothing about the others
 		return noEvidence
 	}
 	return unanswered

@@ -207,10 +207,11 @@ func (w *worker[IN, OUT]) backend() gate.Backend {
 }
 
 // restrictKeys makes the source leave out the keys whose tenants are down at the
-// operator's backend.
+// operator's backend. Tenants by another function may have the names of keys.
 func (w *worker[IN, OUT]) restrictKeys() {
 	b := w.backend()
-	if b != nil {
+	op, isKnown := w.op.(operatorWithTenants)
+	if b != nil && isKnown && op.TenantsAreKeys() {
 		w.keys.RestrictKeys(b.Restrictions)
 	}
 }

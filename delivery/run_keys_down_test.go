@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -76,12 +77,19 @@ func (c *customers) work(t *testing.T, d time.Duration, b *backend.Backend) deli
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	time.AfterFunc(d, stop)
+	return c.workWith(ctx, t, asyncop.Blocking(c.call), 10*time.Second, asyncop.WithBackend(b))
+}
+
+// workWith runs a worker with 50 slots for elements with a timeout, until ctx ends.
+func (c *customers) workWith(ctx context.Context, t *testing.T, f asyncop.AsyncFunction[job, string], timeout time.Duration, opts ...asyncop.Option) delivery.Summary {
+	t.Helper()
 	policy := strategies.ReasonAware(httpretry.Classifier[string](), nil).Idempotent()
-	op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(c.call), 10*time.Second, 50, policy,
-		asyncop.WithBackend(b),
-		asyncop.WithFailureSink(c.queue.TakeFailure), asyncop.WithLogger(quiet))
+	opts = append(opts, asyncop.WithFailureSink(c.queue.TakeFailure), asyncop.WithLogger(quiet))
+	op := asyncop.UnorderedWaitWithRetry(f, timeout, 50, policy, opts...)
 	summary, err := delivery.Run(ctx, c.queue, op, sinkFunc(func(context.Context, []message.Message[string]) error { return nil }), silently)
-	require.NoError(t, err)
+	if err != nil {
+		t.Error(err)
+	}
 	return summary
 }
 
@@ -190,5 +198,108 @@ func TestRun_KeyThatIsDownWithoutFairByKey(t *testing.T) {
 		require.Positive(t, summary.Released)
 		inQueue := c.visits(t, "plain", "down")
 		require.Equal(t, map[int]int{0: 200 - len(c.calls["down"])}, inQueue)
+	})
+}
+
+// Law D5: keys that are down show nothing about the others, so their lost calls do not
+// make the worker stop.
+func TestRun_ManyKeysDown_NoFlood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCustomers()
+		b := backend.New("customers", backend.TenantBreaker(), backend.WithLogger(quiet))
+		for i := range 60 {
+			name := fmt.Sprint("down", i)
+			c.down[name] = time.Hour
+			c.put(t, name, 100)
+		}
+		go func() { // ends within the time of the worker
+			for range 10 {
+				time.Sleep(2 * time.Second)
+				for i := range 100 {
+					_ = c.queue.Put(context.Background(), job(fmt.Sprint(i)), delivery.Key(fmt.Sprint(i)))
+				}
+			}
+		}()
+		s := c.work(t, 25*time.Second, b)
+		require.Zero(t, s.Floods, "%v", s)
+		for i := range 100 {
+			require.Len(t, c.calls[fmt.Sprint(i)], 10)
+		}
+	})
+}
+
+// While a call of one worker tries the service of a key, another worker at the same
+// backend does not take and release the messages of the key again and again.
+func TestRun_TwoWorkersDuringProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCustomers()
+		c.put(t, "a", 500)
+		b := backend.New("customers", backend.TenantBreaker(), backend.WithLogger(quiet))
+		b.HoldTenant("a", "x")
+		ctx, stop := context.WithCancel(t.Context())
+		time.AfterFunc(12*time.Second, stop)
+		time.AfterFunc(2*time.Second, func() { b.ResumeTenant("a") })
+		hang := func(ctx context.Context, _ job) (string, error) {
+			<-ctx.Done()
+			return "", ctx.Err()
+		}
+		var wg sync.WaitGroup
+		sums := make([]delivery.Summary, 2)
+		for i := range sums {
+			wg.Go(func() { sums[i] = c.workWith(ctx, t, asyncop.Blocking(hang), 9*time.Second, asyncop.WithBackend(b)) })
+		}
+		wg.Wait()
+		require.Less(t, sums[0].Received+sums[1].Received, 300, "%v", sums)
+	})
+}
+
+// Law B6: customers whose services ask for a delay do not fill the slots meanwhile.
+func TestRun_ThrottledKeys(t *testing.T) {
+	longest := func(throttled int) (longest time.Duration) {
+		synctest.Test(t, func(t *testing.T) {
+			c := newCustomers()
+			for i := range throttled {
+				c.put(t, fmt.Sprint("throttled", i), 100)
+			}
+			for i := range 100 {
+				c.put(t, fmt.Sprint(i), 20)
+			}
+			call := func(ctx context.Context, j job) (string, error) {
+				if strings.HasPrefix(string(j), "throttled") {
+					return "", &httpretry.StatusError{StatusCode: 429, Delay: time.Minute, HasDelay: true}
+				}
+				return c.call(ctx, j)
+			}
+			b := backend.New("customers", backend.TenantBreaker(), backend.WithLogger(quiet), backend.LongestPause(time.Minute))
+			ctx, stop := context.WithCancel(t.Context())
+			time.AfterFunc(30*time.Second, stop)
+			c.workWith(ctx, t, asyncop.Blocking(call), 10*time.Second, asyncop.WithBackend(b))
+			longest = slices.Max(slices.Collect(maps.Values(c.waited)))
+		})
+		return longest
+	}
+	require.Less(t, longest(20), longest(0)*3/2)
+}
+
+// A customer is not left out because a tenant of the same name is down, if the tenants
+// are not the keys.
+func TestRun_TenantsAreNotKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCustomers()
+		c.down["x"] = time.Hour
+		c.put(t, "eu", 100) // a customer in the region "us", which is up
+		c.put(t, "x", 10)   // a customer in the region "eu", which is down
+		region := func(j job) string {
+			if j == "x" {
+				return "eu"
+			}
+			return "us"
+		}
+		b := backend.New("customers", backend.TenantBreaker(), backend.WithLogger(quiet))
+		ctx, stop := context.WithCancel(t.Context())
+		time.AfterFunc(10*time.Second, stop)
+		c.workWith(ctx, t, asyncop.Blocking(c.call), 10*time.Second, asyncop.WithBackend(b, asyncop.Tenant(region)))
+		require.Len(t, c.calls["eu"], 100)
+		require.Less(t, c.waited["eu"], 5*time.Second)
 	})
 }

@@ -35,6 +35,10 @@ type (
 	// returns nil.
 	operatorWithBackend interface{ Backend() asyncop.Backend }
 
+	// operatorWithTenants is an operator that knows whether the tenants of its backend are
+	// the keys of its messages.
+	operatorWithTenants interface{ TenantsAreKeys() bool }
+
 	// endsPurged is an operator that can end the calls of messages that were purged.
 	// EndPurged returns at once.
 	endsPurged interface{ EndPurged() }
@@ -46,5 +50,6 @@ var (
 	_ operatorWithCalls   = (*asyncop.AsyncWaitOperator[any, any])(nil)
 	_ operatorWithGroups  = (*asyncop.AsyncWaitOperator[any, any])(nil)
 	_ operatorWithBackend = (*asyncop.AsyncWaitOperator[any, any])(nil)
+	_ operatorWithTenants = (*asyncop.AsyncWaitOperator[any, any])(nil)
 	_ endsPurged          = (*asyncop.AsyncWaitOperator[any, any])(nil)
 )

@@ -270,9 +270,13 @@ func (m *Engine) TakeByKey(ctx context.Context, queue string, r store.KeyRound, 
 		}
 		now := m.clock.Now()
 		after, begun := storearg.After(r)
+		except := make(map[string]bool, len(r.Except))
+		for _, key := range r.Except {
+			except[key] = true
+		}
 		keys := slices.Sorted(maps.Keys(q.keys))
 		keys = slices.DeleteFunc(keys, func(key string) bool {
-			return begun && key <= after || !q.keys[key].due(now) || slices.Contains(r.Except, key)
+			return begun && key <= after || !q.keys[key].due(now) || except[key]
 		})
 		if len(keys) > limit {
 			keys = keys[:limit]

@@ -26,7 +26,7 @@ type Backend interface {
 	// TenantIsKey reports whether the key of a message is its tenant, unless the operator
 	// has a function for tenants.
 	TenantIsKey() bool
-	// Restrictions returns the tenants that are not up, in any order, and the time after
+	// Restrictions returns the tenants that are not up, or paused, in any order, and the time after
 	// which the list may allow more. It returns a time of 0 if the list is empty.
 	Restrictions() (list []Restriction, next time.Duration)
 }
@@ -144,6 +144,10 @@ type Seat interface {
 	// back. tenant is empty for an element without a tenant.
 	IsDown(now time.Time, tenant string) bool
 
+	// IsTenantPaused reports whether a tenant is paused for so long that its messages
+	// leave their slots.
+	IsTenantPaused(now time.Time, tenant string) bool
+
 	// Leave ends the seat. Running calls keep their permits until they end.
 	Leave()
 }
@@ -195,7 +199,7 @@ type Answer struct {
 	Wait           time.Duration // 0 if the attempt may start; otherwise, with OthersMayStart, the time until the element may ask again
 	Stamp          Stamp         // for Release, if the attempt may start
 	OthersMayStart bool          // other elements may start at once
-	TenantIsDown   bool          // with OthersMayStart: the tenant is down, so a message does not wait in its operator
+	TenantIsDown   bool          // with OthersMayStart: the tenant is down or paused for long, so a message does not wait in its operator
 }
 
 // Stamp is the start of a call whose duration is measured, or 0. It is small because
@@ -225,6 +229,10 @@ type Late struct {
 // ErrAnswered reports that the service has answered other calls between the last two
 // failures of an element, so the element itself may be the cause.
 var ErrAnswered = errors.New("it has answered since the message failed before")
+
+// ErrTenantDown is matched by the reason why an element could not start, if this is the
+// state or the pause of its tenant. It shows nothing about other tenants.
+var ErrTenantDown = errors.New("its tenant is down")
 
 // Evidence describes the end of an attempt, as evidence of the state of the service.
 type Evidence struct {

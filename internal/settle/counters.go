@@ -36,14 +36,12 @@ type PurgeFinder interface {
 }
 
 // KeyLimiter is a source that can leave out messages of some keys: they stay in their
-// queue at a cost that does not depend on their number. Its methods return false if the
-// source cannot do so. They may be called by any goroutine.
+// queue at a cost that does not depend on their number.
 type KeyLimiter interface {
 	// RestrictKeys sets a function that returns the keys that are not up, and the time
 	// after which it may allow more of their messages. The source calls it before it
 	// takes messages. A key that the source limits by a number gets its share of that.
+	// RestrictKeys returns false if the source cannot leave out keys. Any goroutine may
+	// call it.
 	RestrictKeys(f func() (list []gate.Restriction, next time.Duration)) bool
-	// HoldKeys makes the source leave out these keys, and no others that HoldKeys has
-	// set before.
-	HoldKeys(keys []string) bool
 }

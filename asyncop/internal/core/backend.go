@@ -65,6 +65,13 @@ func (b *atBackend[IN, OUT]) mayWaitOut(s *Slot[IN, OUT]) bool {
 		b.seat.IsDown(g.Timers.Time(g.now), b.requests.get(s.index).tenant)
 }
 
+// isTenantPaused reports whether the tenant of s is paused for so long that its message
+// leaves its slot.
+func (b *atBackend[IN, OUT]) isTenantPaused(s *Slot[IN, OUT]) bool {
+	tenant := b.requests.get(s.index).tenant
+	return tenant != "" && b.seat.IsTenantPaused(b.core.Timers.Time(b.core.now), tenant)
+}
+
 // waitOut lets s, whose deadline has come, wait for the end of an outage. The time of s
 // begins anew with its next attempt.
 func (b *atBackend[IN, OUT]) waitOut(s *Slot[IN, OUT]) {

@@ -80,6 +80,7 @@ func (d door) Wait(now time.Time, _ int) time.Duration {
 func (d door) Release(gate.Stamp)                                    { d.house.Release() }
 func (door) Join(*gate.Request)                                      {}
 func (door) IsDown(time.Time, string) bool                           { return false }
+func (door) IsTenantPaused(time.Time, string) bool                   { return false }
 func (door) Refund(time.Time, *gate.Request)                         {}
 func (door) AttemptEnded(time.Time, *gate.Evidence) gate.Effect      { return gate.Counts }
 func (door) MayRetry(time.Time) bool                                 { return true }

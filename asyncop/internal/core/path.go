@@ -779,6 +779,9 @@ func (g *Machine[IN, OUT]) backOff(s *Slot[IN, OUT], d *decision.Decision) {
 		// out. Only if the backend goes down before, waitOut removes the deadline, and
 		// the timer fires.
 		g.Timers.Arm(&s.timer, later(g.now, max(d.Delay, d.Demanded)))
+		if d.Demanded > 0 && g.backend != nil && g.backend.isTenantPaused(s) {
+			g.leaveForTenant(s)
+		}
 	}
 }
 

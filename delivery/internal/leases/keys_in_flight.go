@@ -26,7 +26,6 @@ type KeysInFlight struct {
 	waiting  map[chan struct{}]bool // sources to wake: their last round left out keys
 	skipped  map[string]bool        // keys in flight that a round has left out: their sources wait for a message to be settled
 	restrict func() (list []gate.Restriction, next time.Duration)
-	held     map[string]bool    // keys that a person holds
 	shares   map[string]float64 // of the keys with a limit of their own, as of the last round
 }
 
@@ -47,18 +46,6 @@ func (k *KeysInFlight) Restrict(f func() (list []gate.Restriction, next time.Dur
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.restrict = f
-}
-
-// Hold makes the sources leave out these keys, and no others that Hold has set before.
-func (k *KeysInFlight) Hold(keys []string) {
-	held := make(map[string]bool, len(keys))
-	for _, key := range keys {
-		held[key] = true
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.held = held
-	k.wakeAll()
 }
 
 // usualPerKey is the number of messages of a key in flight of which a restricted key has
@@ -93,15 +80,12 @@ func (k *KeysInFlight) refreshShares() (next time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.shares = nil
-	if len(list)+len(k.held) == 0 {
+	if len(list) == 0 {
 		return 0
 	}
-	k.shares = make(map[string]float64, len(list)+len(k.held))
+	k.shares = make(map[string]float64, len(list))
 	for _, r := range list {
 		k.shares[r.Tenant] = r.Share
-	}
-	for key := range k.held {
-		k.shares[key] = 0
 	}
 	return next
 }

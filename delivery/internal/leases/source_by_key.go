@@ -95,12 +95,3 @@ func (s *Source[T]) RestrictKeys(f func() (list []gate.Restriction, next time.Du
 	s.inFlight.Restrict(f)
 	return true
 }
-
-// HoldKeys implements [settle.KeyLimiter].
-func (s *Source[T]) HoldKeys(keys []string) bool {
-	if s.byKey == nil {
-		return false
-	}
-	s.inFlight.Hold(keys)
-	return true
-}
