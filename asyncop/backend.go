@@ -47,8 +47,8 @@ type attachable = gate.Attachable
 // message whose calls were all answered in this way is released when its time runs out.
 //
 // While the tenant of a message is down, or paused for a second or more
-// (backend.TenantBreaker), the message does not
-// wait in its slot for an attempt: it ends at once, as if its timeout had run out.
+// (backend.TenantBreaker), the message does not wait in its slot for an attempt: it ends
+// at once, as if its timeout had run out.
 //
 // An operator has one backend, with all limits and rates of the service. opts are [Cost],
 // [Tenant] and [Budget]. WithBackend panics if b is nil, and the constructor panics if

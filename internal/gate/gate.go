@@ -26,8 +26,9 @@ type Backend interface {
 	// TenantIsKey reports whether the key of a message is its tenant, unless the operator
 	// has a function for tenants.
 	TenantIsKey() bool
-	// Restrictions returns the tenants that are not up, or paused, in any order, and the time after
-	// which the list may allow more. It returns a time of 0 if the list is empty.
+	// Restrictions returns the tenants that are not up, or paused, in any order, and the
+	// time after which the list may allow more. It returns a time of 0 if the list is
+	// empty.
 	Restrictions() (list []Restriction, next time.Duration)
 }
 
