@@ -98,7 +98,9 @@ type Operator[IN, OUT any] interface {
 //     unsafe to repeat if its call is not idempotent, since the call has succeeded. A try
 //     counts if the sink has taken other results since the last try, or returns an error
 //     like the one that it has returned while it took others. So an outage of the sink
-//     rejects no result, unless its errors look like that.
+//     rejects no result, unless its errors look like that. After an hour in which the
+//     sink has refused results and there were no others, each try counts: Run cannot tell
+//     a refusal from an outage then.
 //   - If the sink is full ([store.ErrFull]), or refuses every result, all results wait,
 //     and are put again after the same times, until the sink takes them. The calls are
 //     not repeated: the operator blocks on its results, so Run stops receiving. PutAll

@@ -18,6 +18,8 @@ import (
 const (
 	putsInARow = 3  // results that fail alone, one after the other, before the sink counts as down
 	maxRefused = 10 // counted tries of a result that the sink refuses: see noteFailedTry
+	// A result is refused for so long while there are no others, before each try counts.
+	aloneFor = time.Hour
 )
 
 // fill puts results into the sink until all results have come and are put. When the
@@ -26,6 +28,7 @@ func (w *worker[IN, OUT]) fill(results <-chan message.Message[OUT]) {
 	f := filling[OUT]{results: results}
 	wait := firstWait
 	for w.collect(&f) {
+		f.round++
 		if w.working.Err() != nil {
 			release(f.left)
 			for _, r := range f.refused {
@@ -56,13 +59,22 @@ func (w *worker[IN, OUT]) fill(results <-chan message.Message[OUT]) {
 type filling[OUT any] struct {
 	results <-chan message.Message[OUT] // nil after it was closed
 	left    []message.Message[OUT]      // to be put next
-	refused []refusal[OUT]              // results that the sink has not taken while it took others
+	refused []*refusal[OUT]             // results that the sink has not taken while it took others
 	puts    int                         // how often the sink has taken results
 	down    bool                        // results put alone have failed, and the sink has not taken a result since
+	round   int                         // number of the round of puts: the refused results that are due, then left
+	failing failing
 
 	// inPortions is how many of left, from its beginning, are put in portions of
 	// defaultBatch, because the sink has not taken them together.
 	inPortions int
+}
+
+// failing are the rounds since the sink has last taken a result in which a result put
+// alone has failed.
+type failing struct {
+	first int  // the first such round, or 0
+	more  bool // there was another one
 }
 
 // refusal is a result that the sink has not taken while it took others.
@@ -71,7 +83,9 @@ type refusal[OUT any] struct {
 	tries   int           // failed tries while the sink was up: only these count
 	puts    int           // filling.puts at the last try
 	last    string        // the error of the last try, as [counting.Alike] returns it
-	whileUp string        // the field last at a try after which the sink has taken other results; set if tries is not 0
+	round   int           // filling.round of the last try
+	whileUp string        // the field last of a try while the sink was up, or "": see noteTaken
+	since   time.Time     // only refused results were tried since then, and the sink took no result
 	wait    time.Duration // between the last try and the next one
 	due     time.Time     // of the next try
 }
@@ -82,18 +96,19 @@ type refusal[OUT any] struct {
 //
 // If there were no others, only the error shows whether the sink refuses r or is down. The
 // sink counts as up if the error is like the error of a try while it was up. Otherwise a
-// refused result that is the last one would never be rejected (law W2).
+// refused result that is the last one would never be rejected (law W2). If its errors have
+// changed, its tries count after an hour: then an outage looks like a refusal.
 func (r *refusal[OUT]) noteFailedTry(f *filling[OUT], err error, now time.Time) {
 	hasTakenOthers := f.puts > r.puts // between the try before and this one
-	if hasTakenOthers {
-		r.whileUp = r.last // still the error of the try before
+	if hasTakenOthers || f.down {
+		r.since = now
 	}
 	r.last = counting.Alike(guard.Text(err))
-	isRefusedAgain := !f.down && r.tries > 0 && r.last == r.whileUp
-	if hasTakenOthers || isRefusedAgain {
+	isRefusedAgain := !f.down && r.whileUp != "" && r.last == r.whileUp
+	if hasTakenOthers || isRefusedAgain || now.Sub(r.since) >= aloneFor {
 		r.tries++
 	}
-	r.puts = f.puts
+	r.puts, r.round = f.puts, f.round
 	r.wait = min(2*r.wait, lastWait)
 	r.due = now.Add(r.wait)
 }
@@ -171,14 +186,35 @@ func withID[OUT any](m message.Message[OUT]) message.Message[OUT] {
 	return message.New(m.Value, &meta, m.Settle)
 }
 
-func (f *filling[OUT]) noteTaken() {
+// noteTaken notes that the sink has taken results. It returns true if the sink was up in
+// the round in which results put alone have failed since it last took results: there was
+// one such round, so the sink took results before and after it. In several rounds there
+// may have been an outage.
+func (f *filling[OUT]) noteTaken() (wasUp bool) {
+	wasUp = f.failing.first != 0 && !f.failing.more
+	for _, r := range f.refused {
+		if wasUp && r.round == f.failing.first {
+			r.whileUp = r.last
+		}
+	}
 	f.puts++
 	f.down = false
+	f.failing = failing{}
+	return wasUp
+}
+
+// noteFailed notes that a result put alone has failed.
+func (f *filling[OUT]) noteFailed() {
+	if f.failing.first == 0 {
+		f.failing.first = f.round
+	} else if f.failing.first != f.round {
+		f.failing.more = true
+	}
 }
 
 // next returns when the first refused result is due.
 func (f *filling[OUT]) next() time.Time {
-	return slices.MinFunc(f.refused, func(a, b refusal[OUT]) int { return a.due.Compare(b.due) }).due
+	return slices.MinFunc(f.refused, func(a, b *refusal[OUT]) int { return a.due.Compare(b.due) }).due
 }
 
 // putAgain puts the refused results that are due, one by one. After maxRefused counted
@@ -195,9 +231,11 @@ func (w *worker[IN, OUT]) putAgain(f *filling[OUT]) {
 			}
 			if errors.Is(err, store.ErrFull) {
 				r.due = w.clock.Now().Add(lastWait) // the sink lacks room, and has not refused it
+				r.since = w.clock.Now()
 				rest = append(rest, r)
 				continue
 			}
+			f.noteFailed()
 			r.noteFailedTry(f, err, w.clock.Now())
 			if r.tries == maxRefused {
 				w.reject(r.message, fmt.Errorf("delivery: %w: the sink has not taken it %d times: %w", message.ErrRefused, r.tries, err))
@@ -248,6 +286,7 @@ func (w *worker[IN, OUT]) put(f *filling[OUT]) error {
 		f.inPortions = len(unsettled)
 		return nil
 	case len(unsettled) == 1 && !hasTaken: // it was put alone already
+		f.noteFailed()
 		f.down = true
 		return err
 	}
@@ -258,31 +297,33 @@ func (w *worker[IN, OUT]) put(f *filling[OUT]) error {
 // and has returned err. rest are the other results of left. hasTaken reports whether the
 // sink has taken a result of that call.
 func (w *worker[IN, OUT]) putEach(f *filling[OUT], some, rest []message.Message[OUT], hasTaken bool, err error) error {
-	var failed []message.Message[OUT]
-	var errs []error // of failed
-	sure := 0        // failed[:sure] were refused while the sink was up: it has taken another result after them
+	var failed []*refusal[OUT]
+	unsure := 0 // failed[unsure:] have failed after the sink last took a result
 	for i := range some {
 		if w.working.Err() != nil || !hasTaken && i == putsInARow {
-			f.left = slices.Concat(some[i:], rest, failed) // the next time, others come first
+			f.left = slices.Concat(some[i:], rest, messagesOf(failed)) // the next time, others come first
 			f.down = true
 			return err
 		}
 		switch alone := w.putSome(some[i : i+1]); {
 		case alone == nil:
 			hasTaken = true
-			sure = len(failed)
-			f.noteTaken()
+			wasUp := f.noteTaken()
+			for _, r := range failed[unsure:] {
+				r.noteFirst(wasUp)
+			}
+			unsure = len(failed)
 		case errors.Is(alone, store.ErrFull): // all results wait for room
-			f.left = slices.Concat(some[i:], rest, failed)
+			f.left = slices.Concat(some[i:], rest, messagesOf(failed))
 			return alone
 		default:
-			failed = append(failed, some[i])
-			errs = append(errs, alone)
+			f.noteFailed()
+			failed = append(failed, &refusal[OUT]{message: some[i], last: counting.Alike(guard.Text(alone)), round: f.round})
 			err = alone
 		}
 	}
 	if !hasTaken {
-		f.left = slices.Concat(rest, failed)
+		f.left = slices.Concat(rest, messagesOf(failed))
 		f.down = true
 		return err
 	}
@@ -290,23 +331,36 @@ func (w *worker[IN, OUT]) putEach(f *filling[OUT], some, rest []message.Message[
 	f.inPortions = max(0, f.inPortions-len(some))
 	if len(failed) > 0 {
 		w.logger.Warn("delivery: the sink refuses some results, which are put again", slog.Any("error", err),
-			slog.Int("messages", len(failed)), slog.String("first", failed[0].Meta().ID))
-		f.refuse(failed, errs, sure, w.clock.Now())
+			slog.Int("messages", len(failed)), slog.String("first", failed[0].message.Meta().ID))
+		f.refuse(failed, w.clock.Now())
 	}
 	return nil
 }
 
-// refuse adds results to refused, which have failed with errs. The put that has just
-// failed counts as a try of the first sure results.
-func (f *filling[OUT]) refuse(failed []message.Message[OUT], errs []error, sure int, now time.Time) {
-	for i, m := range failed {
-		r := refusal[OUT]{message: m, puts: f.puts, last: counting.Alike(guard.Text(errs[i])), wait: firstWait, due: now.Add(firstWait)}
-		if i < sure {
-			r.tries = 1
-			r.whileUp = r.last
-		}
-		f.refused = append(f.refused, r)
+// noteFirst counts the first try of r if the sink was up.
+func (r *refusal[OUT]) noteFirst(wasUp bool) {
+	if wasUp {
+		r.tries = 1
+		r.whileUp = r.last
 	}
+}
+
+// refuse adds results to refused.
+func (f *filling[OUT]) refuse(failed []*refusal[OUT], now time.Time) {
+	for _, r := range failed {
+		r.puts = f.puts
+		r.since = now
+		r.wait = firstWait
+		r.due = now.Add(firstWait)
+	}
+	f.refused = append(f.refused, failed...)
+}
+
+func messagesOf[OUT any](failed []*refusal[OUT]) (ms []message.Message[OUT]) {
+	for _, r := range failed {
+		ms = append(ms, r.message)
+	}
+	return ms
 }
 
 // putSome puts messages into the sink, and then acknowledges them (law D1). It rejects a
