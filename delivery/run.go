@@ -99,8 +99,8 @@ type Operator[IN, OUT any] interface {
 //     counts if the sink has taken other results since the last try, or returns an error
 //     like the one that it has returned while it took others. So an outage of the sink
 //     rejects no result, unless its errors look like that. After an hour in which the
-//     sink has refused results and there were no others, each try counts: Run cannot tell
-//     a refusal from an outage then.
+//     sink has refused results and there were no others, each try counts: then a
+//     refusal and an outage look the same.
 //   - If the sink is full ([store.ErrFull]), or refuses every result, all results wait,
 //     and are put again after the same times, until the sink takes them. The calls are
 //     not repeated: the operator blocks on its results, so Run stops receiving. PutAll
@@ -127,8 +127,11 @@ type Operator[IN, OUT any] interface {
 // People can pause a queue (jobs.Jobs.PauseQueue, `weir queue pause`, or its page in the
 // console) if its engine keeps jobs. Within two seconds Run stops receiving its messages,
 // and releases the messages that op has not taken. It finishes the others, with their
-// retries. It receives again when the queue is resumed. Run reads the orders before it
-// receives its first message; if it cannot read them, it receives, and reads them again.
+// retries. It receives again when the queue is resumed. With [WithKeepKeyOrder] it also
+// finishes the messages that it has received for op (see [WithBatch]), since a later
+// message of the key would overtake a message that is released. Run reads the orders
+// before it receives its first message; if it cannot read them, it receives, and reads
+// them again.
 //
 // # Jobs
 //
@@ -211,6 +214,7 @@ type worker[IN, OUT any] struct {
 	close   func() error              // closes the source, once
 	purges  settle.PurgeFinder        // the source, or nil if it does not find purged messages
 	keys    settle.KeyLimiter         // the source, or nil if it cannot leave out keys
+	buffer  settle.Buffer             // the source, or nil if it returns what it takes
 	pausing *pausing                  // nil if the source is not a queue of an engine that keeps jobs
 	cutAt   atomic.Pointer[time.Time] // when calls were first cut off; nil if they were not
 
@@ -265,6 +269,10 @@ func (w *worker[IN, OUT]) open() {
 	if findsPurged && canEnd {
 		finder.OnPurge(ender.EndPurged)
 		w.purges = finder
+	}
+	buffer, hasBuffer := ofSource[settle.Buffer](w.source)
+	if hasBuffer {
+		w.buffer = buffer
 	}
 	limiter, canLimit := ofSource[settle.KeyLimiter](w.source)
 	if canLimit {

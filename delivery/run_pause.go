@@ -85,8 +85,9 @@ func (p *pausing) err() error {
 }
 
 // await waits until the queue is not paused, and returns the context of the next Receive:
-// it ends with the run, and at the next pause.
-func (p *pausing) await() context.Context {
+// it ends with the run, and at the next pause. It calls atPause before it waits for the
+// end of a pause.
+func (p *pausing) await(atPause func()) context.Context {
 	select {
 	case <-p.firstRead: // a worker that starts in a pause receives no message
 	case <-p.run.Done():
@@ -100,6 +101,7 @@ func (p *pausing) await() context.Context {
 		if !isPaused {
 			return open
 		}
+		atPause()
 		select {
 		case <-resumed:
 		case <-p.run.Done():
@@ -112,12 +114,17 @@ func (p *pausing) await() context.Context {
 func (w *worker[IN, OUT]) paused() bool { return w.pausing.paused() != nil }
 
 // awaitResume waits while people have paused the queue of the worker, and returns the
-// context of the next Receive.
+// context of the next Receive. During the pause other workers can take the messages that
+// the source has taken and not returned yet.
 func (w *worker[IN, OUT]) awaitResume() context.Context {
 	if w.pausing == nil { // its queue is not on an engine that keeps orders
 		return w.receiving
 	}
-	return w.pausing.await()
+	return w.pausing.await(func() {
+		if w.buffer != nil {
+			w.buffer.ReleaseBuffered()
+		}
+	})
 }
 
 // takePauses passes the orders of people to the input of the worker, and logs them.

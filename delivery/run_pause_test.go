@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -17,6 +18,7 @@ import (
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // pausable are workers of the queue orders, in virtual time.
@@ -204,4 +206,263 @@ func TestRun_OrdersCannotBeRead(t *testing.T) {
 		require.Equal(t, 20, p.count("results"))
 		stop()
 	})
+}
+
+// onceForbidden is an engine whose user may not read its records for some time.
+type onceForbidden struct {
+	withoutRecords
+	permanent error
+}
+
+func (e onceForbidden) Records(ctx context.Context, kind, after string, limit int) ([]store.Record, error) {
+	if e.isBroken.Load() {
+		return nil, e.permanent
+	}
+	return e.withoutWatch.Records(ctx, kind, after, limit)
+}
+
+// A worker obeys a pause and a resume that come after a permanent error: its right to read
+// the records was missing for five seconds.
+func TestRun_PauseAfterAPermanentError(t *testing.T) {
+	for _, pausedBefore := range []bool{false, true} {
+		t.Run(fmt.Sprint("paused before ", pausedBefore), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				isBroken := new(atomic.Bool)
+				e := onceForbidden{withoutRecords{withoutWatch{memory.Open()}, isBroken}, guard.MarkPermanent(errors.New("permission denied for table weir_records"))}
+				require.True(t, guard.IsPermanent(e.permanent))
+				p := newPausable(t, e)
+				p.put(0, 10)
+				if pausedBefore {
+					_, err := p.jobs.PauseQueue(t.Context(), "orders", "ann", "x")
+					require.NoError(t, err)
+				}
+				_, stop := p.start(0)
+				time.Sleep(5 * time.Second)
+				isBroken.Store(true)
+				time.Sleep(5 * time.Second)
+				isBroken.Store(false)
+				time.Sleep(30 * time.Second)
+				want := 10
+				if pausedBefore {
+					_, err := p.jobs.ResumeQueue(t.Context(), "orders", "ann", "x")
+					require.NoError(t, err)
+					want = 20
+				} else {
+					_, err := p.jobs.PauseQueue(t.Context(), "orders", "ann", "x")
+					require.NoError(t, err)
+				}
+				time.Sleep(10 * time.Second)
+				p.put(10, 20)
+				time.Sleep(time.Hour)
+				synctest.Wait()
+				require.Equal(t, want, p.count("results"))
+				stop()
+			})
+		})
+	}
+}
+
+// wrappedOp is an operator of the user's around one of asyncop: it does not report slots.
+type wrappedOp[IN, OUT any] struct {
+	*asyncop.AsyncWaitOperator[IN, OUT]
+}
+
+// orderedRun is a worker of the queue orders with WithKeepKeyOrder, in virtual time, with
+// 600 messages. Message i has the key i modulo the number of keys.
+type orderedRun struct {
+	keys   int
+	jobs   *jobs.Jobs
+	orders *delivery.Queue[numbered]
+	called map[int][]int // by key: the messages whose calls have succeeded
+	end    func()
+}
+
+// runInOrder starts a worker. op makes an operator of a function.
+func runInOrder(t *testing.T, engine store.Keeper, keys int, op func(orders *delivery.Queue[numbered], call func(context.Context, numbered) (int, error)) delivery.Operator[numbered, int], call func() error, opts ...delivery.RunOption) *orderedRun {
+	t.Helper()
+	j, err := jobs.New(engine, jobs.Config{})
+	require.NoError(t, err)
+	r := &orderedRun{keys: keys, jobs: j, called: map[int][]int{}}
+	r.orders = delivery.NewQueue[numbered](engine, "orders", delivery.RetryAfter(10*time.Second), delivery.WithKeepKeyOrder(1000), noLog)
+	for i := range 600 {
+		require.NoError(t, r.orders.Put(t.Context(), numbered{N: i}, delivery.ID(fmt.Sprint(i)), delivery.Key(fmt.Sprint("k", i%keys))))
+		time.Sleep(time.Millisecond)
+	}
+	var mu sync.Mutex
+	operator := op(r.orders, func(_ context.Context, c numbered) (int, error) {
+		err := call()
+		if err != nil {
+			return 0, err
+		}
+		mu.Lock()
+		r.called[c.N%keys] = append(r.called[c.N%keys], c.N)
+		mu.Unlock()
+		time.Sleep(100 * time.Millisecond)
+		return c.N, nil
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() { // ends with ctx
+		defer close(ended)
+		_, err := delivery.Run(ctx, r.orders, operator, delivery.NewQueue[int](engine, "results", noLog), append(opts, noLog)...)
+		if err != nil {
+			t.Error(err)
+		}
+	}()
+	r.end = func() {
+		cancel()
+		<-ended
+	}
+	return r
+}
+
+// pauseFor pauses the queue, and resumes it later.
+func (r *orderedRun) pauseFor(t *testing.T, d time.Duration) {
+	t.Helper()
+	_, err := r.jobs.PauseQueue(t.Context(), "orders", "ann", "they migrate")
+	require.NoError(t, err)
+	time.Sleep(d)
+	_, err = r.jobs.ResumeQueue(t.Context(), "orders", "ann", "done")
+	require.NoError(t, err)
+}
+
+// requireOrder requires that each message was called once, and those of a key in order.
+func (r *orderedRun) requireOrder(t *testing.T) {
+	t.Helper()
+	synctest.Wait()
+	n := 0
+	for key := range r.keys {
+		n += len(r.called[key])
+		require.IsIncreasing(t, r.called[key], "key %d", key)
+	}
+	require.Equal(t, 600, n)
+}
+
+// wrapped makes an operator that does not report its free slots, so Run receives a batch.
+func wrapped(orders *delivery.Queue[numbered], call func(context.Context, numbered) (int, error)) delivery.Operator[numbered, int] {
+	return wrappedOp[numbered, int]{asyncop.UnorderedWait(asyncop.Blocking(call), 0, 2, asyncop.WithFailureSink(orders.TakeFailure), asyncop.WithLogger(slog.New(slog.DiscardHandler)))}
+}
+
+// A pause does not break the order of keys: a message that the worker has received is not
+// released, since later messages of its key would come first.
+func TestRun_PauseKeepsKeyOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := runInOrder(t, memory.Open(), 10, wrapped, func() error { return nil })
+		defer r.end()
+		time.Sleep(250 * time.Millisecond)
+		r.pauseFor(t, 5*time.Second)
+		time.Sleep(5 * time.Minute)
+		r.requireOrder(t)
+	})
+}
+
+// slowTake is an engine behind a network: Take needs 30 ms.
+type slowTake struct{ *memory.Engine }
+
+func (s slowTake) Take(ctx context.Context, queue string, limit int, lease time.Duration) ([]store.Leased, error) {
+	taken, err := s.Engine.Take(ctx, queue, limit, lease)
+	time.Sleep(30 * time.Millisecond)
+	return taken, err
+}
+
+// The order of keys holds for an operator that reports its free slots as well: pauses come
+// while messages are taken.
+func TestRun_PauseDuringATakeKeepsKeyOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		plain := func(orders *delivery.Queue[numbered], call func(context.Context, numbered) (int, error)) delivery.Operator[numbered, int] {
+			return asyncop.UnorderedWait(asyncop.Blocking(call), 0, 4, asyncop.WithFailureSink(orders.TakeFailure), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+		}
+		r := runInOrder(t, slowTake{memory.Open()}, 10, plain, func() error { return nil })
+		defer r.end()
+		for i := range 10 {
+			time.Sleep(time.Duration(400+7*i) * time.Millisecond)
+			r.pauseFor(t, 5*time.Second)
+		}
+		time.Sleep(10 * time.Minute)
+		r.requireOrder(t)
+	})
+}
+
+// The flood guard does not break the order of keys either: the messages that the worker
+// has received when it stops are not released.
+func TestRun_FloodKeepsKeyOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var monitor delivery.Monitor
+		up := time.Now().Add(2 * time.Second)
+		r := runInOrder(t, memory.Open(), 60, wrapped, func() error {
+			if time.Now().Before(up) {
+				time.Sleep(100 * time.Millisecond)
+				return errors.New("503")
+			}
+			return nil
+		}, delivery.WithFloodGuard(0.5, 10), delivery.WithMonitor(&monitor))
+		defer r.end()
+		time.Sleep(10 * time.Minute)
+		r.requireOrder(t)
+		require.NotZero(t, monitor.Status().Floods)
+		r.end()
+	})
+}
+
+// At a pause a worker releases the messages that it has received and not begun, and those
+// that its source has taken. A worker that keeps the order of keys keeps the latter: later
+// messages of their keys would overtake them.
+func TestRun_PauseReleasesWhatIsNotBegun(t *testing.T) {
+	for _, keepsOrder := range []bool{true, false} {
+		t.Run(fmt.Sprint("keeps the order of keys: ", keepsOrder), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				engine := memory.Open()
+				j, err := jobs.New(engine, jobs.Config{})
+				require.NoError(t, err)
+				opts := []delivery.QueueOption{delivery.RetryAfter(10 * time.Second), noLog}
+				if keepsOrder {
+					opts = append(opts, delivery.WithKeepKeyOrder(1000))
+				}
+				orders := delivery.NewQueue[numbered](engine, "orders", opts...)
+				for i := range 600 {
+					require.NoError(t, orders.Put(t.Context(), numbered{N: i}, delivery.ID(fmt.Sprint(i)), delivery.Key(fmt.Sprint("k", i%3))))
+					m := store.Message{Payload: []byte(`{"N":1}`)}
+					m.Meta.ID = fmt.Sprint("r", i)
+					m.Meta.Visit = 1
+					require.NoError(t, engine.Put(t.Context(), "orders-retry-1", m))
+				}
+				call := func(_ context.Context, c numbered) (int, error) {
+					time.Sleep(100 * time.Millisecond)
+					return c.N, nil
+				}
+				op := asyncop.UnorderedWait(asyncop.Blocking(call), 0, 8, asyncop.WithFailureSink(orders.TakeFailure), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+				ctx, cancel := context.WithCancel(context.Background())
+				ended := make(chan struct{})
+				go func() { // ends with ctx
+					defer close(ended)
+					_, err := delivery.Run(ctx, orders, op, delivery.NewQueue[int](engine, "results", noLog), noLog)
+					if err != nil {
+						t.Error(err)
+					}
+				}()
+				time.Sleep(750 * time.Millisecond)
+				_, err = j.PauseQueue(t.Context(), "orders", "ann", "they migrate")
+				require.NoError(t, err)
+				time.Sleep(10 * time.Minute)
+				synctest.Wait()
+				leased := 0
+				for _, q := range []string{"orders", "orders-retry-1", "orders-blocked"} {
+					list, err := engine.List(t.Context(), q, store.Filter{}, store.Page{Max: 2000})
+					require.NoError(t, err)
+					for _, e := range list {
+						if !e.LeasedUntil.IsZero() {
+							leased++
+						}
+					}
+				}
+				if keepsOrder {
+					require.NotZero(t, leased)
+				} else {
+					require.Zero(t, leased)
+				}
+				cancel()
+				<-ended
+			})
+		})
+	}
 }

@@ -30,7 +30,15 @@ type QueueOrder struct {
 // well, until [Jobs.ResumeQueue]. Workers release the messages that they have received
 // and not begun. They finish the calls that run, with their retries. Workers that start
 // later are paused as well. A worker obeys within two seconds if it reaches the engine,
-// and then reports [Worker].Paused. Messages can be put meanwhile, and jobs run.
+// and then reports [Worker].Paused. If the engine has refused it to read the orders, a
+// worker without a backend tries again after 20 s. Messages can be put meanwhile, and
+// jobs run.
+//
+// A worker that keeps the order of keys (delivery.WithKeepKeyOrder) releases no message,
+// since later messages of its key would overtake it. It makes the calls for the messages
+// that its operator was about to get: at most delivery.WithBatch messages, and no more
+// than an operator of package asyncop has free slots. It keeps the messages that wait
+// behind them until the resume.
 //
 // Workers that run a version of weir without this order do not obey it: they never
 // report Paused. The relay of an outbox does not obey it either. PauseQueue returns an

@@ -35,6 +35,20 @@ type PurgeFinder interface {
 	LookForPurged(ctx context.Context, key string)
 }
 
+// Buffer is a source that takes messages before Receive returns them, and may keep the
+// order of keys.
+type Buffer interface {
+	// KeepsKeyOrder reports whether the order of the messages of a key depends on this
+	// source: a message that it has returned, and that is released, is delivered again
+	// behind later messages of its key. It does not change, and is called by the goroutine
+	// that calls Receive.
+	KeepsKeyOrder() bool
+	// ReleaseBuffered releases the messages that the source has taken, and has not
+	// returned yet. If KeepsKeyOrder is true it does not do anything. It is called by the
+	// goroutine that calls Receive.
+	ReleaseBuffered()
+}
+
 // KeyLimiter is a source that can leave out messages of some keys: they stay in their
 // queue at a cost that does not depend on their number.
 type KeyLimiter interface {

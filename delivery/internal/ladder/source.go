@@ -572,7 +572,33 @@ var (
 	_ settle.RefusalCounter = (*source[any])(nil)
 	_ settle.PurgeFinder    = (*source[any])(nil)
 	_ settle.KeyLimiter     = (*source[any])(nil)
+	_ settle.Buffer         = (*source[any])(nil)
 )
+
+// KeepsKeyOrder implements [settle.Buffer]: it is true if the ladder or an input does so.
+func (s *source[T]) KeepsKeyOrder() bool {
+	return s.keys != nil || slices.ContainsFunc(s.inputs, func(in *input[T]) bool {
+		buffer, ok := ofInput[settle.Buffer](in)
+		return ok && buffer.KeepsKeyOrder()
+	})
+}
+
+// ReleaseBuffered implements [settle.Buffer], for all inputs.
+func (s *source[T]) ReleaseBuffered() {
+	if s.KeepsKeyOrder() {
+		return
+	}
+	for _, m := range s.rest {
+		m.Release()
+	}
+	s.rest = nil
+	for _, in := range s.inputs {
+		buffer, ok := ofInput[settle.Buffer](in)
+		if ok {
+			buffer.ReleaseBuffered()
+		}
+	}
+}
 
 // LeasesLost implements [settle.LeaseCounter]: it is the sum of the inputs.
 func (s *source[T]) LeasesLost() (n int) {
