@@ -12,6 +12,7 @@ import (
 
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/message"
 )
 
@@ -113,6 +114,36 @@ func TestWithOrdered_OptionsThatDoNotGoTogether(t *testing.T) {
 	} {
 		require.PanicsWithValue(t, "delivery: NewQueue: queue \"q\": "+c.want+" do not go together", func() {
 			delivery.NewQueue[int](memory.Open(), "q", delivery.WithOrdered(), c.other)
+		})
+	}
+}
+
+// fullDead refuses dead letters with a payload: only pointers fit.
+type fullDead struct{ *memory.Engine }
+
+func (f fullDead) Move(ctx context.Context, moves ...store.Move) error {
+	for _, m := range moves {
+		if m.Queue == "jobs-dead" && len(m.Message.Payload) > 0 {
+			return message.ErrRefused
+		}
+	}
+	return f.Engine.Move(ctx, moves...)
+}
+
+// A message that cannot be decoded, and whose dead letter does not fit, is set aside.
+// Later messages of its key do not wait for it.
+func TestWithOrdered_MessageSetAside(t *testing.T) {
+	for name, opt := range map[string]delivery.QueueOption{"WithKeepKeyOrder": delivery.WithKeepKeyOrder(100), "WithOrdered": delivery.WithOrdered()} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				engine := fullDead{memory.Open()}
+				q := delivery.NewQueue[job](engine, "jobs", opt, noLog)
+				require.NoError(t, engine.Put(t.Context(), "jobs", store.Message{Meta: message.Meta{ID: "damaged", Key: "k"}, Payload: []byte("{")}))
+				require.NoError(t, q.Put(t.Context(), "next", delivery.ID("next"), delivery.Key("k")))
+				visits := inOrder(t, q, time.Hour, done)
+				require.Len(t, entriesOf(t, engine.Engine, "jobs-dead"), 1, "the pointer is a dead letter")
+				require.Equal(t, []string{"next"}, visits)
+			})
 		})
 	}
 }

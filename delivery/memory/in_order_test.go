@@ -10,6 +10,7 @@ import (
 
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/storearg"
 	wm "github.com/weirflow/weir/message"
 )
 
@@ -39,4 +40,21 @@ func TestEngineTakeInOrder_FailedTransaction(t *testing.T) {
 		require.Equal(t, "a", taken[0].Meta.ID)
 		s.Close()
 	}
+}
+
+// A message is released for good. The next message of its key is delivered.
+func TestEngineTakeInOrder_SetAsideMessage(t *testing.T) {
+	s := memory.Open()
+	defer s.Close()
+	of := func(id string) store.Message { return store.Message{Meta: wm.Meta{ID: id, Key: "k"}} }
+	require.NoError(t, s.Put(t.Context(), "q", of("bad"), of("next")))
+	taken, err := s.TakeInOrder(t.Context(), "q", 10, time.Hour)
+	require.NoError(t, err)
+	require.Len(t, taken, 1)
+	require.NoError(t, s.Release(t.Context(), storearg.ForGood, taken[0].Lease))
+	taken, err = s.TakeInOrder(t.Context(), "q", 10, time.Hour)
+	require.NoError(t, err)
+	require.Len(t, taken, 1)
+	require.Equal(t, "next", taken[0].Meta.ID)
+	require.NoError(t, s.Done(t.Context(), taken[0].Lease))
 }
