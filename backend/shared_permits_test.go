@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/backend/internal/fleet"
 )
 
 // A lent permit is released while another call of its operator waits. From then on this
@@ -96,7 +98,7 @@ func recounted(x *permits) int {
 func TestPermits_RunningCount(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		keeper := &fleetShare{backend: New("payments"), changed: make(chan struct{}), permits: newPermits()}
+		keeper := &fleetShare{backend: New("payments"), machine: fleet.New("p"), changed: make(chan struct{}), permits: newPermits()}
 		x := &keeper.permits
 		var all []*permit
 		waits := map[*permit]int{}
