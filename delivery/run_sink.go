@@ -186,12 +186,11 @@ func withID[OUT any](m message.Message[OUT]) message.Message[OUT] {
 	return message.New(m.Value, &meta, m.Settle)
 }
 
-// noteTaken notes that the sink has taken results. It returns true if the sink was up in
-// the round in which results put alone have failed since it last took results: there was
-// one such round, so the sink took results before and after it. In several rounds there
-// may have been an outage.
-func (f *filling[OUT]) noteTaken() (wasUp bool) {
-	wasUp = f.failing.first != 0 && !f.failing.more
+// noteTaken notes that the sink has taken results. If results put alone have failed in one
+// round since it last took results, the sink was up in this round: it took results before
+// and after it. In several rounds there may have been an outage.
+func (f *filling[OUT]) noteTaken() {
+	wasUp := f.failing.first != 0 && !f.failing.more
 	for _, r := range f.refused {
 		if wasUp && r.round == f.failing.first {
 			r.whileUp = r.last
@@ -200,7 +199,6 @@ func (f *filling[OUT]) noteTaken() (wasUp bool) {
 	f.puts++
 	f.down = false
 	f.failing = failing{}
-	return wasUp
 }
 
 // noteFailed notes that a result put alone has failed.
@@ -308,9 +306,9 @@ func (w *worker[IN, OUT]) putEach(f *filling[OUT], some, rest []message.Message[
 		switch alone := w.putSome(some[i : i+1]); {
 		case alone == nil:
 			hasTaken = true
-			wasUp := f.noteTaken()
+			f.noteTaken()
 			for _, r := range failed[unsure:] {
-				r.noteFirst(wasUp)
+				r.noteFirst()
 			}
 			unsure = len(failed)
 		case errors.Is(alone, store.ErrFull): // all results wait for room
@@ -337,12 +335,11 @@ func (w *worker[IN, OUT]) putEach(f *filling[OUT], some, rest []message.Message[
 	return nil
 }
 
-// noteFirst counts the first try of r if the sink was up.
-func (r *refusal[OUT]) noteFirst(wasUp bool) {
-	if wasUp {
-		r.tries = 1
-		r.whileUp = r.last
-	}
+// noteFirst counts the first try of r: the sink was up, since it took another result
+// later in the same round.
+func (r *refusal[OUT]) noteFirst() {
+	r.tries = 1
+	r.whileUp = r.last
 }
 
 // refuse adds results to refused.
