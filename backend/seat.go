@@ -754,7 +754,7 @@ func (p *seat) WhyWaiting(now time.Time, l *gate.Late) (err error, wait time.Dur
 // long it lasts. err is nil if the reason is not the state of the tenant.
 func (b *Backend) whyTenantWaits(x *tenant, t time.Duration, l *gate.Late) (err error, wait time.Duration) { //nolint:staticcheck // the error is the answer
 	b.advance(x, t)
-	err = tenantDown{b.stateError(fmt.Sprintf("backend %s: tenant %q is %v", b.name, x.name, x.state), &x.health, l)}
+	err = tenantDownError{b.stateError(fmt.Sprintf("backend %s: tenant %q is %v", b.name, x.name, x.state), &x.health, l)}
 	switch x.state {
 	case Down:
 		return err, x.until - t
@@ -767,15 +767,15 @@ func (b *Backend) whyTenantWaits(x *tenant, t time.Duration, l *gate.Late) (err 
 	case Up:
 	}
 	if t < x.paused {
-		return tenantDown{fmt.Errorf("backend %s is paused for tenant %q", b.name, x.name)}, x.paused - t
+		return tenantDownError{fmt.Errorf("backend %s is paused for tenant %q", b.name, x.name)}, x.paused - t
 	}
 	return nil, 0
 }
 
-// tenantDown is an error that also matches gate.ErrTenantDown.
-type tenantDown struct{ error }
+// tenantDownError is an error that also matches gate.ErrTenantDown.
+type tenantDownError struct{ error }
 
-func (e tenantDown) Unwrap() []error { return []error{e.error, gate.ErrTenantDown} }
+func (e tenantDownError) Unwrap() []error { return []error{e.error, gate.ErrTenantDown} }
 
 func (b *Backend) downError(l *gate.Late) error {
 	if b.state == Up {
