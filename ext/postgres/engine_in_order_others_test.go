@@ -111,7 +111,7 @@ func TestEngineTakeInOrder_OtherKeyBehindALockedHead(t *testing.T) {
 	require.NoError(t, s.Put(t.Context(), "q", keyed("a1", "a"), keyed("a2", "a"), keyed("other", "b")))
 	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer tx.Rollback(t.Context()) //nolint:errcheck
+	defer tx.Rollback(t.Context()) //nolint:errcheck // the test may have ended it
 	_, err = tx.Exec(t.Context(), "SELECT FROM weir_messages WHERE meta->>'id' = 'a1' FOR UPDATE SKIP LOCKED")
 	require.NoError(t, err)
 	taken, err := s.TakeInOrder(t.Context(), "q", 1, time.Hour)

@@ -10,6 +10,7 @@ import (
 // queues that belong to it (law W1). The roles are in the order in which messages move.
 type Role uint8
 
+// The roles of queues.
 const (
 	RoleMain    Role = iota // the program's queue itself
 	RoleBlocked             // messages that wait for an earlier message of their key
