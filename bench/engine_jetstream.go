@@ -47,7 +47,8 @@ func embeddedServer() (*jetStream, error) {
 }
 
 func (e *jetStream) start() (err error) {
-	if e.server, err = embedded.Start(e.dir, embedded.Config{Logger: slog.New(slog.DiscardHandler)}); err != nil {
+	e.server, err = embedded.Start(e.dir, embedded.Config{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
 		return err
 	}
 	e.js, err = e.connect()
@@ -81,7 +82,8 @@ func clusterOfThree() (*jetStream, error) {
 		return nil, err
 	}
 	e := &jetStream{replicas: 3, dir: dir}
-	if e.cluster, err = clustertest.Start(clustertest.Config{Dir: dir, Servers: 3}); err == nil {
+	e.cluster, err = clustertest.Start(clustertest.Config{Dir: dir, Servers: 3})
+	if err == nil {
 		e.js, err = clustertest.Connect(e.cluster.URL())
 	}
 	return e.begin(err)
@@ -119,7 +121,8 @@ func (e *jetStream) publish(ctx context.Context, ms []*nats.Msg) error {
 	futures := make([]jetstream.PubAckFuture, len(ms))
 	for i, m := range ms {
 		var err error
-		if futures[i], err = e.js.PublishMsgAsync(m, jetstream.WithStallWait(10*time.Second)); err != nil {
+		futures[i], err = e.js.PublishMsgAsync(m, jetstream.WithStallWait(10*time.Second))
+		if err != nil {
 			return err
 		}
 	}
@@ -258,7 +261,8 @@ func (o *ownQueues) moved(ctx context.Context, n int, f func(payload []byte)) er
 		for _, m := range ms {
 			f(m.Payload)
 		}
-		if came += len(ms); len(ms) == 0 {
+		came += len(ms)
+		if len(ms) == 0 {
 			return fmt.Errorf("%d of %d messages came out", came, n)
 		}
 	}

@@ -135,7 +135,8 @@ func (e *kafkaEngine) moved(ctx context.Context, n int, f func(payload []byte)) 
 	}
 	defer client.Close()
 	ends, err := kadm.NewClient(client).ListEndOffsets(ctx, "out")
-	if err = cmp.Or(err, ends.Error()); err != nil {
+	err = cmp.Or(err, ends.Error())
+	if err != nil {
 		return err
 	}
 	has := 0

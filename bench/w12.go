@@ -156,7 +156,8 @@ func collect(elements <-chan *Item, start func(items []*Item)) {
 				items = make([]*Item, 0, batchSize)
 				timer.Reset(batchWait)
 			}
-			if items = append(items, it); len(items) == batchSize {
+			items = append(items, it)
+			if len(items) == batchSize {
 				send()
 			}
 		case <-timer.C:

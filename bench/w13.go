@@ -67,7 +67,8 @@ func database(ctx context.Context) (pool *pgxpool.Pool, end func() error, err er
 	}
 	config.ConnConfig.Database = name
 	config.MaxConns = 20
-	if pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
+	pool, err = pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
 		return nil, nil, err
 	}
 	return pool, func() error {

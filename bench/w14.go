@@ -199,7 +199,8 @@ type leftSink struct {
 // PutAll implements delivery.Sink.
 func (s *leftSink) PutAll(ctx context.Context, ms []message.Message[[]byte]) error {
 	err := s.Sink.PutAll(ctx, ms)
-	if s.left -= len(ms); s.left <= 0 {
+	s.left -= len(ms)
+	if s.left <= 0 {
 		s.enough()
 	}
 	return err

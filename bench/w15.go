@@ -244,7 +244,8 @@ func dieOnKafka(ctx context.Context, m *Meter, n int, lease time.Duration) (err 
 				if w == dying {
 					err = cmp.Or(err, s.add(ms))
 				}
-				if left -= len(ms); left == 0 || err != nil {
+				left -= len(ms)
+				if left == 0 || err != nil {
 					enough()
 				}
 				s.mu.Unlock()
@@ -268,7 +269,8 @@ func dieOnKafka(ctx context.Context, m *Meter, n int, lease time.Duration) (err 
 		enough()
 	}
 	wg.Wait()
-	if err = cmp.Or(err, failed.err); err != nil || len(s.of) == 0 || len(s.of) == n {
+	err = cmp.Or(err, failed.err)
+	if err != nil || len(s.of) == 0 || len(s.of) == n {
 		return cmp.Or(err, fmt.Errorf("the worker that is to die has %d of %d messages", len(s.of), n))
 	}
 	m.Start()

@@ -72,7 +72,9 @@ func w2Sleep(c Config, p pipeline, inFlight int, d time.Duration) []Row {
 		// parallel.
 		Row{Impl: "passthrough-buffered+sleep", Kind: Floor, Run: func(m *Meter, n int) error {
 			q := p
-			q.elems, q.ordered, q.calls = n, true, nil
+			q.elems = n
+			q.ordered = true
+			q.calls = nil
 			return q.measure(m, func() stages {
 				return passBuffered(c.buffer()).stages().andThen(sleepers(n, inFlight, d).Wait)
 			})

@@ -54,7 +54,9 @@ func w3(c Config) []Group {
 		},
 	} {
 		if c.Short {
-			v.delay, v.unorderedDiv, v.orderedDiv = 10*time.Millisecond, 5, 5
+			v.delay = 10 * time.Millisecond
+			v.unorderedDiv = 5
+			v.orderedDiv = 5
 		}
 		for _, ordered := range []bool{false, true} {
 			g := Group{

@@ -163,7 +163,8 @@ func parse(s string) (ID, error) {
 			return ID{}, fmt.Errorf("%w: parameter %q is empty or comes twice", ErrInvalid, name)
 		}
 		seen[name] = true
-		if value, rest = rest, ""; strings.Contains(value, ";") {
+		value, rest = rest, ""
+		if strings.Contains(value, ";") {
 			i := strings.IndexByte(value, ';')
 			value, rest = value[:i], value[i:]
 		}

@@ -44,19 +44,23 @@ func (d decoder[T]) decode(v any) (e element[T], err error) {
 			return e, nil
 		}
 		if m, ok := v.(message.Message[T]); ok {
-			e.value, e.handle, e.carried = m.Value, message.With(m, struct{}{}), true
+			e.value = m.Value
+			e.handle = message.With(m, struct{}{})
+			e.carried = true
 			return e, nil
 		}
 	}
 	value := v
 	if m, ok := message.FromElement(v); ok {
 		e.handle = message.With(m, struct{}{})
-		if e.carried = !d.isMessage; e.carried {
+		e.carried = !d.isMessage
+		if e.carried {
 			value = m.Value
 		}
 	}
 	var ok bool
-	if e.value, ok = value.(T); !ok && (value != nil || !d.nilAllowed) {
+	e.value, ok = value.(T)
+	if !ok && (value != nil || !d.nilAllowed) {
 		return e, fmt.Errorf("got an element of type %T, want %v", v, reflect.TypeFor[T]())
 	}
 	return e, nil

@@ -100,7 +100,9 @@ func (a *acknowledgement) split(n int) []acknowledgement {
 	w := &whole{of: a, left: n}
 	over := a.isSettled() // then the parts have nothing to settle
 	for i := range parts {
-		parts[i].part, parts[i].whole, parts[i].meta = uint32(i)+1, w, a.meta
+		parts[i].part = uint32(i) + 1
+		parts[i].whole = w
+		parts[i].meta = a.meta
 		parts[i].delivery = a.delivery
 		if over {
 			parts[i].state.Store(isSettled)

@@ -53,7 +53,8 @@ func unescape(s string) (string, error) {
 			return "", fmt.Errorf("%q ends in the middle of an escape", s)
 		}
 		var err error
-		if b, err = hex.AppendDecode(b, []byte(rest[:2])); err != nil {
+		b, err = hex.AppendDecode(b, []byte(rest[:2]))
+		if err != nil {
 			return "", fmt.Errorf("%q is not an escape", "%"+rest[:2])
 		}
 		s = rest[2:]

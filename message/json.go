@@ -127,7 +127,8 @@ func metaFromJSON(b []byte) (m Meta, err error) {
 		{s.Origin.Partition, &m.Origin.Partition},
 		{s.Origin.Position, &m.Origin.Position},
 	} {
-		if *f.to, err = unescape(f.from); err != nil {
+		*f.to, err = unescape(f.from)
+		if err != nil {
 			return Meta{}, err
 		}
 	}
@@ -135,13 +136,15 @@ func metaFromJSON(b []byte) (m Meta, err error) {
 		m.Headers = make(map[string]string, len(s.Headers)+len(later))
 		maps.Copy(m.Headers, later)
 		for name, value := range s.Headers {
-			if name, err = unescape(name); err != nil {
+			name, err = unescape(name)
+			if err != nil {
 				return Meta{}, err
 			}
 			if _, twice := m.Headers[name]; twice {
 				return Meta{}, fmt.Errorf("header %q is there twice", name)
 			}
-			if m.Headers[name], err = unescape(value); err != nil {
+			m.Headers[name], err = unescape(value)
+			if err != nil {
 				return Meta{}, err
 			}
 		}

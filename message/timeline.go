@@ -50,7 +50,9 @@ func fitTimeline(steps []Step) []Step {
 		if checkYear(s.Begun) != nil {
 			s.Begun = time.Time{}
 		}
-		s.Error, s.Reason, s.Backend = readable(cut(s.Error, maxStepError)), readable(cut(s.Reason, maxStepName)), readable(cut(s.Backend, maxStepName))
+		s.Error = readable(cut(s.Error, maxStepError))
+		s.Reason = readable(cut(s.Reason, maxStepName))
+		s.Backend = readable(cut(s.Backend, maxStepName))
 	}
 	return steps
 }

@@ -200,7 +200,8 @@ func (d *display) draw(text string) {
 		return
 	}
 	padded := "\r" + text + strings.Repeat(" ", max(0, d.drawn-width))
-	if d.drawn = width; text == "" {
+	d.drawn = width
+	if text == "" {
 		padded += "\r"
 	}
 	d.write(padded)

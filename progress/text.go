@@ -156,7 +156,8 @@ func cut(text string, room int) string {
 	}
 	used := 1 // for the ellipsis
 	for i, r := range text {
-		if used += width(r); used > room {
+		used += width(r)
+		if used > room {
 			return text[:i] + "…"
 		}
 	}

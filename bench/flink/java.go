@@ -51,7 +51,8 @@ func (s *server) start() (err error) {
 	}
 	s.cmd = exec.Command(words[0], append(words[1:], "weirbench.Server")...)
 	s.cmd.Stderr = os.Stderr
-	if s.in, err = s.cmd.StdinPipe(); err != nil {
+	s.in, err = s.cmd.StdinPipe()
+	if err != nil {
 		return err
 	}
 	out, err := s.cmd.StdoutPipe()

@@ -101,7 +101,8 @@ func (r *run) operate(drive func(*run, *operator) error) error {
 	fn, end := r.function()
 	err := drive(r, r.operator(fn))
 	end()
-	if err = cmp.Or(err, r.check.Err()); err != nil {
+	err = cmp.Or(err, r.check.Err())
+	if err != nil {
 		return err
 	}
 	for i, got := range r.called {

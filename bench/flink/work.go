@@ -152,7 +152,10 @@ func (w work) line(driver string, n int) string {
 // itself makes few calls or waits.
 func (w work) busy(short bool) (work, int) {
 	if w.fn == callback {
-		w.capacity, w.calls, w.answer, w.delay = 10_000, 0, 200*time.Microsecond, 5*time.Millisecond
+		w.capacity = 10_000
+		w.calls = 0
+		w.answer = 200 * time.Microsecond
+		w.delay = 5 * time.Millisecond
 	}
 	if short {
 		return w, 2_000

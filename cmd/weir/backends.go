@@ -127,7 +127,8 @@ func (a *app) backendOrder(use, short string, n int) *cobra.Command {
 			limit := -1
 			if n == 2 && args[1] != "none" {
 				var err error
-				if limit, err = strconv.Atoi(args[1]); err != nil || limit < 0 {
+				limit, err = strconv.Atoi(args[1])
+				if err != nil || limit < 0 {
 					return usagef("%q is neither a number of calls nor none", args[1])
 				}
 			}

@@ -217,7 +217,8 @@ func (a *app) chosen(c *cobra.Command, b *bulk, ids []string) error {
 func (b *bulk) read(a *app, c *cobra.Command, ids []string) (err error) {
 	b.spec.Queue = queueOf(c)
 	b.spec.By, b.spec.Why = b.person.read(c)
-	if b.spec.Filter, err = b.filter.read(a, ids); err != nil {
+	b.spec.Filter, err = b.filter.read(a, ids)
+	if err != nil {
 		return err
 	}
 	if b.spec.Max < 0 || !(b.spec.Rate >= 0) {

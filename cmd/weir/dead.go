@@ -198,7 +198,8 @@ func (a *app) list(ctx context.Context, db *database, queue string, f store.Filt
 				return err
 			}
 		}
-		if shown += len(entries); more {
+		shown += len(entries)
+		if more {
 			a.note("There are more: --after %d", page.After)
 			return nil
 		}

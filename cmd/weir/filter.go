@@ -42,10 +42,12 @@ func (f *filter) flags(c *cobra.Command) {
 // read returns the filter of the flags and of ids given as arguments.
 func (f *filter) read(a *app, ids []string) (store.Filter, error) {
 	var err error
-	if f.Since, err = a.parseTime("since", f.since); err != nil {
+	f.Since, err = a.parseTime("since", f.since)
+	if err != nil {
 		return store.Filter{}, err
 	}
-	if f.Before, err = a.parseTime("before", f.before); err != nil {
+	f.Before, err = a.parseTime("before", f.before)
+	if err != nil {
 		return store.Filter{}, err
 	}
 	cause := store.CauseNamed(f.cause)

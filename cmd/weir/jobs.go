@@ -227,7 +227,8 @@ written anew, keep a hash elsewhere.`,
 				var rows [][]string
 				var broken error
 				for l, err := range j.Log(ctx) {
-					if broken = err; err != nil {
+					broken = err
+					if err != nil {
 						break
 					}
 					if a.json {

@@ -231,7 +231,8 @@ func (k *topics) do(ctx context.Context, s jobs.Spec, leave bool, show func(jobs
 		}
 	case store.Purge:
 		var n store.Counts
-		if n, err = v.Count(ctx, s.Filter); err == nil && n.Messages > 0 {
+		n, err = v.Count(ctx, s.Filter)
+		if err == nil && n.Messages > 0 {
 			err = v.Purge(ctx)
 		}
 		job.Done = n.Messages

@@ -30,7 +30,8 @@ the one who has it.`,
 func (a *app) showLayers(ctx context.Context, db *database, queues []string) error {
 	if len(queues) == 0 {
 		var err error
-		if queues, err = db.store.Queues(ctx); err != nil {
+		queues, err = db.store.Queues(ctx)
+		if err != nil {
 			return err
 		}
 	}

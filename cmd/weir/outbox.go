@@ -106,7 +106,9 @@ func (a *app) showOutboxes(ctx context.Context, db *database, queues []string) e
 			}
 			continue
 		}
-		oldest, relay, lease := "-", "none", "-"
+		oldest := "-"
+		relay := "none"
+		lease := "-"
 		if n.Messages > 0 {
 			oldest = age(n.Age)
 		}

@@ -43,12 +43,14 @@ func parseServers(address string, parameters ...string) (s servers, err error) {
 			return s, invalid
 		}
 		s.name = strings.TrimPrefix(u.Path, "/")
-		if s.user = u.User; userinfo == "" {
+		s.user = u.User
+		if userinfo == "" {
 			s.user = nil
 		}
 	}
 	s.password, _ = s.user.Password()
-	if s.query, err = url.ParseQuery(query); err != nil {
+	s.query, err = url.ParseQuery(query)
+	if err != nil {
 		return s, invalid
 	}
 	for parameter := range s.query {
@@ -66,7 +68,9 @@ func (s servers) servers(prefix string) string {
 
 // tls returns the settings of the parameters ca, cert and key, or nil without them.
 func (s servers) tls() (*tls.Config, error) {
-	ca, cert, key := s.query.Get("ca"), s.query.Get("cert"), s.query.Get("key")
+	ca := s.query.Get("ca")
+	cert := s.query.Get("cert")
+	key := s.query.Get("key")
 	switch {
 	case (cert == "") != (key == ""):
 		return nil, usagef("the URL of the database: cert and key belong together")
@@ -79,7 +83,8 @@ func (s servers) tls() (*tls.Config, error) {
 		if err != nil {
 			return nil, err
 		}
-		if c.RootCAs = x509.NewCertPool(); !c.RootCAs.AppendCertsFromPEM(pem) {
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(pem) {
 			return nil, fmt.Errorf("the file %s does not contain a certificate", ca)
 		}
 	}

@@ -165,7 +165,8 @@ func (t *top) look(ctx context.Context) (*topJSON, error) {
 		if err != nil {
 			return nil, err
 		}
-		if s.Workers, err = j.Workers(ctx); err != nil {
+		s.Workers, err = j.Workers(ctx)
+		if err != nil {
 			return nil, err
 		}
 	}

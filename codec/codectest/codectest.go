@@ -131,7 +131,8 @@ func (s codecSample[T]) keepsNoBuffer() error {
 		for range 2 {
 			suite.SpoilBytes(buffer)
 			var err error
-			if buffer, err = s.codec.Append(buffer[:0], v); err != nil {
+			buffer, err = s.codec.Append(buffer[:0], v)
+			if err != nil {
 				return fmt.Errorf("Append to a used buffer: %w", err)
 			}
 			if err := s.holds(r, buffer, v); err != nil {

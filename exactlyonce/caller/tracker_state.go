@@ -51,10 +51,13 @@ const stateVersion = 3
 // the tracker is already in use: a tracker that takes part in checkpoints belongs to a
 // single operator.
 func (t *Tracker) Restore(state []byte, numbers []int64, request func()) error {
-	client, next, sent := exactlyonce.Client{}, int64(1), time.Time{}
+	client := exactlyonce.Client{}
+	next := int64(1)
+	sent := time.Time{}
 	if state != nil {
 		var err error
-		if client, next, sent, err = parseState(state); err != nil {
+		client, next, sent, err = parseState(state)
+		if err != nil {
 			return fmt.Errorf("exactlyonce: state of a tracker: %w", err)
 		}
 	}
@@ -80,7 +83,9 @@ func (t *Tracker) Restore(state []byte, numbers []int64, request func()) error {
 	}
 	t.saved.used, t.saved.request = true, request
 	if state != nil {
-		t.client, t.next, t.saved.durable = client, next, true
+		t.client = client
+		t.next = next
+		t.saved.durable = true
 		t.saved.restored = make(map[int64]*element, len(numbers))
 	}
 	for _, n := range numbers { // all at once, so that the first incomplete number cannot pass a number that is not restored yet

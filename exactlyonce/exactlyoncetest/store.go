@@ -214,7 +214,10 @@ func (b *bench[TX]) identity() {
 	s := b.setup.Open()
 	first := request(exactlyonce.NewClient(), 7)
 	require.NoError(b, b.put(s, first, answer))
-	scope, client, sequence, step := first, first, first, first
+	scope := first
+	client := first
+	sequence := first
+	step := first
 	scope.Scope = "another"
 	client.Client = exactlyonce.NewClient()
 	sequence.Sequence++
@@ -432,7 +435,9 @@ func (b *bench[TX]) askedFor() {
 	}
 	results := server.NewResults(server.Config{Records: s, Clock: b.clock})
 	defer func() { assert.NoError(b, results.Close(context.Background())) }()
-	asked, other, step := request(exactlyonce.NewClient(), 1), request(exactlyonce.NewClient(), 1), request(exactlyonce.NewClient(), 1)
+	asked := request(exactlyonce.NewClient(), 1)
+	other := request(exactlyonce.NewClient(), 1)
+	step := request(exactlyonce.NewClient(), 1)
 	step.Step = "charge"
 	for _, req := range []exactlyonce.Request{asked, other, step} {
 		_, _, err := results.Do(b.Context(), req, func(context.Context) ([]byte, error) { return answer, b.put(s, req, answer) })

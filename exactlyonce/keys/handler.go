@@ -59,7 +59,8 @@ func (o *Operation) Handler(c HandlerConfig) http.Handler {
 		c.Key = headerKey
 	}
 	var err error
-	if c.MismatchStatus, c.MaxBody, err = oncewire.Limits(c.MismatchStatus, c.MaxBody); err != nil {
+	c.MismatchStatus, c.MaxBody, err = oncewire.Limits(c.MismatchStatus, c.MaxBody)
+	if err != nil {
 		panic("keys: Handler: " + err.Error())
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { o.serve(w, req, &c) })
@@ -73,7 +74,8 @@ func headerKey(req *http.Request, _ []byte) (string, error) {
 	}
 	key := values[0]
 	if quoted, ok := strings.CutPrefix(key, `"`); ok {
-		if key, ok = strings.CutSuffix(quoted, `"`); !ok {
+		key, ok = strings.CutSuffix(quoted, `"`)
+		if !ok {
 			return "", fmt.Errorf("the header %s has one quote", header)
 		}
 	}

@@ -133,7 +133,8 @@ func (r *Run) step(ctx context.Context, name string, work func(ctx context.Conte
 	}
 	var result []byte
 	loaded, err := r.commit(ctx, name, func(ctx context.Context, tx *sql.Tx) (err error) {
-		if result, err = work(ctx, tx); err != nil {
+		result, err = work(ctx, tx)
+		if err != nil {
 			return err
 		}
 		_, err = tx.ExecContext(ctx, stepSQL, r.id, r.position+1, name, result)
@@ -182,7 +183,8 @@ func (r *Run) Finish(ctx context.Context, work func(ctx context.Context, tx *sql
 			return err
 		}
 		stored := given.Encode()
-		if err = response.Decode(stored); err != nil { // as later attempts receive it
+		err = response.Decode(stored)
+		if err != nil { // as later attempts receive it
 			return err
 		}
 		_, err = tx.ExecContext(ctx, finishSQL, stored, r.operation.keys.now(), r.id)

@@ -129,7 +129,9 @@ func (c *Call) complete(answer []byte, made bool) error {
 	f.answer, f.err = answer, nil
 	rec := r.land(f, now)
 	client := rec.client
-	rec.answer, rec.attempt, rec.touched = answer, c.req.Attempt, now
+	rec.answer = answer
+	rec.attempt = c.req.Attempt
+	rec.touched = now
 	client.answered = max(client.answered, rec.seq)
 	r.use(client.principal, ofBytes, int64(cap(answer)))
 	client.principal.aged.pushBack(rec)

@@ -111,7 +111,8 @@ func (r *Results) Handler(next http.Handler, c HandlerConfig) http.Handler {
 		c.Fingerprint = fingerprint
 	}
 	var err error
-	if c.MismatchStatus, c.MaxBody, err = oncewire.Limits(c.MismatchStatus, c.MaxBody); err != nil {
+	c.MismatchStatus, c.MaxBody, err = oncewire.Limits(c.MismatchStatus, c.MaxBody)
+	if err != nil {
 		panic("server: Handler: " + err.Error())
 	}
 	c.RetryAfter = cmp.Or(c.RetryAfter, time.Second)

@@ -470,7 +470,9 @@ func (r *Results) addClient(p *principal, key clientKey, now time.Duration) *cli
 		c.forgot = now - tombstoneAge*min(r.config.ClientSilence, math.MaxInt64/tombstoneAge) // as Records do
 	}
 	if e, ok := r.tombstones[key]; ok {
-		c.before, c.swept, c.forgot = e.before, e.before, e.forgot
+		c.before = e.before
+		c.swept = e.before
+		c.forgot = e.forgot
 		r.dropTombstone(p, key)
 	}
 	r.clients[key] = c
@@ -491,7 +493,11 @@ func (r *Results) addRecord(c *client, req exactlyonce.Request, now time.Duratio
 		r.used[ofBytes] += slabCost
 	}
 	rec := r.slabs.take()
-	rec.client, rec.seq, rec.step, rec.print, rec.flight = c, req.Sequence, req.Step, req.Fingerprint, f
+	rec.client = c
+	rec.seq = req.Sequence
+	rec.step = req.Step
+	rec.print = req.Fingerprint
+	rec.flight = f
 	f.record = rec
 	f.first = Call{results: r, req: req, state: stateNew, flight: f}
 	f.driver = &f.first
@@ -624,7 +630,8 @@ func (r *Results) noteAsked(req exactlyonce.Request) {
 // there is no room, a later request of the client notes it.
 func (r *Results) note(key clientKey, before int64) (fits bool) {
 	last, known := r.marks[key]
-	if fits = known || len(r.marks) < r.config.MaxClients; fits {
+	fits = known || len(r.marks) < r.config.MaxClients
+	if fits {
 		r.marks[key] = max(last, before)
 	}
 	return fits

@@ -24,7 +24,8 @@ func (s *slabs) needs() bool { return s.free.first == nil }
 func (s *slabs) take() *record {
 	if s.needs() {
 		from := s.spare
-		if s.spare = nil; from == nil {
+		s.spare = nil
+		if from == nil {
 			from = &slab{}
 		}
 		for i := range from.records {

@@ -84,7 +84,9 @@ func reconcile(c config, o endState) *reconciliation {
 	r := &reconciliation{orders: int(c.Orders)}
 	for _, order := range bank.Orders(c.Seed, c.Orders) {
 		id := order.ID
-		payments, dead, charges := o.payments[id], o.dead[id], o.books[id]
+		payments := o.payments[id]
+		dead := o.dead[id]
+		charges := o.books[id]
 		delete(o.payments, id)
 		delete(o.dead, id)
 		delete(o.books, id)

@@ -108,7 +108,8 @@ type counts struct {
 func newSupervisor(c config, dir string) (s *supervisor, err error) {
 	s = &supervisor{config: c, dir: dir, begun: time.Now(), random: rand.New(rand.NewPCG(c.Seed, 29)), repeats: map[string]int{}}
 	s.processes = procs.NewSupervisor(c.Limit + 5*time.Second)
-	if s.cluster, err = newTopology(); err != nil {
+	s.cluster, err = newTopology()
+	if err != nil {
 		return nil, err
 	}
 	set := settings{Dir: dir, Seed: c.Seed, Cluster: s.cluster, Client: exactlyonce.NewClient().String()}
@@ -325,7 +326,8 @@ func (s *supervisor) victim() *member {
 	var up []*member
 	for _, m := range s.members {
 		if m.Role == role && m.state == isUp {
-			if up = append(up, m); leader && m.leads {
+			up = append(up, m)
+			if leader && m.leads {
 				up = []*member{m}
 				break
 			}
@@ -433,7 +435,8 @@ func (s *supervisor) look(ctx context.Context) error {
 		return err
 	}
 	now.waiting, now.dead = int64(c.Waiting+c.Retrying), int64(c.Dead)
-	if c, err = payments.Counts(ctx); err != nil {
+	c, err = payments.Counts(ctx)
+	if err != nil {
 		return err
 	}
 	now.paid = int64(c.Waiting)

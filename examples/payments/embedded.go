@@ -21,7 +21,9 @@ type withServer struct {
 // that runs the server in its own process would not need a port.
 func startEmbedded(ctx context.Context, at location) (engine, error) {
 	s, err := embedded.Start(filepath.Join(at.Dir, "jetstream"), embedded.Config{Logger: quiet, Options: func(o *server.Options) {
-		o.DontListen, o.Host, o.Port = false, "127.0.0.1", server.RANDOM_PORT
+		o.DontListen = false
+		o.Host = "127.0.0.1"
+		o.Port = server.RANDOM_PORT
 	}})
 	if err != nil {
 		return nil, err

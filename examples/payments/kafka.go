@@ -50,7 +50,8 @@ func startKafka(ctx context.Context, at location) (_ engine, err error) {
 		}
 	}()
 	if e.at.URL == "" {
-		if e.double, err = kfake.NewCluster(kfake.NumBrokers(1)); err != nil {
+		e.double, err = kfake.NewCluster(kfake.NumBrokers(1))
+		if err != nil {
 			return nil, err
 		}
 		e.at.URL = onKafka + "://" + strings.Join(e.double.ListenAddrs(), ",")
@@ -60,16 +61,19 @@ func startKafka(ctx context.Context, at location) (_ engine, err error) {
 		return nil, err
 	}
 	e.queues = queuesOn(e.engine, e.at)
-	if e.client, err = kgo.NewClient(e.seeds()); err != nil {
+	e.client, err = kgo.NewClient(e.seeds())
+	if err != nil {
 		return nil, err
 	}
 	e.admin = kadm.NewClient(e.client)
 	queues, dead := e.topics()
-	if err = e.create(ctx, nil, queues); err != nil {
+	err = e.create(ctx, nil, queues)
+	if err != nil {
 		return nil, err
 	}
 	forever := "-1" // brokers must keep dead letters
-	if err = e.create(ctx, map[string]*string{"retention.ms": &forever}, dead); err != nil {
+	err = e.create(ctx, map[string]*string{"retention.ms": &forever}, dead)
+	if err != nil {
 		return nil, err
 	}
 	return e, nil

@@ -30,7 +30,8 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 func supervise(ctx context.Context, c config, out, errOut io.Writer) (proven bool, err error) {
 	dir := c.Dir
 	if dir == "" {
-		if dir, err = os.MkdirTemp("", "payments-"); err != nil {
+		dir, err = os.MkdirTemp("", "payments-")
+		if err != nil {
 			return false, err
 		}
 		defer os.RemoveAll(dir) //nolint:errcheck // temporary
@@ -45,7 +46,8 @@ func supervise(ctx context.Context, c config, out, errOut io.Writer) (proven boo
 		processes: procs.NewSupervisor(c.Limit + 5*time.Second), starts: map[string]int{},
 		workers: make([]sample, c.Workers),
 	}
-	if s.engine, err = start(ctx, c, dir); err != nil {
+	s.engine, err = start(ctx, c, dir)
+	if err != nil {
 		return false, fmt.Errorf("-engine %s: %w", c.Engine, orCause(ctx, err))
 	}
 	defer func() {
@@ -171,7 +173,9 @@ func (s *supervisor) startWorker(i int) error {
 }
 
 func (s *supervisor) start(name string, set settings, line func([]byte)) error {
-	set.Start, set.Dir, set.Seed = s.starts[set.Provider], s.dir, s.Seed
+	set.Start = s.starts[set.Provider]
+	set.Dir = s.dir
+	set.Seed = s.Seed
 	s.starts[set.Provider]++
 	return procs.Run(s.processes, name, set, line)
 }

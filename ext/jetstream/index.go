@@ -156,7 +156,12 @@ func (ix *index) apply(r *record) {
 		ix.sorted = ix.sorted && (len(ix.order) == 0 || ix.order[len(ix.order)-1].position < it.position)
 		ix.order = append(ix.order, it)
 	}
-	it.seq, it.fence, it.kind, it.ready, it.why, it.size = r.seq, r.fence, r.kind, r.ready(), ix.whyOf(r.why), r.size
+	it.seq = r.seq
+	it.fence = r.fence
+	it.kind = r.kind
+	it.ready = r.ready()
+	it.why = ix.whyOf(r.why)
+	it.size = r.size
 	heap.Fix(&ix.ready, it.index)
 }
 
@@ -345,7 +350,10 @@ func (ix *index) sync(ctx context.Context, s *Engine, all bool) error {
 		if all && ix.seen != before { // it is being read
 			begun, before = s.clock.Now(), ix.seen
 		}
-		done, err, changed, wanted := ix.seen >= ix.wanted || !all && ix.passed >= ix.wanted, ix.err, ix.changed, ix.wanted
+		done := ix.seen >= ix.wanted || !all && ix.passed >= ix.wanted
+		err := ix.err
+		changed := ix.changed
+		wanted := ix.wanted
 		ix.mu.Unlock()
 		switch {
 		case err != nil:

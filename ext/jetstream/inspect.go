@@ -97,7 +97,8 @@ func (s *Engine) visitSome(ctx context.Context, ix *index, queue string, items [
 func (s *Engine) current(ctx context.Context, ix *index, queue string, it item) (*record, error) {
 	r, err := s.readSeq(ctx, it.seq)
 	if r == nil && err == nil {
-		if r, err = s.read(ctx, s.queueSubject(queue)+it.identity); err == nil {
+		r, err = s.read(ctx, s.queueSubject(queue)+it.identity)
+		if err == nil {
 			ix.refresh(it.identity, it.seq, r)
 		}
 	}
@@ -346,7 +347,8 @@ func (s *Engine) move(ctx context.Context, moves []store.Move, lost map[store.Le
 				return // lost
 			}
 			r, err := s.read(ctx, s.queueSubject(l.Queue)+e.identity)
-			if errs[i] = err; r.holds(e, l.Fence) {
+			errs[i] = err
+			if r.holds(e, l.Fence) {
 				records[i] = r
 			}
 		})

@@ -37,7 +37,8 @@ func (s *Engine) readRecord(ctx context.Context, kind, name string) (r stored, e
 		return r, err
 	}
 	r.seq = m.Sequence
-	if r.Version, err = strconv.ParseInt(m.Header.Get(headerVersion), 10, 64); err != nil {
+	r.Version, err = strconv.ParseInt(m.Header.Get(headerVersion), 10, 64)
+	if err != nil {
 		return r, &otherError{fmt.Errorf("jetstream: stream %s: message %d is not record %q of %q: %w", s.name, m.Sequence, name, kind, err)}
 	}
 	r.Value = string(m.Data)
@@ -222,7 +223,8 @@ func (t *tx) Edit(ctx context.Context, edits ...store.Edit) ([]bool, error) {
 		if e.Do != store.Merge {
 			continue
 		}
-		if puts[i], err = t.put(ctx, e); err != nil {
+		puts[i], err = t.put(ctx, e)
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -265,7 +267,8 @@ func (t *tx) look(ctx context.Context, e *store.Edit, it item, p *put) (r *recor
 	subject := t.s.queueSubject(e.Queue) + it.identity
 	r = &record{subject: subject, seq: it.seq, at: t.now, state: state{kind: it.kind, position: it.position, fence: it.fence, span: it.ready - min(it.ready, t.now)}}
 	if t.sure || e.Do == store.Hold || e.Do == store.Release || e.Do == store.Due {
-		if r, err = t.s.read(ctx, subject); err != nil || r == nil || r.kind == removed || r.position != it.position {
+		r, err = t.s.read(ctx, subject)
+		if err != nil || r == nil || r.kind == removed || r.position != it.position {
 			return nil, err
 		}
 	}

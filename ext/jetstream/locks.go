@@ -70,10 +70,12 @@ func (l locks) put(ctx context.Context, h holding, revision uint64) (ok bool, er
 	if h.Lease < forever {
 		m.Header.Set(jetstream.MsgTTLHeader, (h.Lease + keepName).String()) // law W3
 	}
-	if _, err = l.s.js.PublishMsg(ctx, m); err == nil {
+	_, err = l.s.js.PublishMsg(ctx, m)
+	if err == nil {
 		return true, nil
 	}
-	if err = l.s.published(ctx, err); errors.Is(err, errChanged) {
+	err = l.s.published(ctx, err)
+	if errors.Is(err, errChanged) {
 		return false, nil
 	}
 	return false, err

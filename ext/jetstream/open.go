@@ -191,7 +191,8 @@ func openStream(ctx context.Context, js jetstream.JetStream, set *settings) (jet
 	if set.change != nil {
 		set.change(&c)
 	}
-	if stream, err = js.CreateStream(ctx, c); errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+	stream, err = js.CreateStream(ctx, c)
+	if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
 		return js.Stream(ctx, set.stream) // another process was faster
 	}
 	if isUnplaced(err) {

@@ -90,7 +90,8 @@ func parseState(text string) (s state, err error) {
 	}
 	s.kind, text = text[0], text[1:]
 	for _, n := range numbers {
-		if *n, err = strconv.ParseUint(text[:digits], 16, 64); err != nil {
+		*n, err = strconv.ParseUint(text[:digits], 16, 64)
+		if err != nil {
 			return s, fmt.Errorf("the header %s: %w", headerState, err)
 		}
 		text = text[digits:]
@@ -270,7 +271,8 @@ func (e entry) String() string { return e.identity + "." + strconv.FormatUint(e.
 func parseEntry(text string) (e entry, err error) {
 	var number string
 	var ok bool
-	if e.identity, number, ok = strings.Cut(text, "."); !ok || strings.ContainsAny(e.identity, "*> ") || e.identity == "" {
+	e.identity, number, ok = strings.Cut(text, ".")
+	if !ok || strings.ContainsAny(e.identity, "*> ") || e.identity == "" {
 		return e, errors.New("jetstream: not the name of a message")
 	}
 	e.position, err = strconv.ParseUint(number, 10, 64)

@@ -171,7 +171,8 @@ func (s *Sink[T]) encode(subject string, m message.Message[T]) (*nats.Msg, error
 		return nil, fmt.Errorf("the codec: %w", err)
 	}
 	out := &nats.Msg{Subject: subject, Data: payload}
-	if out.Header, err = writeHeaders(meta, codec.SchemaOf(s.codec)); err != nil {
+	out.Header, err = writeHeaders(meta, codec.SchemaOf(s.codec))
+	if err != nil {
 		return nil, err
 	}
 	out.Header.Set(jetstream.ExpectedStreamHeader, s.config.Stream)

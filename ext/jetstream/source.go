@@ -164,7 +164,9 @@ func (s *source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], e
 // open opens the consumer, and makes it if it is missing when the source begins.
 func (s *source[T]) open(ctx context.Context) error {
 	s.mu.Lock()
-	consumer, began, closed := s.consumer, s.recorder != nil, s.closed
+	consumer := s.consumer
+	began := s.recorder != nil
+	closed := s.closed
 	s.mu.Unlock()
 	switch {
 	case closed:
@@ -203,9 +205,14 @@ func (s *source[T]) open(ctx context.Context) error {
 	}
 	in := headers.Incarnation(info.Created)
 	if s.in != in { // the messages here belong to a stream that was deleted
-		s.held, s.ready, s.settled = map[uint64]*delivered{}, nil, nil
+		s.held = map[uint64]*delivered{}
+		s.ready = nil
+		s.settled = nil
 	}
-	s.consumer, s.in, s.last, s.renewed = consumer, in, 0, false
+	s.consumer = consumer
+	s.in = in
+	s.last = 0
+	s.renewed = false
 	s.keeps, s.lease = info.Config.Retention == jetstream.LimitsPolicy, cmp.Or(has.AckWait, s.config.AckWait)
 	if s.recorder == nil {
 		s.recorder = settle.Start(s.clock, s.lease, errSourceClosed, settle.Hooks{
@@ -313,7 +320,8 @@ func (s *source[T]) arrive(m jetstream.Msg, since time.Time) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.renewed = s.renewed || at.Sequence.Consumer <= s.last; s.renewed {
+	s.renewed = s.renewed || at.Sequence.Consumer <= s.last
+	if s.renewed {
 		_ = m.Nak() // it is redelivered when the source has looked at the stream again
 		return
 	}
@@ -488,7 +496,9 @@ func (s *source[T]) flush(ctx context.Context) error {
 // other worker has set, so it is not sent then (laws D3, P1).
 func (s *source[T]) answer(_ context.Context, h *delivered) error {
 	s.mu.Lock()
-	msg, v, ours := h.msg, h.settlement, s.isLeased(h, s.clock.Now())
+	msg := h.msg
+	v := h.settlement
+	ours := s.isLeased(h, s.clock.Now())
 	if v.Kind.IsRedelivered() {
 		delete(s.held, h.seq) // it may be redelivered before the server has confirmed the Nack
 	}
@@ -533,7 +543,8 @@ func (s *source[T]) bury(ctx context.Context, h *delivered) error {
 	where := fmt.Sprintf("stream %s, message %d", s.config.Stream, h.seq)
 	whole, err := settle.Bury(m.Meta, where, func(meta message.Meta, whole bool) error {
 		dead := m
-		if dead.Meta = meta; !whole {
+		dead.Meta = meta
+		if !whole {
 			dead.Payload, dead.Schema = nil, nil
 		}
 		return s.config.DeadLetters.Put(ctx, s.config.DeadLetterQueue, dead)
@@ -572,7 +583,9 @@ func (s *source[T]) end(ctx context.Context) error {
 			rest = append(rest, h.msg)
 		}
 	}
-	s.held, s.ready, s.settled = map[uint64]*delivered{}, nil, nil
+	s.held = map[uint64]*delivered{}
+	s.ready = nil
+	s.settled = nil
 	s.mu.Unlock()
 	if len(rest) == 0 || !s.js.Conn().IsConnected() {
 		return err

@@ -131,7 +131,8 @@ func (s *Engine) readOne(ctx context.Context, ix *index, queue string, it item) 
 	}
 	if r == nil {
 		subject := s.queueSubject(queue) + it.identity
-		if r, err = s.read(ctx, subject); err != nil {
+		r, err = s.read(ctx, subject)
+		if err != nil {
 			return nil, err
 		}
 		ix.refresh(it.identity, it.seq, r)
@@ -202,14 +203,16 @@ func (s *Engine) settle(ctx context.Context, leases []store.Lease, f func(l stor
 		}
 		for range maxTries {
 			var r *record
-			if r, err = s.read(ctx, s.queueSubject(l.Queue)+e.identity); err != nil {
+			r, err = s.read(ctx, s.queueSubject(l.Queue)+e.identity)
+			if err != nil {
 				break
 			}
 			if !r.holds(e, l.Fence) {
 				lost[i] = true
 				return
 			}
-			if err = f(l, e, r); !errors.Is(err, errChanged) {
+			err = f(l, e, r)
+			if !errors.Is(err, errChanged) {
 				break
 			}
 		}
@@ -350,7 +353,8 @@ func (s *Engine) removeAll(ctx context.Context, marks []mark) error {
 func (s *Engine) remove(ctx context.Context, queue string, r *record) error {
 	_, err := s.publish(ctx, r.subject, r.then(removed, 0), "", nil, r.seq)
 	if errors.Is(err, store.ErrFull) {
-		if err = s.erase(ctx, r.seq); err == nil {
+		err = s.erase(ctx, r.seq)
+		if err == nil {
 			_, failed := s.publish(ctx, r.subject, r.then(removed, 0), "", nil, 0)
 			if failed != nil && !errors.Is(failed, errChanged) { // errChanged: it was put again
 				s.logger.Warn("weir: a message was removed from a full stream, and other processes may count it", "queue", queue, "error", failed)

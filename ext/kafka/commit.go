@@ -111,7 +111,9 @@ func (s *source) commitWith(ctx context.Context, client *kgo.Client) error {
 			return false
 		}
 		metadata := p.metadata(s.metadata)
-		c.Offset, c.LeaderEpoch, c.Metadata = p.progress.Low(), p.epoch, &metadata
+		c.Offset = p.progress.Low()
+		c.LeaderEpoch = p.epoch
+		c.Metadata = &metadata
 		sent[p] = p.changed
 		return true
 	})
@@ -163,7 +165,8 @@ func commit(ctx context.Context, client *kgo.Client, partitions []partitionID, f
 	})
 	var failed error
 	client.CommitOffsetsSync(ctx, positions, func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, resp *kmsg.OffsetCommitResponse, err error) {
-		if failed = err; err != nil {
+		failed = err
+		if err != nil {
 			return
 		}
 		for _, t := range resp.Topics {
@@ -221,7 +224,8 @@ func bury(ctx context.Context, put putFunc, r *kgo.Record, m store.Message) erro
 	where := fmt.Sprintf("topic %s, partition %d, offset %d", r.Topic, r.Partition, r.Offset)
 	_, err := settle.Bury(m.Meta, where, func(meta message.Meta, whole bool) error {
 		m := m
-		if m.Meta = meta; !whole {
+		m.Meta = meta
+		if !whole {
 			m.Payload = nil
 		}
 		return quietly(func() error { return put(ctx, m) })
@@ -256,9 +260,13 @@ func (s *source) pauseAndResume() {
 		if p.progress == nil || p.leaving {
 			continue
 		}
-		more, held, bytes := 2*maxPoll, maxHeld, maxHeldBytes
+		more := 2 * maxPoll
+		held := maxHeld
+		bytes := maxHeldBytes
 		if p.paused {
-			more, held, bytes = 2*more, held/2, bytes/2 // it is not resumed for a single message
+			more = 2 * more
+			held = held / 2
+			bytes = bytes / 2 // it is not resumed for a single message
 		}
 		full := p.progress.Full(s.metadata, more) || p.progress.Open()-len(s.running[id]) >= held || p.held >= bytes
 		switch {

@@ -131,7 +131,8 @@ func (e *Engine) create(ctx context.Context, topic string) error {
 		configs[s.key] = new(s.value)
 	}
 	made, err := kadm.NewClient(e.producer.client).CreateTopic(ctx, int32(e.settings.partitions), replicas, configs, topic) //nolint:gosec // bounded
-	switch err = cmp.Or(made.Err, err); {
+	err = cmp.Or(made.Err, err)
+	switch {
 	case errors.Is(err, kerr.TopicAlreadyExists):
 		return nil
 	case err == nil:
@@ -142,7 +143,8 @@ func (e *Engine) create(ctx context.Context, topic string) error {
 	if detail := made.ErrMessage; detail != "" {
 		err = fmt.Errorf("%w: %s", err, detail)
 	}
-	if err = fmt.Errorf("kafka: making the topic %s: %w", topic, lacking(err, "CREATE on the topic or the cluster")); isRefusal(err) {
+	err = fmt.Errorf("kafka: making the topic %s: %w", topic, lacking(err, "CREATE on the topic or the cluster"))
+	if isRefusal(err) {
 		return guard.MarkPermanent(err)
 	}
 	return err

@@ -111,7 +111,8 @@ func (g *Group) Run(ctx context.Context, h partitions.Handler) error {
 	var denied error
 	for ctx.Err() == nil && denied == nil { // no records come, but errors do
 		client.PollFetches(ctx).EachError(func(_ string, _ int32, err error) {
-			if err = lacking(err, "READ on the topics and on the group"); guard.IsPermanent(err) {
+			err = lacking(err, "READ on the topics and on the group")
+			if guard.IsPermanent(err) {
 				denied = fmt.Errorf("kafka: group %q: %w", g.Name, err)
 			} else if ctx.Err() == nil {
 				m.warn("the client continues after an error", err)
@@ -217,7 +218,9 @@ func (m *member) position(id partitionID, c *kmsg.OffsetCommitRequestTopicPartit
 		return false
 	}
 	metadata := epochPrefix + strconv.FormatUint(p.epoch, 10)
-	c.Offset, c.LeaderEpoch, c.Metadata = p.offset, p.leaderEpoch, &metadata
+	c.Offset = p.offset
+	c.LeaderEpoch = p.leaderEpoch
+	c.Metadata = &metadata
 	return true
 }
 

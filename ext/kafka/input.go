@@ -93,7 +93,8 @@ func openInput[T any](ctx context.Context, c InputConfig[T]) (*input[T], error) 
 	}
 	in := &input[T]{c: c, client: client, epoch: -1}
 	admin := kadm.NewClient(client)
-	if in.offset, err = in.look(ctx, admin.ListStartOffsets); err == nil {
+	in.offset, err = in.look(ctx, admin.ListStartOffsets)
+	if err == nil {
 		in.end, err = in.look(ctx, admin.ListCommittedOffsets)
 		in.lag.know(in.end)
 		in.measure()

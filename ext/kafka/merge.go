@@ -100,7 +100,8 @@ func (m *merge) run(ctx context.Context) (err error) {
 		return fmt.Errorf("topic %q: %w", m.To, err)
 	}
 	opts := append(slices.Clone(m.view.opts), kgo.TransactionalID(m.id), kgo.RequiredAcks(kgo.AllISRAcks()))
-	if m.client, err = makeClient(opts...); err != nil {
+	m.client, err = makeClient(opts...)
+	if err != nil {
 		return err
 	}
 	defer m.client.Close()
@@ -121,7 +122,8 @@ func (m *merge) run(ctx context.Context) (err error) {
 			more, err = m.look(ctx, p, r, in)
 			return more, err
 		})
-		if err = errors.Join(err, m.flush(ctx)); err != nil {
+		err = errors.Join(err, m.flush(ctx))
+		if err != nil {
 			return err
 		}
 		if m.full() {
@@ -225,7 +227,8 @@ func (m *merge) send(ctx context.Context, alone bool) error {
 	var err error
 	if alone {
 		for i := 0; i < len(m.batch) && err == nil; i++ {
-			if err = m.client.ProduceSync(ctx, m.batch[i]).FirstErr(); refused(err) {
+			err = m.client.ProduceSync(ctx, m.batch[i]).FirstErr()
+			if refused(err) {
 				m.leave(i)
 			}
 		}

@@ -132,7 +132,9 @@ func (o *output[T]) fresh(ctx context.Context) error {
 		o.started = false
 		return o.error("ordinal", err)
 	}
-	o.base, o.tried, o.seen = n, n, true
+	o.base = n
+	o.tried = n
+	o.seen = true
 	return nil
 }
 
@@ -243,7 +245,8 @@ func (o *output[T]) publish(ctx context.Context, base int64, records [][]byte) e
 	if err != nil {
 		return err
 	}
-	if n, err = o.published(ctx, base, target); err == nil && n < target {
+	n, err = o.published(ctx, base, target)
+	if err == nil && n < target {
 		err = o.error("transaction", errors.New("it was aborted instead of committed"))
 	}
 	return err
@@ -307,7 +310,10 @@ func commitTransaction(ctx context.Context, client *kgo.Client) error {
 // position is the offset of a partition with metadata.
 func position(partition int32, offset int64, metadata string) kmsg.TxnOffsetCommitRequestTopicPartition {
 	p := kmsg.NewTxnOffsetCommitRequestTopicPartition()
-	p.Partition, p.Offset, p.LeaderEpoch, p.Metadata = partition, offset, -1, &metadata
+	p.Partition = partition
+	p.Offset = offset
+	p.LeaderEpoch = -1
+	p.Metadata = &metadata
 	return p
 }
 
@@ -323,7 +329,10 @@ func addOffsets(ctx context.Context, client *kgo.Client, group, topic string, at
 		return err
 	}
 	add := kmsg.NewPtrAddOffsetsToTxnRequest()
-	add.TransactionalID, add.Group, add.ProducerID, add.ProducerEpoch = group, group, id, epoch
+	add.TransactionalID = group
+	add.Group = group
+	add.ProducerID = id
+	add.ProducerEpoch = epoch
 	added, err := add.RequestWith(ctx, client)
 	if err == nil {
 		err = kerr.ErrorForCode(added.ErrorCode)
@@ -332,9 +341,15 @@ func addOffsets(ctx context.Context, client *kgo.Client, group, topic string, at
 		return fmt.Errorf("group %q: %w", group, err)
 	}
 	commit := kmsg.NewPtrTxnOffsetCommitRequest()
-	commit.TransactionalID, commit.Group, commit.ProducerID, commit.ProducerEpoch, commit.Generation = group, group, id, epoch, -1
+	commit.TransactionalID = group
+	commit.Group = group
+	commit.ProducerID = id
+	commit.ProducerEpoch = epoch
+	commit.Generation = -1
 	t := kmsg.NewTxnOffsetCommitRequestTopic()
-	t.Topic, t.TopicID, t.Partitions = topic, topics[topic].ID, at
+	t.Topic = topic
+	t.TopicID = topics[topic].ID
+	t.Partitions = at
 	commit.Topics = append(commit.Topics, t)
 	committed, err := commit.RequestWith(ctx, client)
 	if err != nil {

@@ -96,7 +96,8 @@ func (p *part) metadata(limit int) string {
 	}
 	slices.SortFunc(delays, func(a, b offsets.Delay) int { return int(max(-1, min(1, a.From-b.From))) })
 	for _, d := range p.delays { // records that have not arrived yet
-		if d.From = max(d.From, p.progress.Next()); d.From < d.To {
+		d.From = max(d.From, p.progress.Next())
+		if d.From < d.To {
 			delays = append(delays, d)
 		}
 	}

@@ -85,7 +85,8 @@ func (p *producer) alone(ctx context.Context, records []*kgo.Record, failed map[
 			continue
 		}
 		if single == nil {
-			if single, err = makeClient(p.opts...); err != nil {
+			single, err = makeClient(p.opts...)
+			if err != nil {
 				return fmt.Errorf("kafka: %w", err)
 			}
 			defer single.Close()

@@ -50,7 +50,9 @@ func (s *source) restore(id partitionID, f kmsg.OffsetFetchResponseGroupTopicPar
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p := s.parts[id]; p != nil && p.progress == nil {
-		p.progress, p.delays, p.epoch = offsets.New(f.Offset, done), delays, f.LeaderEpoch
+		p.progress = offsets.New(f.Offset, done)
+		p.delays = delays
+		p.epoch = f.LeaderEpoch
 	}
 }
 
@@ -162,7 +164,10 @@ func (s *source) arrive(p *part, e *entry) {
 // held.
 func (s *source) restart(p *part, offset int64) {
 	s.detach(p)
-	p.progress, p.delays, p.entries, p.busy = offsets.New(offset, nil), nil, map[int64]*entry{}, 0
+	p.progress = offsets.New(offset, nil)
+	p.delays = nil
+	p.entries = map[int64]*entry{}
+	p.busy = 0
 	p.held = 0
 	p.changed++
 }

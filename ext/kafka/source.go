@@ -113,10 +113,13 @@ func newSource(group string, topics []string, set sourceSettings) (*source, erro
 		kgo.OnPartitionsAssigned(s.assigned), kgo.OnOffsetsFetched(s.fetched), kgo.OnPartitionsRevoked(s.revoked), kgo.OnPartitionsLost(s.lost))
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	var err error
-	if s.client, err = newClient(client...); err != nil {
+	s.client, err = newClient(client...)
+	if err != nil {
 		return nil, err
 	}
-	commit, retry, look := s.clock.Ticker(s.commitInterval), s.clock.Timer(time.Hour), s.clock.Ticker(lookEvery)
+	commit := s.clock.Ticker(s.commitInterval)
+	retry := s.clock.Timer(time.Hour)
+	look := s.clock.Ticker(lookEvery)
 	retry.Stop()
 	s.ended.Go(s.poll)                       // ends with Close
 	s.ended.Go(func() { s.commits(commit) }) // the same

@@ -67,7 +67,8 @@ func OpenView(ctx context.Context, topic, group string, opts ...kgo.Opt) (*View,
 		v.group = mergeGroup(topic)
 	}
 	var err error
-	if v.client, err = makeClient(opts...); err != nil {
+	v.client, err = makeClient(opts...)
+	if err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}
 	v.admin = kadm.NewClient(v.client)
@@ -127,7 +128,8 @@ func (v *View) settled(ctx context.Context) error {
 		if at.At > p.end { // others have settled more meanwhile; or the offset is of a deleted topic with the same name, and this one has no settled entries
 			ends, err := v.admin.ListCommittedOffsets(ctx, v.topic)
 			end, _ := ends.Lookup(v.topic, p.id)
-			if err = cmp.Or(err, end.Err); err != nil {
+			err = cmp.Or(err, end.Err)
+			if err != nil {
 				return err
 			}
 			if at.At <= end.Offset {

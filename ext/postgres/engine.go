@@ -63,7 +63,8 @@ func (s *Engine) Migrate(ctx context.Context) error {
 func (s *Engine) CheckVersion(ctx context.Context) error {
 	db := stdlib.OpenDBFromPool(s.pool)
 	err := sqlmigrate.CheckVersion(ctx, db, component, s.Migrations())
-	if err = errors.Join(err, db.Close()); err != nil {
+	err = errors.Join(err, db.Close())
+	if err != nil {
 		return fmt.Errorf("postgres: %w", err)
 	}
 	return nil
@@ -230,7 +231,8 @@ func (s *Engine) Put(ctx context.Context, queue string, ms ...store.Message) err
 	rows := make([]storesql.Row, len(ms))
 	for i := range ms {
 		var err error
-		if rows[i], err = storesql.NewRow(queue, &ms[i]); err != nil {
+		rows[i], err = storesql.NewRow(queue, &ms[i])
+		if err != nil {
 			return err
 		}
 	}
@@ -338,7 +340,9 @@ func (s *Engine) insertion(rows []storesql.Row) (query string, args []any) {
 	var delays, visits, merges []int64
 	var schemas, payloads [][]byte
 	for _, r := range rows {
-		queues, causes, metas = append(queues, r.Queue), append(causes, storesql.Readable(string(r.Cause))), append(metas, r.MetaColumn)
+		queues = append(queues, r.Queue)
+		causes = append(causes, storesql.Readable(string(r.Cause)))
+		metas = append(metas, r.MetaColumn)
 		delays = append(delays, micros(r.Delay))
 		visits, merges = append(visits, int64(r.Meta.Visit)), append(merges, int64(r.Meta.Merges))
 		schemas, payloads = append(schemas, r.Schema), append(payloads, r.Payload)
@@ -689,7 +693,9 @@ func (s *Engine) settleBy(ctx context.Context, q querier, statement string, leas
 	var positions, fences, delays []int64
 	var queues []string
 	for _, l := range leases {
-		positions, fences, queues = append(positions, l.position), append(fences, l.fence), append(queues, l.queue)
+		positions = append(positions, l.position)
+		fences = append(fences, l.fence)
+		queues = append(queues, l.queue)
 		delays = append(delays, micros(l.delay))
 	}
 	s.step()
@@ -750,7 +756,8 @@ func isRefusal(err error) bool {
 // transaction.
 func retry(f func() error) (err error) {
 	for range 10 {
-		if err = f(); err == nil || sqlState(err) != "40P01" && sqlState(err) != "40001" {
+		err = f()
+		if err == nil || sqlState(err) != "40P01" && sqlState(err) != "40001" {
 			return err
 		}
 	}

@@ -48,12 +48,14 @@ func (s *Engine) TakeByKey(ctx context.Context, queue string, r store.KeyRound, 
 	err = s.do(ctx, func() (err error) {
 		if !begun {
 			next = storearg.Next("")
-			if taken, err = s.leaseAround(ctx, queue, withoutKey, micros(lease), queue, min(limit, r.Each)); err != nil || len(taken) > 0 {
+			taken, err = s.leaseAround(ctx, queue, withoutKey, micros(lease), queue, min(limit, r.Each))
+			if err != nil || len(taken) > 0 {
 				return err
 			}
 		}
 		due, err := s.dueKeys(ctx, queue, after, limit, except)
-		if next = due.Next; err != nil || len(due.Keys) == 0 {
+		next = due.Next
+		if err != nil || len(due.Keys) == 0 {
 			return err
 		}
 		taken, err = s.leaseAround(ctx, queue, ofKeys, micros(lease), queue, min(r.Each, limit/len(due.Keys)), due.Keys)

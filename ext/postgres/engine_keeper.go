@@ -140,7 +140,9 @@ func (t *keeperTx) edit(ctx context.Context, kind store.Action, edits []store.Ed
 	var queues []string
 	for _, i := range indices {
 		e := &edits[i]
-		positions, fences, queues = append(positions, e.Entry.Position), append(fences, int64(e.Entry.Fence)), append(queues, e.Queue) //nolint:gosec // it comes from the database
+		positions = append(positions, e.Entry.Position)
+		fences = append(fences, int64(e.Entry.Fence))
+		queues = append(queues, e.Queue) //nolint:gosec // it comes from the database
 	}
 	args := []any{positions, fences, queues, t.now}
 	const returning = ` RETURNING m.position`

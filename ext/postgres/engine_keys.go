@@ -42,7 +42,9 @@ func (s *Engine) CountKeys(ctx context.Context, q store.KeyQuery) ([]store.KeyCo
 		var column string
 		var next, oldest *time.Time
 		_, err = pgx.ForEachRow(rows, []any{&column, &c.Waiting, &c.Held, &c.Dead, &next, &oldest}, func() error {
-			c.Key, c.Next, c.Oldest = storesql.Key(column), time.Time{}, time.Time{}
+			c.Key = storesql.Key(column)
+			c.Next = time.Time{}
+			c.Oldest = time.Time{}
 			if next != nil {
 				c.Next = next.UTC()
 			}

@@ -33,14 +33,16 @@ func (l *locks) Acquire(ctx context.Context, name, owner string, lease time.Dura
 				VALUES ($1, $2, `+firstFence+`, `+l.store.now+` + $3 * interval '1 microsecond')
 				ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, fence = l.fence + 1, until = excluded.until
 				WHERE l.owner = '' OR l.until <= `+l.store.now+` RETURNING fence`, name, owner, micros(lease)).Scan(&g.Fence)
-			if got = err == nil; got || !errors.Is(err, pgx.ErrNoRows) {
+			got = err == nil
+			if got || !errors.Is(err, pgx.ErrNoRows) {
 				return err
 			}
 			var micros int64
 			err = l.store.pool.QueryRow(ctx, "SELECT owner, ceil(extract(epoch FROM until - "+l.store.now+`) * 1000000)::bigint FROM weir_locks
 				WHERE name = $1 AND owner <> '' AND until > `+l.store.now, name).Scan(&held.Owner, &micros)
 			held.For = time.Duration(micros) * time.Microsecond
-			if found = err == nil; errors.Is(err, pgx.ErrNoRows) {
+			found = err == nil
+			if errors.Is(err, pgx.ErrNoRows) {
 				return nil // free by now: once more
 			}
 			return err

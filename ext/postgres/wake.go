@@ -120,7 +120,8 @@ func (n *news) add(queue string, d dues) {
 		n.pending = map[string]dues{}
 	}
 	all := n.pending[queue]
-	if all.now = all.now || d.now; d.later > 0 {
+	all.now = all.now || d.now
+	if d.later > 0 {
 		all.add(d.later)
 	}
 	n.pending[queue] = all
@@ -165,7 +166,8 @@ func (s *Engine) send(timer *clock.Timer) {
 		n.mu.Lock()
 		pending := n.pending
 		n.pending = nil
-		if n.running = len(pending) > 0; !n.running {
+		n.running = len(pending) > 0
+		if !n.running {
 			n.mu.Unlock()
 			return
 		}
@@ -310,7 +312,9 @@ func (s *Engine) await(queue string, w *waiter) error {
 		return store.ErrClosed
 	}
 	if h.waiting == nil {
-		h.waiting, h.fresh, h.changed = map[string]map[*waiter]bool{}, map[string]bool{}, make(chan struct{}, 1)
+		h.waiting = map[string]map[*waiter]bool{}
+		h.fresh = map[string]bool{}
+		h.changed = make(chan struct{}, 1)
 	}
 	if h.waiting[queue] == nil {
 		h.waiting[queue] = map[*waiter]bool{}

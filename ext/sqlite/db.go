@@ -65,7 +65,8 @@ func openDB(ctx context.Context, path string, set *settings) (*DB, error) {
 	params.Set("_dqs", "0") // a name in double quotes is never a string
 	read := params.Encode() + "&_query_only=on"
 	if set.readOnly {
-		if read += "&mode=ro"; !exists(path + "-wal") {
+		read += "&mode=ro"
+		if !exists(path + "-wal") {
 			read += "&immutable=1" // keeps SQLite from making files beside it
 		}
 	}

@@ -199,7 +199,8 @@ func newRows(queue string, ms []store.Message) ([]storesql.Row, error) {
 	rows := make([]storesql.Row, len(ms))
 	for i := range ms {
 		var err error
-		if rows[i], err = storesql.NewRow(queue, &ms[i]); err != nil {
+		rows[i], err = storesql.NewRow(queue, &ms[i])
+		if err != nil {
 			return nil, err
 		}
 	}

@@ -53,7 +53,8 @@ func (s *Engine) TakeByKey(ctx context.Context, queue string, r store.KeyRound, 
 	}
 	after, begun := storearg.After(r)
 	if !begun {
-		if taken, err = s.takeAround(ctx, queue, positionsWithoutKey, "", min(limit, r.Each), lease); err != nil || len(taken) > 0 {
+		taken, err = s.takeAround(ctx, queue, positionsWithoutKey, "", min(limit, r.Each), lease)
+		if err != nil || len(taken) > 0 {
 			return taken, storearg.Next(""), err
 		}
 	}

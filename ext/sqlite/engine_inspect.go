@@ -188,7 +188,8 @@ func (s *Engine) Claim(ctx context.Context, queue string, f store.Filter, p stor
 			return nil, err
 		}
 		s.step()
-		if taken, err = s.claim(ctx, queue, chosen, lease); err != nil {
+		taken, err = s.claim(ctx, queue, chosen, lease)
+		if err != nil {
 			return nil, err
 		}
 		p.After = chosen[len(chosen)-1]
@@ -329,7 +330,8 @@ func (s *Engine) Move(ctx context.Context, moves ...store.Move) error {
 	rows, leases := make([]storesql.Row, len(moves)), make([]store.Lease, len(moves))
 	for i := range moves {
 		var err error
-		if rows[i], err = storesql.NewRow(moves[i].Queue, &moves[i].Message); err != nil {
+		rows[i], err = storesql.NewRow(moves[i].Queue, &moves[i].Message)
+		if err != nil {
 			return err
 		}
 		leases[i] = moves[i].Lease

@@ -71,7 +71,9 @@ func (l *Lines[K]) Begin(key K, now time.Duration, rest func(more int)) bool {
 // flush writes the line about the failures since the last line, and begins a period.
 func (g *lineGroup[K]) flush(now, period time.Duration) {
 	more, rest := g.more, g.rest
-	g.more, g.rest, g.until = 0, nil, now+period
+	g.more = 0
+	g.rest = nil
+	g.until = now + period
 	rest(more)
 }
 

@@ -61,7 +61,8 @@ func EachError[OUT any](classify predicates.Classifier[OUT], harmless ...error) 
 			one := *a
 			one.Err, one.Stage = err, stageOfOne(err, reported)
 			r, ok := classify(&one)
-			if known = known || ok; !ok {
+			known = known || ok
+			if !ok {
 				r = predicates.Reason{}
 			}
 			if !r.IsZero() || one.Stage != predicates.ClientDispatch {
@@ -194,7 +195,8 @@ func PushbackOf[OUT any](a *predicates.Attempt[OUT]) (delay time.Duration, ok bo
 	for _, err := range Branches(a.Err) {
 		for demands := false; err != nil && !demands; err = errors.Unwrap(err) {
 			if p, is := AsBranch[predicates.ServerPushback](err); is {
-				if _, demands = p.RetryPushback(); demands {
+				_, demands = p.RetryPushback()
+				if demands {
 					delay, ok = harder(delay, ok, p)
 				}
 			}

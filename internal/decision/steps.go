@@ -296,7 +296,9 @@ func (p *Steps[OUT]) Conclude(a *predicates.Attempt[OUT], answer Answer, now *Si
 	if delay >= a.Remaining { // law A5
 		delay, d.Capped = max(0, a.Remaining), true
 	}
-	d.NoRetryReason, d.Delay, d.Before = Retried, delay, action.Before
+	d.NoRetryReason = Retried
+	d.Delay = delay
+	d.Before = action.Before
 	d.NeedsBudget = !always && !d.Capped
 	return d
 }

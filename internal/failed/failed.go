@@ -90,7 +90,9 @@ func Afresh(meta *message.Meta, now time.Time) {
 	meta.Visit, meta.Attempts = 0, 0
 	meta.Merges++
 	if !meta.Remembered.After(now) {
-		meta.UnsafeToRepeat, meta.Request, meta.Remembered = false, "", time.Time{}
+		meta.UnsafeToRepeat = false
+		meta.Request = ""
+		meta.Remembered = time.Time{}
 	}
 }
 

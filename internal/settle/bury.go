@@ -30,7 +30,9 @@ func Bury(meta message.Meta, where string, put func(meta message.Meta, withBytes
 		return true, err
 	}
 	short := meta
-	short.LastError, short.Reasons, short.Timeline = plain(meta.LastError), nil, nil
+	short.LastError = plain(meta.LastError)
+	short.Reasons = nil
+	short.Timeline = nil
 	err = put(short, true)
 	if !errors.Is(err, message.ErrRefused) {
 		return true, err

@@ -69,7 +69,8 @@ func missing(text, other string) (lines []string) {
 		there[strings.TrimSpace(line)] = true
 	}
 	for line := range strings.Lines(text) {
-		if line = strings.TrimSpace(line); !there[line] {
+		line = strings.TrimSpace(line)
+		if !there[line] {
 			lines = append(lines, line)
 		}
 	}

@@ -53,7 +53,8 @@ func (r *release) buildImage(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if index, err = written.ImageIndex(); err != nil {
+	index, err = written.ImageIndex()
+	if err != nil {
 		return err
 	}
 	if err := validate.Index(index); err != nil {

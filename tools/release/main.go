@@ -60,11 +60,13 @@ func run(ctx context.Context, args []string) error {
 		return fmt.Errorf("%q is no version, such as v0.1.0", r.version)
 	}
 	var err error
-	if r.root, err = filepath.Abs(r.root); err != nil {
+	r.root, err = filepath.Abs(r.root)
+	if err != nil {
 		return err
 	}
 	if r.dir == "" {
-		if r.dir, err = os.MkdirTemp("", "weir-release-"); err != nil {
+		r.dir, err = os.MkdirTemp("", "weir-release-")
+		if err != nil {
 			return err
 		}
 		defer func() { _ = os.RemoveAll(r.dir) }()

@@ -107,7 +107,8 @@ func (r *release) tryProgram(ctx context.Context, env []string, dir, name string
 	if bytes.Contains(source, []byte("signal.NotifyContext")) {
 		_ = program.Process.Signal(os.Interrupt) // fails if it has ended
 	}
-	if err = errors.Join(err, program.Wait()); err != nil || !bytes.Equal(got, want) {
+	err = errors.Join(err, program.Wait())
+	if err != nil || !bytes.Equal(got, want) {
 		return fmt.Errorf("it printed %q, and not %q: %w\n%s", got, want, err, &logged)
 	}
 	return nil

@@ -108,7 +108,8 @@ func render(root string, sections []section) (map[string]string, error) {
 			}
 			page := string(text)
 			for _, s := range sections {
-				if page, err = insert(page, s, shown); err != nil {
+				page, err = insert(page, s, shown)
+				if err != nil {
 					return nil, fmt.Errorf("%s: %w", name, err)
 				}
 			}
@@ -116,7 +117,8 @@ func render(root string, sections []section) (map[string]string, error) {
 		}
 	}
 	if readme := files[filepath.Join(root, "README.md")]; strings.Contains(readme, figuresHead) {
-		if files[filepath.Join(root, "docs", "pictures", "figures.svg")], err = figures(readme); err != nil {
+		files[filepath.Join(root, "docs", "pictures", "figures.svg")], err = figures(readme)
+		if err != nil {
 			return nil, err
 		}
 	}

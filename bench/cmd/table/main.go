@@ -78,7 +78,8 @@ func parse(args []string) (options, error) {
 		o.rounds, o.heavy = 1, 1
 	}
 	var err error
-	if o.workloads, err = regexp.Compile(workloads); err != nil {
+	o.workloads, err = regexp.Compile(workloads)
+	if err != nil {
 		return o, err
 	}
 	o.impls, err = regexp.Compile(impls)

@@ -18,7 +18,9 @@ func Run(ctx context.Context, w io.Writer, isShort bool) error {
 	if isShort {
 		calm := scenarios[0]
 		calm.rows = 400
-		all, rows, kills = []scenario{calm}, 200, 1
+		all = []scenario{calm}
+		rows = 200
+		kills = 1
 	}
 	t := newTable(all)
 	var running sync.WaitGroup

@@ -91,7 +91,8 @@ func (p pkg) variables(d *ast.GenDecl) (out []failure) {
 			}
 			f := failure{name: name.Name, text: p.markdown(comment.Text())}
 			if other, ok := spec.Values[i].(*ast.SelectorExpr); ok {
-				if f.message = p.internalMessage(other); f.message == "" {
+				f.message = p.internalMessage(other)
+				if f.message == "" {
 					f.text = strings.TrimLeft(fmt.Sprintf("%s\n\nThe same value as `%s`.\n", strings.TrimSpace(f.text), p.code(other)), "\n")
 				}
 			} else {

@@ -30,7 +30,9 @@ func main() {
 	signals, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	source, cancelSource := context.WithCancelCause(signals) // the signal ends the source only
-	products, failures, sent := make(chan any), make(chan any), int64(0)
+	products := make(chan any)
+	failures := make(chan any)
+	sent := int64(0)
 	go func() {
 		defer close(products)
 		for ; source.Err() == nil; sent++ {

@@ -86,7 +86,8 @@ func Start[S any](settings S, limit time.Duration, line func(text []byte)) (*Pro
 // ended.
 func Begin[S any](settings S, limit time.Duration, line func(text []byte)) (p *Process, ready <-chan struct{}, err error) {
 	o := order{Limit: limit}
-	if o.Settings, err = json.Marshal(settings); err != nil {
+	o.Settings, err = json.Marshal(settings)
+	if err != nil {
 		return nil, nil, err
 	}
 	text, err := json.Marshal(o)
@@ -100,7 +101,8 @@ func Begin[S any](settings S, limit time.Duration, line func(text []byte)) (p *P
 	p = &Process{cmd: exec.Command(exe), ended: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), env+"="+string(text))
 	p.cmd.Stderr = &p.stderr
-	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
+	p.stdin, err = p.cmd.StdinPipe()
+	if err != nil {
 		return nil, nil, err
 	}
 	stdout, err := p.cmd.StdoutPipe()

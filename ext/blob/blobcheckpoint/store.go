@@ -53,7 +53,8 @@ func New(bucket *blob.Bucket, prefix string, opts ...Option) *Stores {
 	if bucket == nil {
 		panic("blobcheckpoint: New: nil bucket")
 	}
-	if prefix = strings.TrimSuffix(prefix, "/"); prefix != "" {
+	prefix = strings.TrimSuffix(prefix, "/")
+	if prefix != "" {
 		prefix += "/"
 	}
 	s := &Stores{bucket: bucket, prefix: prefix, keep: defaultKeepLast}
@@ -116,7 +117,9 @@ func (o *store) claim(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		o.next, o.newest, o.known = 1, 0, objects
+		o.next = 1
+		o.newest = 0
+		o.known = objects
 		for _, x := range objects {
 			if x.epoch > o.epoch {
 				return fmt.Errorf("it was opened for epoch %d, which is higher than %d: %w", x.epoch, o.epoch, checkpoint.ErrFenced)
@@ -165,7 +168,9 @@ func (o *store) write(ctx context.Context, snapshot []byte, id uint64) error {
 // wrote notes that the next object is there.
 func (o *store) wrote(id uint64) {
 	o.known = append(o.known, object{seq: o.next, checkpoint: id})
-	o.next, o.newest, o.unsure = o.next+1, max(o.newest, id), false
+	o.next = o.next + 1
+	o.newest = max(o.newest, id)
+	o.unsure = false
 }
 
 func (o *store) key(seq uint64) string { return fmt.Sprintf("%s%020d", o.dir, seq) }
@@ -227,11 +232,13 @@ func (o *store) object(ctx context.Context, seq uint64, size int64) (x object, e
 		return x, err
 	}
 	b, err := io.ReadAll(r)
-	if err = errors.Join(err, r.Close()); err != nil {
+	err = errors.Join(err, r.Close())
+	if err != nil {
 		return x, err
 	}
 	x = object{seq: seq, size: size - int64(headerSize)}
-	if _, err = fmt.Sscanf(string(b), header, &x.epoch, &x.store, &x.checkpoint); err != nil {
+	_, err = fmt.Sscanf(string(b), header, &x.epoch, &x.store, &x.checkpoint)
+	if err != nil {
 		return x, fmt.Errorf("%s does not begin as an object of weir: %.100q", o.key(seq), b)
 	}
 	return x, nil
@@ -328,7 +335,8 @@ func (o *store) mine(ctx context.Context) error {
 	last, err := o.last(ctx)
 	if err == nil && last >= o.next {
 		var x object
-		if x, err = o.object(ctx, last, 0); err == nil && x.store != o.name {
+		x, err = o.object(ctx, last, 0)
+		if err == nil && x.store != o.name {
 			err = checkpoint.ErrFenced
 		}
 	}

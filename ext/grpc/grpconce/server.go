@@ -143,7 +143,8 @@ func (s *tracking) unary(ctx context.Context, req any, info *grpc.UnaryServerInf
 	stored, replayed, err := s.results.Do(ctx, request,
 		func(ctx context.Context) ([]byte, error) {
 			var err error
-			if reply, err = next(ctx, req); !s.config.Stored(status.Code(err)) {
+			reply, err = next(ctx, req)
+			if !s.config.Stored(status.Code(err)) {
 				return nil, &transientError{reply, err}
 			}
 			stored, err := Encode(reply, err)

@@ -38,7 +38,8 @@ func EscapedAll(names []string) ([]string, error) {
 	list := make([]string, len(names))
 	for i, name := range names {
 		var err error
-		if list[i], err = Escaped(name); err != nil {
+		list[i], err = Escaped(name)
+		if err != nil {
 			return nil, err
 		}
 	}

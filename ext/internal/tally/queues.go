@@ -107,7 +107,8 @@ func (q *Counts[T]) run(name string, to *count[T]) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := q.clock.Now()
-	if to.Err = err; err == nil {
+	to.Err = err
+	if err == nil {
 		to.Counts, to.At = c, now
 	} else {
 		to.Failures++

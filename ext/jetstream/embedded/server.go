@@ -69,7 +69,8 @@ func (c *Cluster) apply(o *server.Options) (err error) {
 	if !slices.Contains(c.Servers, c.Address) {
 		return fmt.Errorf("cluster %s: its servers %q do not include the address %q", c.Name, c.Servers, c.Address)
 	}
-	if o.Host, o.Port, err = split(c.Clients); err != nil {
+	o.Host, o.Port, err = split(c.Clients)
+	if err != nil {
 		return fmt.Errorf("cluster %s: %w", c.Name, err)
 	}
 	for _, address := range c.Servers {
@@ -77,7 +78,9 @@ func (c *Cluster) apply(o *server.Options) (err error) {
 			return fmt.Errorf("cluster %s: %w", c.Name, err)
 		}
 	}
-	o.ServerName, o.DontListen, o.Cluster.Name = c.Server, false, c.Name
+	o.ServerName = c.Server
+	o.DontListen = false
+	o.Cluster.Name = c.Name
 	o.Cluster.Host, o.Cluster.Port, err = split(c.Address)
 	// The server counts the routes to find out how large the cluster is, so its own
 	// address is among them.

@@ -280,7 +280,8 @@ func (in *input[T]) more(ctx context.Context) (bool, error) {
 		subjects = []string{">"}
 	}
 	for _, s := range subjects {
-		if _, err = stream.GetMsg(ctx, in.next, jetstream.WithGetMsgSubject(s)); !errors.Is(err, jetstream.ErrMsgNotFound) {
+		_, err = stream.GetMsg(ctx, in.next, jetstream.WithGetMsgSubject(s))
+		if !errors.Is(err, jetstream.ErrMsgNotFound) {
 			return err == nil, err
 		}
 	}
@@ -402,7 +403,9 @@ func (in *input[T]) Next() (v T, err error) {
 	if in.ended {
 		return v, io.EOF
 	}
-	v, in.next, in.waiting = *in.waiting, in.at+1, nil
+	v = *in.waiting
+	in.next = in.at + 1
+	in.waiting = nil
 	in.lag.Add(-1)
 	return v, nil
 }

@@ -111,7 +111,9 @@ func (o *output[T]) begin(ctx context.Context) error {
 	}
 	last, _, err := o.end(ctx)
 	if err == nil {
-		o.base, o.last, o.known = last, last, true
+		o.base = last
+		o.last = last
+		o.known = true
 	}
 	return err
 }
@@ -189,7 +191,10 @@ func (o *output[T]) Restore(ctx context.Context, b []byte) error {
 		return fmt.Errorf("jscheckpoint: stream %s ends with message %d, the checkpoint knows %d to %d: is it another stream, does another one write to it, or was a checkpoint lost?",
 			o.stream, last, s.base, end)
 	}
-	o.base, o.last, o.known, o.pending = s.base, last, true, nil
+	o.base = s.base
+	o.last = last
+	o.known = true
+	o.pending = nil
 	for _, p := range s.pending {
 		o.pending = append(o.pending, append([]byte{}, p...))
 	}
@@ -255,7 +260,8 @@ func (o *output[T]) publish(ctx context.Context, schema []byte, values [][]byte)
 	sent := 0
 	for i, v := range values {
 		if i >= window {
-			if err = wait(i - window); err != nil {
+			err = wait(i - window)
+			if err != nil {
 				break
 			}
 		}

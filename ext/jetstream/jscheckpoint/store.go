@@ -107,7 +107,8 @@ func (s *pipelineStore) takeOver(ctx context.Context) error {
 		}
 		var before uint64
 		if owner != nil {
-			if before, err = strconv.ParseUint(owner.Header.Get(headerEpoch), 10, 64); err != nil {
+			before, err = strconv.ParseUint(owner.Header.Get(headerEpoch), 10, 64)
+			if err != nil {
 				return fmt.Errorf("jscheckpoint: %s: the epoch: %w", s.name, err)
 			}
 		}
@@ -119,7 +120,8 @@ func (s *pipelineStore) takeOver(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if s.last = 0; last != nil {
+		s.last = 0
+		if last != nil {
 			s.last = last.Sequence
 		}
 		err = s.publish(ctx, "epoch", nats.Header{headerEpoch: {strconv.FormatUint(epoch, 10)}}, nil)
@@ -238,7 +240,9 @@ func (s *pipelineStore) save(ctx context.Context, id uint64, data []byte) error 
 		if err := s.each(ctx, func(id uint64, _ *jetstream.RawStreamMsg) { newest = max(newest, id) }); err != nil {
 			return err
 		}
-		s.last, s.newest, s.unsure = last.Sequence, newest, false
+		s.last = last.Sequence
+		s.newest = newest
+		s.unsure = false
 	}
 	if id <= s.newest {
 		return s.again(ctx, id, data)
@@ -341,7 +345,8 @@ func (s *pipelineStore) tidy(ctx context.Context) error {
 		}
 		good = append(good, id)
 	}
-	if s.good = good; len(good) < keep {
+	s.good = good
+	if len(good) < keep {
 		return nil
 	}
 	oldest := good[keep-1]

@@ -126,7 +126,8 @@ func (t *Traces) Accepted(ctx context.Context, _ any, restored bool) context.Con
 		name = "process " + name
 		opts = append(opts, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(messageAttributes(m)...))
 		var link trace.Link
-		if ctx, link = t.extract(ctx, m.Headers); link.SpanContext.IsValid() {
+		ctx, link = t.extract(ctx, m.Headers)
+		if link.SpanContext.IsValid() {
 			opts = append(opts, trace.WithLinks(link))
 		}
 	}

@@ -191,7 +191,8 @@ shared:
 		case isViolation(err):
 			calls = r.settleKnown(ctx, calls)
 			clear(r.ids) // the database may be another one: restored, or a replica
-			if calls, err = r.lookUp(ctx, calls); err != nil {
+			calls, err = r.lookUp(ctx, calls)
+			if err != nil {
 				fail(calls, err)
 				return
 			}
@@ -294,7 +295,8 @@ func (r *Records) lookUp(ctx context.Context, calls []*call) ([]*call, error) {
 	}
 	return slices.DeleteFunc(calls, func(c *call) bool {
 		key := clientKey{c.req.Scope, c.req.Client}
-		if c.client = r.ids[key]; c.client == 0 {
+		c.client = r.ids[key]
+		if c.client == 0 {
 			delete(r.ids, key)
 			c.err = errHeld
 		}
@@ -412,7 +414,8 @@ func readBatch(ctx context.Context, conn *pgxpool.Conn, batch *pgx.Batch, begin 
 		var tag pgconn.CommandTag
 		for range 3 { // the locks, the records, COMMIT
 			var err error
-			if tag, err = results.Exec(); err != nil {
+			tag, err = results.Exec()
+			if err != nil {
 				return err
 			}
 		}
@@ -474,13 +477,17 @@ func (r *Records) queuePut(batch *pgx.Batch, calls []*call) {
 		return cmp.Or(cmp.Compare(a.client, b.client), cmp.Compare(a.req.Sequence, b.req.Sequence), cmp.Compare(a.req.Step, b.req.Step))
 	})
 	n := len(calls)
-	clients, sequences, steps := make([]int64, n), make([]int64, n), make([]string, n)
+	clients := make([]int64, n)
+	sequences := make([]int64, n)
+	steps := make([]string, n)
 	fingerprints, answers := make([][]byte, n), make([][]byte, n)
 	var locks, distinct, lowest []int64
 	var scopes []string
 	var ids []pgtype.UUID
 	for i, c := range calls {
-		clients[i], sequences[i], steps[i] = c.client, c.req.Sequence, c.req.Step
+		clients[i] = c.client
+		sequences[i] = c.req.Sequence
+		steps[i] = c.req.Step
 		fingerprints[i], answers[i] = recordsql.Fingerprint(&c.req), recordsql.Answer(c.answer)
 		if i == 0 || c.client != clients[i-1] {
 			locks = append(locks, lockOf(c.req.Scope, c.req.Client))

@@ -275,7 +275,8 @@ func (r *Records) Run(ctx context.Context, req exactlyonce.Request, effect func(
 	var answer []byte
 	err := pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
 		var err error
-		if answer, err = effect(ctx, tx); err != nil {
+		answer, err = effect(ctx, tx)
+		if err != nil {
 			return err
 		}
 		return r.Put(ctx, tx, req, answer)
@@ -347,9 +348,15 @@ var _ exactlyonce.Toucher = (*Records)(nil)
 // Touch implements [exactlyonce.Toucher]. Answers whose rows are locked keep their age.
 func (r *Records) Touch(ctx context.Context, requests []exactlyonce.Request) error {
 	n := len(requests)
-	scopes, clients, sequences, steps := make([]string, n), make([]pgtype.UUID, n), make([]int64, n), make([]string, n)
+	scopes := make([]string, n)
+	clients := make([]pgtype.UUID, n)
+	sequences := make([]int64, n)
+	steps := make([]string, n)
 	for i, req := range requests {
-		scopes[i], clients[i], sequences[i], steps[i] = req.Scope, uuid(req.Client), req.Sequence, req.Step
+		scopes[i] = req.Scope
+		clients[i] = uuid(req.Client)
+		sequences[i] = req.Sequence
+		steps[i] = req.Step
 	}
 	_, err := r.pool.Exec(ctx, touchSQL, scopes, clients, sequences, steps, r.clock.Now().UnixMicro())
 	if err != nil {
@@ -436,7 +443,8 @@ func (r *Records) collectPhase(ctx context.Context, phase int, times recordsql.T
 func (r *Records) collect(ctx context.Context, chunk []recordsql.Client, times recordsql.Times) (removed, clients int, err error) {
 	few := chunk[0].Few
 	if !few { // one client
-		if removed, err = r.forget(ctx, chunk[0].ID, times.Answers); err != nil {
+		removed, err = r.forget(ctx, chunk[0].ID, times.Answers)
+		if err != nil {
 			return removed, 0, err
 		}
 	}

@@ -107,7 +107,8 @@ func (h *histogram) metric(desc *prometheus.Desc, b *buckets) prometheus.Metric 
 	upTo := make(map[float64]uint64, len(b.ends))
 	count := uint64(0)
 	for i, n := range h.classic {
-		if count += n; i < len(b.ends) {
+		count += n
+		if i < len(b.ends) {
 			upTo[time.Duration(b.ends[i]).Seconds()] = count
 		}
 	}
@@ -141,7 +142,9 @@ func (m both) Write(out *dto.Metric) error {
 		return err
 	}
 	to, from := out.GetHistogram(), native.GetHistogram()
-	to.Schema, to.ZeroThreshold, to.ZeroCount = from.Schema, from.ZeroThreshold, from.ZeroCount
+	to.Schema = from.Schema
+	to.ZeroThreshold = from.ZeroThreshold
+	to.ZeroCount = from.ZeroCount
 	to.PositiveSpan, to.PositiveDelta = from.PositiveSpan, from.PositiveDelta
 	return nil
 }

@@ -299,7 +299,8 @@ func (r *Records) due(ctx context.Context, phase int, before int64) (due []recor
 func (r *Records) collect(ctx context.Context, chunk []recordsql.Client, times recordsql.Times) (removed, clients int, err error) {
 	if !chunk[0].Few { // one client
 		id, mark := chunk[0].ID, int64(0)
-		if removed, err = r.forget(ctx, id, times.Answers); err != nil {
+		removed, err = r.forget(ctx, id, times.Answers)
+		if err != nil {
 			return removed, 0, err
 		}
 		err := r.db.Write(ctx, func(ctx context.Context, tx *sqlite.Tx) (err error) {

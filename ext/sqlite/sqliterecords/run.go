@@ -76,7 +76,8 @@ func (r *Records) runAlone(c *call) error {
 			}
 		}
 		var err error
-		if c.answer, err = c.effect(ctx, tx); err != nil {
+		c.answer, err = c.effect(ctx, tx)
+		if err != nil {
 			return err
 		}
 		return r.Put(ctx, tx, c.req, c.answer)
@@ -133,7 +134,8 @@ func (r *Records) runShared(ctx context.Context, tx *sqlite.Tx, batch []*call) e
 	}
 	for _, c := range calls {
 		var err error
-		if c.answer, err = c.effect(context.WithoutCancel(c.ctx), tx); err != nil {
+		c.answer, err = c.effect(context.WithoutCancel(c.ctx), tx)
+		if err != nil {
 			return err
 		}
 	}
@@ -169,7 +171,8 @@ func (b *sharing) admits(ctx context.Context, c *call) (bool, error) {
 	known, ok := b.clients[key]
 	if !ok {
 		var err error
-		if known, err = b.client(ctx, key); err != nil {
+		known, err = b.client(ctx, key)
+		if err != nil {
 			return false, err
 		}
 		b.clients[key] = known
@@ -177,7 +180,8 @@ func (b *sharing) admits(ctx context.Context, c *call) (bool, error) {
 	c.client = known.id
 	if c.req.Attempt > 1 || c.req.Sequence < known.mark {
 		var done bool
-		if done, c.err = c.lookUp(ctx, b.tx); done || c.err != nil {
+		done, c.err = c.lookUp(ctx, b.tx)
+		if done || c.err != nil {
 			return false, nil //nolint:nilerr // it is an error of this call, not of the batch
 		}
 	}

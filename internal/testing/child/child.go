@@ -80,7 +80,8 @@ func Start(name, arg string, change ...func(*exec.Cmd)) (*Process, error) {
 	for _, f := range change {
 		f(p.cmd)
 	}
-	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
+	p.stdin, err = p.cmd.StdinPipe()
+	if err != nil {
 		return nil, err
 	}
 	if err := p.cmd.Start(); err != nil {

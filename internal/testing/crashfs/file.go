@@ -32,7 +32,9 @@ func (n *inode) persist() {
 	for _, c := range n.pending[n.lost:] {
 		sure = c.extend(sure)
 	}
-	n.sure, n.pending, n.lost = bytes.Clone(sure), nil, 0
+	n.sure = bytes.Clone(sure)
+	n.pending = nil
+	n.lost = 0
 	if !bytes.Equal(sure, n.data) {
 		n.pending = []change{{off: len(n.data)}, {off: 0, bytes: bytes.Clone(n.data)}}
 		n.lost = len(n.pending)

@@ -147,7 +147,8 @@ func (b *bench) sameName() {
 	lost := errors.New("lost")
 	pay := func(ctx context.Context, run *keys.Run) error {
 		_, err := keys.Call(ctx, run, "pay", func(_ context.Context, key string) (int, error) {
-			if asked = append(asked, key); len(asked) == 1 {
+			asked = append(asked, key)
+			if len(asked) == 1 {
 				return 0, lost
 			}
 			return 1, nil

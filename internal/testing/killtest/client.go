@@ -132,7 +132,8 @@ type input struct {
 func (in *input) Next() (int64, error) {
 	if in.length == 0 && in.position%ahead == 0 {
 		var err error
-		if in.length, err = in.client.length(in.position); err != nil {
+		in.length, err = in.client.length(in.position)
+		if err != nil {
 			return 0, err
 		}
 	}

@@ -47,10 +47,12 @@ func start(s settings) (p *child.Process, line string, err error) {
 	if err != nil {
 		return nil, "", err
 	}
-	if p, err = child.Start(name, string(text)); err != nil {
+	p, err = child.Start(name, string(text))
+	if err != nil {
 		return nil, "", err
 	}
-	if line, err = p.Line(patience); err != nil {
+	line, err = p.Line(patience)
+	if err != nil {
 		_ = p.Kill() // it may have ended
 		return nil, "", fmt.Errorf("killtest: process %s does not start: %w", s.Role, err)
 	}

@@ -104,7 +104,9 @@ func Run(seed uint64, l Load, limiter Limiter, sleep func(d time.Duration)) Resu
 	seconds := int(l.Length / time.Second)
 	r := &run{Load: l, limiter: limiter, random: rand.New(rand.NewPCG(seed, 3))}
 	r.Took = make([]time.Duration, seconds+1)
-	r.Good, r.Lost, r.Limit = make([]int, seconds+1), make([]int, seconds+1), make([]int, seconds+1)
+	r.Good = make([]int, seconds+1)
+	r.Lost = make([]int, seconds+1)
+	r.Limit = make([]int, seconds+1)
 	if r.Demand == nil {
 		r.waiting = math.MaxInt
 	} else {

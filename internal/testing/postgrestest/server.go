@@ -43,7 +43,8 @@ func Start(t testing.TB) *Server {
 		unavailable(t, err)
 	}
 	s := &Server{t: t, bin: bin}
-	if s.cred, err = credential(); err != nil {
+	s.cred, err = credential()
+	if err != nil {
 		unavailable(t, err)
 	}
 	s.makeDir()
@@ -88,7 +89,8 @@ func (s *Server) Start() {
 			require.True(s.t, time.Now().Before(deadline), "PostgreSQL does not answer: see %s", s.logFile())
 			select {
 			case <-s.ended:
-				if s.ended = nil; !s.met {
+				s.ended = nil
+				if !s.met {
 					s.port = freePort(s.t) // another process may have taken the port
 				}
 			case <-time.After(10 * time.Millisecond): // the server is starting or recovering

@@ -31,7 +31,8 @@ func Merged(t *testing.T, s store.Inspector, locks lock.Locks) {
 		Queue: "outbox", Logger: slog.New(slog.DiscardHandler),
 		Publish: func(_ context.Context, ms []store.Message) error {
 			for _, m := range ms {
-				if merges = append(merges, m.Meta.Merges); len(merges) == 1 {
+				merges = append(merges, m.Meta.Merges)
+				if len(merges) == 1 {
 					put(1)
 				} else {
 					cancel()

@@ -104,7 +104,8 @@ func purge(t *testing.T, s store.Inspector, queue string, want int) {
 		for i := 0; ctx.Err() == nil; i++ {
 			start := time.Now()
 			assert.NoError(t, s.Put(t.Context(), "other", store.Message{Meta: message.Meta{ID: "other " + strconv.Itoa(i)}}))
-			if puts = append(puts, time.Since(start)); i == 0 {
+			puts = append(puts, time.Since(start))
+			if i == 0 {
 				close(begun)
 			}
 		}

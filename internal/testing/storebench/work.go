@@ -43,7 +43,8 @@ type counted struct {
 
 func (c *counted) PutAll(ctx context.Context, ms []message.Message[[]byte]) error {
 	err := c.Sink.PutAll(ctx, ms)
-	if c.left -= len(ms); c.left <= 0 {
+	c.left -= len(ms)
+	if c.left <= 0 {
 		c.enough()
 	}
 	return err

@@ -308,9 +308,13 @@ func Fill(t *testing.T, e Engine, n int) {
 // D4).
 func Run(t *testing.T, c Config) {
 	t.Helper()
-	n, kills, every := cmp.Or(c.Messages, 2000), 6, 6
+	n := cmp.Or(c.Messages, 2000)
+	kills := 6
+	every := 6
 	if suite.Long() {
-		n, kills, every = 50_000, 120, 10
+		n = 50_000
+		kills = 120
+		every = 10
 	}
 	e, err := c.Open(t.Context(), c.DSN)
 	require.NoError(t, err)

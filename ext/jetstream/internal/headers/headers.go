@@ -68,7 +68,8 @@ func Read(all nats.Header, subject string, at Place) (meta message.Meta, schema 
 func ReadSchema(h nats.Header) (schema []byte, err error) {
 	for name, values := range h {
 		if strings.EqualFold(name, Schema) {
-			if schema, err = base64.StdEncoding.DecodeString(strings.Join(values, "")); err != nil {
+			schema, err = base64.StdEncoding.DecodeString(strings.Join(values, ""))
+			if err != nil {
 				return nil, fmt.Errorf("jetstream: header %s: %w", name, err)
 			}
 		}

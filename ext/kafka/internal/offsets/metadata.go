@@ -117,7 +117,8 @@ func Decode(low int64, metadata string) (done []Span, delays []Delay, err error)
 		return nil, nil, errRange
 	}
 	r := varint.Reader{Rest: b}
-	if done, err = readSpans(low, r.Bytes()); err != nil {
+	done, err = readSpans(low, r.Bytes())
+	if err != nil {
 		r.Fail(err)
 	}
 	at := low
@@ -125,7 +126,8 @@ func Decode(low int64, metadata string) (done []Span, delays []Delay, err error)
 	for n := r.Uvarint(); n > 0 && r.Err == nil; n-- {
 		d := Delay{Span: span(&r, &at)}
 		step := r.Varint()
-		if due += step; due < 0 || step > 0 && due < step {
+		due += step
+		if due < 0 || step > 0 && due < step {
 			r.Fail(errRange)
 		}
 		d.Due = due

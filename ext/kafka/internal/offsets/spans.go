@@ -151,7 +151,8 @@ func readSpans(low int64, b []byte) ([]Span, error) {
 		n := uint64(token&runBits) + minRun
 		if n == longRun {
 			more := r.Uvarint()
-			if n += more; n < more || n > math.MaxInt64 {
+			n += more
+			if n < more || n > math.MaxInt64 {
 				r.Fail(errRange)
 			}
 		}
