@@ -70,7 +70,7 @@ func get(parts *job.Parts, of func(*flights.Flight) *flights.Airport) asyncop.As
 				return
 			}
 			if err == nil {
-				*airport, err = flights.AirportFromCells(airport.IATA, row.Value)
+				*airport, err = flights.AirportFromCells(airport.IATA, row)
 			}
 			if err != nil {
 				result.CompleteExceptionally(err)

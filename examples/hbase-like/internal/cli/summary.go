@@ -202,7 +202,7 @@ func trouble(s store.Stats) string {
 	}
 	add(s.LateRows, "late row")
 	for _, k := range kinds {
-		add(s.Events[k], k.String())
+		add(s.Events[k], string(k))
 	}
 	if len(parts) == 0 {
 		return "none, the run was too short for it"

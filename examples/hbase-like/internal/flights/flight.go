@@ -38,26 +38,25 @@ const (
 	colLongitude = "geo:longitude"
 )
 
-// Cells calls set for each column of the airport's row.
-func (a Airport) Cells(set func(column, value string)) {
-	set(colName, a.Name)
-	set(colCity, a.City)
-	set(colState, a.State)
-	set(colLatitude, formatFloat(a.Latitude))
-	set(colLongitude, formatFloat(a.Longitude))
+// Cells returns the airport's row: the values of its columns.
+func (a Airport) Cells() map[string]string {
+	return map[string]string{
+		colName: a.Name, colCity: a.City, colState: a.State,
+		colLatitude: formatFloat(a.Latitude), colLongitude: formatFloat(a.Longitude),
+	}
 }
 
 // AirportFromCells is the inverse of Airport.Cells.
-func AirportFromCells(iata string, value func(column string) string) (Airport, error) {
-	a := Airport{IATA: iata, Name: value(colName), City: value(colCity), State: value(colState)}
-	var err error
-	if a.Latitude, err = strconv.ParseFloat(value(colLatitude), 64); err != nil {
+func AirportFromCells(iata string, cells map[string]string) (Airport, error) {
+	latitude, err := strconv.ParseFloat(cells[colLatitude], 64)
+	if err != nil {
 		return Airport{}, fmt.Errorf("airport %s: latitude: %w", iata, err)
 	}
-	if a.Longitude, err = strconv.ParseFloat(value(colLongitude), 64); err != nil {
+	longitude, err := strconv.ParseFloat(cells[colLongitude], 64)
+	if err != nil {
 		return Airport{}, fmt.Errorf("airport %s: longitude: %w", iata, err)
 	}
-	return a, nil
+	return Airport{iata, cells[colName], cells[colCity], cells[colState], latitude, longitude}, nil
 }
 
 // Unresolved returns the code of the first airport that was not looked up yet, or "" if

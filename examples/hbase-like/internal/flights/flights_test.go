@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -150,20 +151,16 @@ func enriched() flights.Flight {
 	}
 }
 
-func TestAirportsSurviveTheStore(t *testing.T) {
-	cells := make(map[string]string)
-	detroit.Cells(func(column, value string) { cells[column] = value })
-	get := func(column string) string { return cells[column] }
-	got, err := flights.AirportFromCells("DTW", get)
+func TestAirport_Cells(t *testing.T) {
+	cells := detroit.Cells()
+	got, err := flights.AirportFromCells("DTW", cells)
 	require.NoError(t, err)
 	assert.Equal(t, detroit, got)
-
-	for _, column := range []string{"geo:latitude", "geo:longitude"} {
-		old := cells[column]
-		cells[column] = "x"
-		_, err := flights.AirportFromCells("DTW", get)
-		assert.ErrorContains(t, err, "airport DTW: "+strings.TrimPrefix(column, "geo:"))
-		cells[column] = old
+	for _, column := range []string{"latitude", "longitude"} {
+		bad := maps.Clone(cells)
+		bad["geo:"+column] = "x"
+		_, err := flights.AirportFromCells("DTW", bad)
+		assert.ErrorContains(t, err, "airport DTW: "+column)
 	}
 }
 

@@ -2,121 +2,63 @@ package hclient
 
 import (
 	"context"
+	"errors"
+	"net"
+	"net/rpc"
 	"slices"
-	"strings"
 	"sync"
-	"time"
 
-	"github.com/weirflow/weir/examples/hbase-like/internal/wire"
+	"github.com/weirflow/weir/examples/hbase-like/internal/store"
 )
 
-const (
-	dialTimeout = 2 * time.Second
-	// After a failed dial, Gets to that server fail at once for this time instead of
-	// queueing behind hopeless dials.
-	failedFor = 25 * time.Millisecond
-	// A server that owes answers and sends no data for this time counts as dead.
-	silence = 5 * time.Second
-)
+// Result is a row: the values of its columns (family:qualifier).
+type Result map[string]string
 
-// Result is a row, or empty if the store has no such row.
-type Result struct {
-	Row   string
-	cells []wire.Cell
-}
+// Empty reports whether the store does not have the row.
+func (r Result) Empty() bool { return len(r) == 0 }
 
-// Empty reports whether the store has no such row.
-func (r Result) Empty() bool { return len(r.cells) == 0 }
-
-// Value returns the value of a column (family:qualifier), or "" if the row lacks it.
-func (r Result) Value(column string) string {
-	for _, c := range r.cells {
-		if c.Column == column {
-			return c.Value
-		}
-	}
-	return ""
-}
-
-// Stats counts a client's requests and failures.
+// Stats counts a client's failures.
 type Stats struct {
-	Gets             int // sent to a region server
-	Locates          int // sent to the meta server
-	Dials            int
 	NotServing       int // answers "not serving"
 	ConnectionErrors int // Gets that ended with a ConnectionError
 }
 
 // Client is a client of one store. It is safe for concurrent use.
 type Client struct {
-	meta    string
-	silence time.Duration   // the constant, except in tests
-	ctx     context.Context // ended by Close
-	cancel  context.CancelFunc
-	wg      sync.WaitGroup // the goroutines of the connections
+	meta string
+	gets sync.WaitGroup
 
-	mu       sync.Mutex // guards the fields below; not held while callbacks run
-	closed   bool
-	conns    map[string]*conn
-	failed   map[string]failure
-	regions  []wire.Region // region cache, ascending, without overlaps
-	locating bool          // a request to the meta server is in progress
-	waiting  []*call       // Gets waiting for that request; then they check the cache again
-	stats    Stats
-}
-
-type failure struct {
-	until time.Time
-	err   error
+	mu      sync.Mutex // guards the fields below
+	conns   map[string]*rpc.Client
+	regions []store.Region // region cache
+	stats   Stats
 }
 
 // New returns a client of the store whose meta server is at metaAddr. It connects on
 // demand.
 func New(metaAddr string) *Client {
-	ctx, cancel := context.WithCancel(context.Background())
-	return &Client{
-		meta:    metaAddr,
-		silence: silence,
-		ctx:     ctx,
-		cancel:  cancel,
-		conns:   make(map[string]*conn),
-		failed:  make(map[string]failure),
-	}
+	return &Client{meta: metaAddr, conns: make(map[string]*rpc.Client)}
 }
 
-// Get requests a row and returns at once. It calls done exactly once: with the row, an
-// empty result, or an error. If ctx ends first, done receives its cause and the answer is
-// ignored.
+// Get requests a row and returns at once. It calls done exactly once, on another
+// goroutine: with the row, an empty result, or an error. If ctx ends first, done receives
+// its cause and the answer is ignored.
 func (c *Client) Get(ctx context.Context, row string, done func(Result, error)) {
-	g := &call{row: row, done: done}
-	if !g.watch(ctx) {
-		done(Result{}, context.Cause(ctx))
-		return
-	}
-	c.route(g)
+	c.gets.Go(func() {
+		r, err := c.get(ctx, row)
+		c.count(err)
+		done(r, err)
+	})
 }
 
-// Close breaks the connections, ends pending Gets with ErrClosed, and waits for the
-// client's goroutines. It may be called twice.
+// Close waits for the Gets, and closes the connections.
 func (c *Client) Close() error {
+	c.gets.Wait()
 	c.mu.Lock()
-	c.closed = true
-	conns := make([]*conn, 0, len(c.conns))
-	for _, n := range c.conns {
-		conns = append(conns, n)
+	defer c.mu.Unlock()
+	for _, conn := range c.conns {
+		_ = conn.Close() // it may be broken already
 	}
-	waiting := c.waiting
-	c.waiting = nil
-	c.mu.Unlock()
-
-	c.cancel()
-	for _, n := range conns {
-		n.fail(ErrClosed)
-	}
-	for _, g := range waiting {
-		g.end(Result{}, ErrClosed)
-	}
-	c.wg.Wait()
 	return nil
 }
 
@@ -127,165 +69,113 @@ func (c *Client) Stats() Stats {
 	return c.stats
 }
 
-// route sends g to the server of its region. If the region is unknown it locates it
-// first.
-func (c *Client) route(g *call) {
-	c.mu.Lock()
-	if c.closed {
-		c.mu.Unlock()
-		g.end(Result{}, ErrClosed)
-		return
-	}
-	region, known := c.cachedLocked(g.row)
-	if !known {
-		c.waiting = append(c.waiting, g)
-		first := !c.locating
-		c.locating = true
-		c.mu.Unlock()
-		if first {
-			c.locate(g.row)
-		}
-		return
-	}
-	n, err := c.connLocked(region.Server)
+func (c *Client) get(ctx context.Context, row string) (Result, error) {
+	region, err := c.locate(ctx, row)
 	if err != nil {
-		c.stats.ConnectionErrors++
-		c.mu.Unlock()
-		g.end(Result{}, err)
-		return
+		return nil, err
 	}
-	c.stats.Gets++
-	c.mu.Unlock()
-
-	id := n.send(wire.Request{Op: wire.OpGet, Region: region.Name, Row: g.row},
-		func(resp wire.Response, err error) { c.answered(g, region, resp, err) })
-	g.sent(n, id)
-}
-
-// answered ends g with the answer of the region's server.
-func (c *Client) answered(g *call, region wire.Region, resp wire.Response, err error) {
-	switch {
-	case err != nil:
-		c.mu.Lock()
-		if !c.closed {
-			c.stats.ConnectionErrors++
-		}
-		c.mu.Unlock()
-		g.end(Result{}, err)
-	case resp.Status == wire.StatusResult:
-		g.end(Result{Row: g.row, cells: resp.Cells}, nil)
-	case resp.Status == wire.StatusNotServing:
-		c.mu.Lock()
-		c.stats.NotServing++
-		// Only if the cache still has this region. Another Get may have found the new one
-		// meanwhile.
-		c.regions = slices.DeleteFunc(c.regions, func(r wire.Region) bool { return r == region })
-		c.mu.Unlock()
-		g.end(Result{}, &NotServingRegionError{Server: region.Server, Region: region.Name, Row: g.row})
-	default:
-		g.end(Result{}, &RemoteError{Server: region.Server, Message: resp.Message})
-	}
-}
-
-// locate asks the meta server for the region of row, then routes all waiting Gets. Only
-// one request is in progress at a time, because most waiting Gets need the same region,
-// and after a restart a thousand Gets would ask at once.
-func (c *Client) locate(row string) {
-	c.mu.Lock()
-	n, err := c.connLocked(c.meta)
-	if err == nil {
-		c.stats.Locates++
-	}
-	c.mu.Unlock()
+	var resp store.GetResponse
+	err = c.call(ctx, region.Server, store.MethodGet, store.GetRequest{Region: region.Name, Row: row}, &resp)
 	if err != nil {
-		c.located(row, wire.Response{}, err)
-		return
+		return nil, err
 	}
-	n.send(wire.Request{Op: wire.OpLocate, Row: row},
-		func(resp wire.Response, err error) { c.located(row, resp, err) })
+	if resp.NotServing {
+		c.forget(func(r store.Region) bool { return r == region }) // but not its successor
+		return nil, &NotServingRegionError{Server: region.Server, Region: region.Name, Row: row}
+	}
+	return resp.Cells, nil
 }
 
-func (c *Client) located(row string, resp wire.Response, err error) {
-	if err == nil {
-		switch {
-		case resp.Status != wire.StatusLocation:
-			err = &RemoteError{Server: c.meta, Message: resp.Message}
-		case !resp.Region.Contains(row):
-			err = &RemoteError{Server: c.meta, Message: "located the wrong region for row " + row}
-		}
-	}
+// locate returns the region of a row, from the cache if it is there.
+func (c *Client) locate(ctx context.Context, row string) (store.Region, error) {
 	c.mu.Lock()
-	waiting := c.waiting
-	c.waiting, c.locating = nil, false
-	if err == nil {
-		c.rememberLocked(resp.Region)
-	} else if !c.closed {
-		c.stats.ConnectionErrors += len(waiting)
+	i := slices.IndexFunc(c.regions, func(r store.Region) bool { return r.Contains(row) })
+	if i >= 0 {
+		defer c.mu.Unlock()
+		return c.regions[i], nil
 	}
 	c.mu.Unlock()
-	for _, g := range waiting {
-		if err != nil {
-			g.end(Result{}, err)
-		} else if !g.hasEnded() {
-			c.route(g)
-		}
+	var region store.Region
+	err := c.call(ctx, c.meta, store.MethodLocate, row, &region)
+	if err != nil {
+		return store.Region{}, err
 	}
-}
-
-// cachedLocked looks row up in the region cache.
-func (c *Client) cachedLocked(row string) (wire.Region, bool) {
-	for _, r := range c.regions { // only a few
-		if r.Contains(row) {
-			return r, true
-		}
-	}
-	return wire.Region{}, false
-}
-
-// rememberLocked adds a region to the cache and removes all regions that overlap it.
-func (c *Client) rememberLocked(region wire.Region) {
-	c.regions = slices.DeleteFunc(c.regions, func(r wire.Region) bool {
-		return r.Contains(region.Start) || region.Contains(r.Start)
-	})
+	c.forget(func(r store.Region) bool { return r.Name == region.Name })
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.regions = append(c.regions, region)
-	slices.SortFunc(c.regions, func(a, b wire.Region) int { return strings.Compare(a.Start, b.Start) })
+	return region, nil
 }
 
-func (c *Client) forgetServerLocked(server string) {
-	c.regions = slices.DeleteFunc(c.regions, func(r wire.Region) bool { return r.Server == server })
-}
-
-// connLocked returns the connection to a server. It creates the connection if necessary.
-func (c *Client) connLocked(server string) (*conn, error) {
-	if c.closed {
-		return nil, ErrClosed
-	}
-	if n, ok := c.conns[server]; ok {
-		return n, nil
-	}
-	if f, ok := c.failed[server]; ok {
-		if time.Now().Before(f.until) {
-			return nil, f.err
+// call calls a method of a server, over its shared connection.
+func (c *Client) call(ctx context.Context, server, method string, req, resp any) error {
+	conn, err := c.connect(ctx, server)
+	if err == nil {
+		call := conn.Go(method, req, resp, make(chan *rpc.Call, 1))
+		select {
+		case <-call.Done:
+			err = call.Error
+		case <-ctx.Done():
 		}
-		delete(c.failed, server)
 	}
-	c.stats.Dials++
-	n := newConn(c, server)
-	c.conns[server] = n
-	c.wg.Go(n.run)
-	return n, nil
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err == nil {
+		return nil
+	}
+	c.lost(server, conn)
+	return &ConnectionError{Server: server, Err: err}
+}
+
+// connect returns the connection to a server. It dials if there is none yet.
+func (c *Client) connect(ctx context.Context, server string) (*rpc.Client, error) {
+	c.mu.Lock()
+	conn := c.conns[server]
+	c.mu.Unlock()
+	if conn != nil {
+		return conn, nil
+	}
+	dialed, err := new(net.Dialer).DialContext(ctx, "tcp", server)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if conn := c.conns[server]; conn != nil { // another Get was faster
+		_ = dialed.Close()
+		return conn, nil
+	}
+	c.conns[server] = rpc.NewClient(dialed)
+	return c.conns[server], nil
 }
 
 // lost removes a broken connection. The cached regions of its server may be outdated as
 // well.
-func (c *Client) lost(n *conn, err error, dialed bool) {
+func (c *Client) lost(server string, conn *rpc.Client) {
+	c.forget(func(r store.Region) bool { return r.Server == server })
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.conns[n.server] == n {
-		delete(c.conns, n.server)
+	if c.conns[server] == conn && conn != nil {
+		delete(c.conns, server)
+		_ = conn.Close()
 	}
-	c.forgetServerLocked(n.server)
-	if !dialed && !c.closed {
-		c.failed[n.server] = failure{until: time.Now().Add(failedFor), err: err}
+}
+
+// forget removes regions from the cache.
+func (c *Client) forget(outdated func(store.Region) bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.regions = slices.DeleteFunc(c.regions, outdated)
+}
+
+func (c *Client) count(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, ok := errors.AsType[*NotServingRegionError](err); ok {
+		c.stats.NotServing++
+	}
+	if _, ok := errors.AsType[*ConnectionError](err); ok {
+		c.stats.ConnectionErrors++
 	}
 }

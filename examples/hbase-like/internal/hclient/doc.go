@@ -9,17 +9,8 @@
 // It asks the meta server for regions that are not in the cache, and asks again after a
 // server answered "not serving" or its connection broke.
 //
-// # Failures
-//
 // The client does not retry. It removes outdated entries from its cache and returns the
 // error, and the next Get finds the right server. A missing row is not an error but an
-// empty [Result]. Errors are a [*NotServingRegionError], a [*ConnectionError], a
-// [*RemoteError] (the server refused the request), [ErrClosed], or the cause of the
-// context's end.
-//
-// # Callbacks
-//
-// Every Get calls back exactly once, on the goroutine that reads the connection or before
-// Get returns. A callback must not block and must not call [Client.Close]. It may call
-// Get.
+// empty [Result]. Errors are a [*NotServingRegionError], a [*ConnectionError], or the cause
+// of the context's end.
 package hclient

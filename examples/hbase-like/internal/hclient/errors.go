@@ -1,12 +1,6 @@
 package hclient
 
-import (
-	"errors"
-	"fmt"
-)
-
-// ErrClosed is the error of a Get on a closed client.
-var ErrClosed = errors.New("hclient: client closed")
+import "fmt"
 
 // NotServingRegionError reports that the server does not serve the region of the row,
 // because the region has moved. The client has removed the region from its cache.
@@ -33,13 +27,3 @@ func (e *ConnectionError) Error() string {
 
 // Unwrap returns the cause.
 func (e *ConnectionError) Unwrap() error { return e.Err }
-
-// RemoteError is a server's refusal of a request. Retrying does not help.
-type RemoteError struct {
-	Server  string // host:port
-	Message string
-}
-
-func (e *RemoteError) Error() string {
-	return fmt.Sprintf("hclient: %s: %s", e.Server, e.Message)
-}

@@ -18,7 +18,6 @@ import (
 	"github.com/weirflow/weir/examples/hbase-like/internal/hclient"
 	"github.com/weirflow/weir/examples/hbase-like/internal/ledger"
 	"github.com/weirflow/weir/examples/hbase-like/internal/store"
-	"github.com/weirflow/weir/examples/hbase-like/internal/wire"
 	"github.com/weirflow/weir/examples/internal/show"
 	"github.com/weirflow/weir/progress"
 )
@@ -160,28 +159,19 @@ func readAirports() ([]flights.Airport, error) {
 	return flights.ReadAirports("airports.csv", data.Airports())
 }
 
-// startStore starts the cluster, fills its table except for the rows that arrive late,
-// and connects the client.
+// startStore starts the store, fills its table, and connects the client.
 func (j *job) startStore() error {
-	cfg := store.Config{
-		Servers:    3,
-		Splits:     []string{"C", "G", "M", "P", "S"},
-		MinLatency: 2 * time.Millisecond,
-		MaxLatency: 8 * time.Millisecond,
-	}
+	var faults store.Faults
 	if j.cfg.Faults {
-		cfg.Faults = store.DefaultFaults(j.cfg.Seed)
+		faults = store.DefaultFaults(j.cfg.Seed)
 	}
 	var err error
-	if j.cluster, err = store.Start(cfg); err != nil {
+	j.cluster, err = store.Start(faults)
+	if err != nil {
 		return err
 	}
 	for _, a := range j.airports {
-		row := store.Row{Key: a.IATA}
-		a.Cells(func(column, value string) {
-			row.Cells = append(row.Cells, wire.Cell{Column: column, Value: value})
-		})
-		j.cluster.Load(row)
+		j.cluster.Load(a.IATA, a.Cells())
 	}
 	j.parts.Client = hclient.New(j.cluster.MetaAddr())
 	return nil
@@ -238,8 +228,9 @@ func (j *job) sample() progress.State {
 		s.InFlight += st.InFlight
 		s.Retries += st.Retries()
 	}
-	if events := j.cluster.Events(); len(events) > 0 {
-		s.LastError = errors.New(events[len(events)-1].Kind.String())
+	last := j.cluster.Stats().Last
+	if last != "" {
+		s.LastError = errors.New(string(last))
 	}
 	return s
 }

@@ -4,254 +4,115 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
-	"strings"
 	"sync"
 	"time"
-
-	"github.com/weirflow/weir/examples/hbase-like/internal/wire"
 )
 
-// Row is a row of the table.
-type Row struct {
-	Key   string
-	Cells []wire.Cell
-}
+const (
+	servers = 3
+	// An answer takes between these times, without faults.
+	minLatency = 2 * time.Millisecond
+	maxLatency = 8 * time.Millisecond
+)
 
-// Config describes a cluster.
-type Config struct {
-	// Servers is the number of region servers, at least 1.
-	Servers int
-	// Splits are the row keys at which a new region starts, ascending. Regions are
-	// assigned to the servers in turn.
-	Splits []string
-	// MinLatency and MaxLatency bound the time to an answer, without faults.
-	MinLatency, MaxLatency time.Duration
-	// Faults are injected. The zero value injects no faults.
-	Faults Faults
-}
+// starts are the first row keys of the regions. The regions are assigned to the servers in
+// turn.
+var starts = [...]string{"", "C", "G", "M", "P", "S"}
 
 // Cluster is a running store.
 type Cluster struct {
-	cfg     Config
+	faults  Faults
 	servers []*server
-	meta    *listener
-	tasks   tasks
-
-	// due, with capacity 1, signals that the number of Gets has passed the next event.
-	// Servers send, the goroutine that runs the plan receives.
-	due chan struct{}
+	meta    *server
 
 	mu      sync.Mutex // guards the fields below
 	regions []*region  // ascending by start
-	asked   map[string]int
-	late    map[string]Row // rows to be loaded some time after their first Get
-	rows    map[string]Row
+	rows    map[string]map[string]string
+	asked   map[string]int       // Gets by row
+	loaded  map[string]time.Time // when a late row that was asked for is there
 	gets    uint64
-	next    uint64 // number of Gets at which the plan continues; 0 without a plan
-	events  []Event
+	plan    *plan
+	next    event // of the plan
 	stats   Stats
-	closed  bool
 }
 
 // region is guarded by Cluster.mu.
 type region struct {
-	wire.Region     // as returned by the meta server
-	owner       int // index of the server that serves the region once open
-	open        bool
-	moves       int // distinguishes the end of the latest move from the end of an older one
+	Region        // without the server
+	owner  int    // index of the server that serves the region from openAt on
+	before string // address that the meta server returns until then
+	openAt time.Time
 }
 
-// Start starts a cluster. The caller must close it.
-func Start(cfg Config) (*Cluster, error) {
-	if cfg.Servers < 1 {
-		return nil, fmt.Errorf("store: %d servers", cfg.Servers)
-	}
-	if !slices.IsSorted(cfg.Splits) || slices.Contains(cfg.Splits, "") {
-		return nil, fmt.Errorf("store: splits %q are not ascending", cfg.Splits)
-	}
-	if cfg.MinLatency < 0 || cfg.MaxLatency < cfg.MinLatency {
-		return nil, fmt.Errorf("store: latency from %v to %v", cfg.MinLatency, cfg.MaxLatency)
-	}
+// isMoving reports whether no server serves the region yet.
+func (r *region) isMoving() bool { return time.Now().Before(r.openAt) }
+
+// Start starts a store. The zero value of faults injects no faults. The caller must close
+// the store.
+func Start(faults Faults) (*Cluster, error) {
 	c := &Cluster{
-		cfg:   cfg,
-		due:   make(chan struct{}, 1),
-		asked: make(map[string]int),
-		late:  make(map[string]Row),
-		rows:  make(map[string]Row),
+		faults: faults,
+		rows:   make(map[string]map[string]string),
+		asked:  make(map[string]int),
+		loaded: make(map[string]time.Time),
+		plan:   newPlan(faults),
+		stats:  Stats{Events: make(map[Kind]int)},
 	}
-	for id := range cfg.Servers {
-		s, err := startServer(c, id)
+	c.next = c.plan.next()
+	for id := range servers {
+		s, err := listen(&regionServer{cluster: c, id: id})
 		if err != nil {
 			return nil, errors.Join(err, c.Close())
 		}
 		c.servers = append(c.servers, s)
 	}
-	starts := append([]string{""}, cfg.Splits...)
 	for i, start := range starts {
-		r := &region{owner: i % cfg.Servers, open: true}
-		r.Name = fmt.Sprintf("airports,%s,%d", start, i+1)
-		r.Start = start
+		r := &region{Region: Region{Name: fmt.Sprintf("airports,%s,%d", start, i+1), Start: start}, owner: i % servers}
 		if i+1 < len(starts) {
 			r.End = starts[i+1]
 		}
-		r.Server = c.servers[r.owner].address()
 		c.regions = append(c.regions, r)
 	}
-	meta, err := listen("127.0.0.1:0", c.answerLocate)
+	var err error
+	c.meta, err = listen(&metaServer{cluster: c})
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
-	}
-	c.meta = meta
-	if cfg.Faults.EventEvery > 0 {
-		c.tasks.start(c.runPlan)
 	}
 	return c, nil
 }
 
 // MetaAddr returns the address of the meta server. Clients need only this address.
-func (c *Cluster) MetaAddr() string { return c.meta.addr }
+func (c *Cluster) MetaAddr() string { return c.meta.address() }
 
-// Load writes rows. A row that the faults make late is written some time after its first
-// Get, as if a job that lags behind filled the dimension table.
-func (c *Cluster) Load(rows ...Row) {
+// Load writes a row: the values of its columns (family:qualifier). A row that the faults
+// make late is there some time after its first Get, as if a job that lags behind filled
+// the dimension table.
+func (c *Cluster) Load(key string, cells map[string]string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, row := range rows {
-		if _, late := c.cfg.Faults.lag(row.Key); late && c.asked[row.Key] == 0 {
-			c.late[row.Key] = row
-			continue
-		}
-		c.rows[row.Key] = row
-	}
+	c.rows[key] = cells
 }
 
-// Close stops the servers, drops pending answers, and waits for all goroutines of the
-// cluster. It may be called twice.
+// Close stops the servers and waits for all goroutines of the cluster.
 func (c *Cluster) Close() error {
-	c.mu.Lock()
-	if c.closed {
-		c.mu.Unlock()
-		return nil
-	}
-	c.closed = true
-	close(c.due)
-	c.mu.Unlock()
 	var errs []error
 	for _, s := range c.servers {
-		errs = append(errs, s.stop())
+		errs = append(errs, s.close())
 	}
 	if c.meta != nil {
 		errs = append(errs, c.meta.close())
 	}
-	c.tasks.stop()
-	for _, s := range c.servers {
-		s.wait()
-	}
-	if c.meta != nil {
-		c.meta.wait()
-	}
 	return errors.Join(errs...)
 }
 
-// regionOfLocked returns the region of a row key. The caller holds c.mu.
-func (c *Cluster) regionOfLocked(row string) *region {
-	i, found := slices.BinarySearchFunc(c.regions, row, func(r *region, row string) int {
-		return strings.Compare(r.Start, row)
-	})
-	if !found {
-		i-- // the last region that starts before row
-	}
-	return c.regions[i]
-}
-
-// answerLocate handles requests to the meta server.
-func (c *Cluster) answerLocate(req wire.Request, reply func(wire.Response)) {
-	if req.Op != wire.OpLocate {
-		reply(wire.Response{Status: wire.StatusError, Message: "the meta server only locates regions"})
-		return
-	}
-	c.mu.Lock()
-	found := c.regionOfLocked(req.Row).Region
-	c.stats.Locates++
-	c.mu.Unlock()
-	c.tasks.after(c.cfg.MinLatency, func() {
-		reply(wire.Response{Status: wire.StatusLocation, Region: found})
-	})
-}
-
-// answerGet handles requests to region server id. It counts the Get now, and reads the
-// row and answers after the latency has passed.
-func (c *Cluster) answerGet(id int, slow time.Duration, req wire.Request, reply func(wire.Response)) {
-	if req.Op != wire.OpGet {
-		reply(wire.Response{Status: wire.StatusError, Message: "region servers only get rows"})
-		return
-	}
-	c.mu.Lock()
-	c.gets++
-	c.stats.Gets++
-	c.asked[req.Row]++
-	n := c.asked[req.Row]
-	if row, ok := c.late[req.Row]; ok {
-		delete(c.late, req.Row)
-		c.stats.LateRows++
-		lag, _ := c.cfg.Faults.lag(row.Key)
-		c.tasks.after(lag, func() {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			c.rows[row.Key] = row
-		})
-	}
-	if c.next > 0 && c.gets >= c.next && !c.closed {
-		select {
-		case c.due <- struct{}{}:
-		default: // a signal is already pending
-		}
-	}
-	c.mu.Unlock()
-	c.tasks.after(c.latency(req.Row, n)+slow, func() { reply(c.get(id, req)) })
-}
-
-func (c *Cluster) get(id int, req wire.Request) wire.Response {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	r := c.regionOfLocked(req.Row)
-	if r.Name != req.Region || r.owner != id || !r.open {
-		c.stats.NotServing++
-		return wire.Response{Status: wire.StatusNotServing}
-	}
-	row, ok := c.rows[req.Row]
-	if !ok {
-		c.stats.Empty++
-	}
-	return wire.Response{Status: wire.StatusResult, Cells: row.Cells}
-}
-
-// latency returns the time to the answer of the n-th Get of a row: evenly spread between
-// the bounds, and eight times as long for one Get in a hundred.
-func (c *Cluster) latency(row string, n int) time.Duration {
-	h := hash(c.cfg.Faults.Seed, row, n)
-	d := c.cfg.MinLatency
-	if spread := c.cfg.MaxLatency - c.cfg.MinLatency; spread > 0 {
-		d += time.Duration(h % uint64(spread))
-	}
-	if (h>>48)%100 == 0 {
-		d *= 8
-	}
-	return d
-}
-
-// Stats counts the cluster's answers and faults.
+// Stats counts the faults of a cluster.
 type Stats struct {
-	Gets       int // Gets that reached a server
-	Empty      int // answered with an empty result
-	NotServing int // answered "not serving"
-	Locates    int
-	LateRows   int // rows requested before they were loaded
-	Events     map[Kind]int
+	LateRows int // rows requested before they were loaded
+	Events   map[Kind]int
+	Last     Kind // of the last event, or ""
 }
 
-// Stats returns what the cluster did so far.
+// Stats returns the faults so far.
 func (c *Cluster) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -260,20 +121,93 @@ func (c *Cluster) Stats() Stats {
 	return s
 }
 
-// Events returns the faults so far, oldest first.
-func (c *Cluster) Events() []Event {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.Clone(c.events)
+// regionOfLocked returns the region of a row key.
+func (c *Cluster) regionOfLocked(row string) *region {
+	for _, r := range c.regions {
+		if r.Contains(row) {
+			return r
+		}
+	}
+	return nil // unreachable, because the regions cover all keys
 }
 
-// Regions returns the regions as the meta server returns them, for tests and tools.
-func (c *Cluster) Regions() []wire.Region {
+// locate returns the region of a row, as the meta server knows it.
+func (c *Cluster) locate(row string) Region {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	regions := make([]wire.Region, len(c.regions))
-	for i, r := range c.regions {
-		regions[i] = r.Region
+	r := c.regionOfLocked(row)
+	found := r.Region
+	found.Server = c.servers[r.owner].address()
+	if r.isMoving() {
+		found.Server = r.before
 	}
-	return regions
+	return found
+}
+
+// begin counts a Get, injects the faults that are due at it, and returns the time to its
+// answer.
+func (c *Cluster) begin(id int, row string) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.gets++
+	c.asked[row]++
+	latency := c.latency(row, c.asked[row]) + c.servers[id].slowness(c.faults)
+	_, exists := c.rows[row]
+	lag, late := c.faults.lag(row)
+	if exists && late && c.asked[row] == 1 {
+		c.loaded[row] = time.Now().Add(lag)
+		c.stats.LateRows++
+	}
+	for c.faults.EventEvery > 0 && c.gets >= c.next.at {
+		c.injectLocked(c.next)
+		c.next = c.plan.next()
+	}
+	return latency
+}
+
+// get answers a Get after its latency.
+func (c *Cluster) get(id int, req GetRequest) GetResponse {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := c.regionOfLocked(req.Row)
+	if r.Name != req.Region || r.owner != id || r.isMoving() {
+		return GetResponse{NotServing: true}
+	}
+	if time.Now().Before(c.loaded[req.Row]) {
+		return GetResponse{}
+	}
+	return GetResponse{Cells: c.rows[req.Row]}
+}
+
+// latency returns the time to the answer of the n-th Get of a row: evenly spread between
+// the bounds, and eight times as long for one Get in a hundred.
+func (c *Cluster) latency(row string, n int) time.Duration {
+	h := hash(c.faults.Seed, row, n)
+	d := minLatency + time.Duration(h%uint64(maxLatency-minLatency))
+	if (h>>48)%100 == 0 {
+		d *= 8
+	}
+	return d
+}
+
+// injectLocked makes an event of the plan happen.
+func (c *Cluster) injectLocked(e event) {
+	s := c.servers[e.pick%servers]
+	switch e.kind {
+	case Move:
+		r := c.regions[e.pick%uint64(len(c.regions))]
+		if !r.isMoving() {
+			r.before = c.servers[r.owner].address()
+		}
+		r.owner = (r.owner + 1 + int(e.pick>>32%(servers-1))) % servers
+		r.openAt = time.Now().Add(c.faults.Transition)
+	case Drop:
+		s.drop()
+	case Slow:
+		s.slow(c.faults.SlowFor)
+	case Crash:
+		s.crash(c.faults.DownFor)
+	}
+	c.stats.Last = e.kind
+	c.stats.Events[e.kind]++
 }

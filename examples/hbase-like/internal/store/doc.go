@@ -1,6 +1,6 @@
 // Package store is an HBase-like store in one process, reached over TCP on loopback. It
-// has one table, cut into regions of adjacent row keys, several region servers that each
-// serve some regions, and a meta server that maps regions to servers.
+// has one table, cut into regions of adjacent row keys, region servers that each serve
+// some regions, and a meta server that maps regions to servers.
 //
 //	        "" ........ C ........ G ........ M ........ P ........ S ........
 //	region   r1          r2         r3         r4         r5         r6
@@ -8,7 +8,7 @@
 //
 // A server answers "not serving" to a Get for a region that it does not serve, or no
 // longer serves. Then the client has to ask the meta server again. A missing row is an
-// empty result, not an error.
+// empty result, not an error. The requests and responses are calls of net/rpc.
 //
 // # Faults
 //
@@ -17,9 +17,6 @@
 // and the number of its Gets. Region moves, dropped connections, slow spells and crashes
 // come from a plan whose events are due at a number of Gets, not at a time: see [Faults].
 // The length of a spell is a time.
-//
-// Rows live in the cluster, as HBase keeps them in a file system below the servers: a
-// server that was revived serves the same data.
 //
 // A [Cluster] is safe for concurrent use.
 package store

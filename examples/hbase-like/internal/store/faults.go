@@ -1,9 +1,7 @@
 package store
 
 import (
-	"fmt"
 	"hash/fnv"
-	"iter"
 	"time"
 )
 
@@ -42,60 +40,51 @@ func DefaultFaults(seed uint64) Faults {
 }
 
 // Kind is a kind of event.
-type Kind int
+type Kind string
 
 // The kinds of event.
 const (
-	Move  Kind = iota + 1 // a region moves to another server
-	Drop                  // a server breaks its connections
-	Slow                  // a server is slow for a while
-	Crash                 // a server crashes and is revived later
+	Move  Kind = "region move"         // a region moves to another server
+	Drop  Kind = "dropped connections" // a server breaks its connections
+	Slow  Kind = "slow server"         // a server is slow for a while
+	Crash Kind = "server crash"        // a server crashes and is revived later
 )
 
-// String returns the kind in words.
-func (k Kind) String() string {
-	switch k {
-	case Move:
-		return "region move"
-	case Drop:
-		return "dropped connections"
-	case Slow:
-		return "slow server"
-	case Crash:
-		return "server crash"
-	}
-	return fmt.Sprintf("Kind(%d)", int(k))
+// event is one fault of the plan.
+type event struct {
+	at   uint64 // the number of Gets at which it is due
+	kind Kind
+	pick uint64 // selects the region or server
 }
 
-// Event is one fault of the plan.
-type Event struct {
-	At   uint64 // the number of Gets at which it is due
-	Kind Kind
-	Pick uint64 // selects the region or server
+// plan is the endless sequence of events. It depends only on Seed and EventEvery.
+type plan struct {
+	faults Faults
+	round  []Kind // each round has every kind
+	n      int    // events so far
+	at     uint64
 }
 
-// Plan returns the endless sequence of events. It depends only on Seed and EventEvery.
-func (f Faults) Plan() iter.Seq[Event] {
-	return func(yield func(Event) bool) {
-		// Each round has every kind. Crashes have the worst effect, so they are rare.
-		round := []Kind{Move, Drop, Slow, Move, Crash, Move, Drop, Slow}
-		var at uint64
-		for n := 0; ; n++ {
-			if n%len(round) == 0 {
-				for i := len(round) - 1; i > 0; i-- {
-					j := hash(f.Seed, "shuffle", n+i) % uint64(i+1)
-					round[i], round[j] = round[j], round[i]
-				}
-			}
-			// From half to one and a half times the average, at least 1. The first events
-			// are closer together, so that short runs have some, too.
-			every := uint64(min(f.EventEvery, f.EventEvery*(n+1)/8))
-			at += max(1, every/2+hash(f.Seed, "gap", n)%(every+1))
-			if !yield(Event{At: at, Kind: round[n%len(round)], Pick: hash(f.Seed, "pick", n)}) {
-				return
-			}
+func newPlan(f Faults) *plan {
+	// Crashes have the worst effect, so they are rare.
+	return &plan{faults: f, round: []Kind{Move, Drop, Slow, Move, Crash, Move, Drop, Slow}}
+}
+
+func (p *plan) next() event {
+	seed, round := p.faults.Seed, p.round
+	if p.n%len(round) == 0 {
+		for i := len(round) - 1; i > 0; i-- {
+			j := hash(seed, "shuffle", p.n+i) % uint64(i+1)
+			round[i], round[j] = round[j], round[i]
 		}
 	}
+	// From half to one and a half times the average, at least 1. The first events are
+	// closer together, so that short runs have some, too.
+	every := uint64(min(p.faults.EventEvery, p.faults.EventEvery*(p.n+1)/8))
+	p.at += max(1, every/2+hash(seed, "gap", p.n)%(every+1))
+	e := event{at: p.at, kind: round[p.n%len(round)], pick: hash(seed, "pick", p.n)}
+	p.n++
+	return e
 }
 
 // lag reports whether a row is loaded late, and how long after its first Get.

@@ -1,200 +1,163 @@
 package store
 
 import (
-	"bufio"
 	"net"
+	"net/rpc"
 	"sync"
 	"time"
-
-	"github.com/weirflow/weir/examples/hbase-like/internal/wire"
 )
 
-// writeTimeout ends connections of clients that do not read.
-const writeTimeout = 5 * time.Second
-
-// handler answers a request by calling reply once, on any goroutine.
-type handler func(req wire.Request, reply func(wire.Response))
-
-// listener accepts connections and passes their requests to a handler.
-type listener struct {
-	addr   string
-	handle handler
-	ln     net.Listener
-	wg     sync.WaitGroup // the accept loop and one reader per connection
-
-	mu     sync.Mutex // guards the fields below
-	conns  map[net.Conn]struct{}
-	closed bool
+// Region is a range of row keys and the server that serves it.
+type Region struct {
+	Name   string
+	Start  string // first key of the region
+	End    string // first key after the region; "" means no end
+	Server string // host:port
 }
 
-func listen(addr string, handle handler) (*listener, error) {
-	ln, err := net.Listen("tcp", addr)
-	if err != nil {
-		return nil, err
-	}
-	l := &listener{addr: ln.Addr().String(), handle: handle, ln: ln, conns: make(map[net.Conn]struct{})}
-	l.wg.Go(l.accept)
-	return l, nil
+// Contains reports whether row belongs to the region.
+func (r Region) Contains(row string) bool {
+	return row >= r.Start && (r.End == "" || row < r.End)
 }
 
-func (l *listener) accept() {
-	for {
-		nc, err := l.ln.Accept()
-		if err != nil {
-			return // closed
-		}
-		l.mu.Lock()
-		if l.closed {
-			l.mu.Unlock()
-			_ = nc.Close()
-			continue
-		}
-		l.conns[nc] = struct{}{}
-		l.wg.Go(func() { l.serve(nc) })
-		l.mu.Unlock()
-	}
+// The methods of the servers.
+const (
+	MethodGet    = service + ".Get"    // of a region server: GetRequest, GetResponse
+	MethodLocate = service + ".Locate" // of the meta server: a row key, Region
+
+	service = "Store"
+)
+
+// GetRequest asks a region server for a row.
+type GetRequest struct{ Region, Row string }
+
+// GetResponse is a row. It lacks cells if the table does not have the row.
+type GetResponse struct {
+	NotServing bool // the server does not serve the region of the request
+	Cells      map[string]string
 }
 
-// serve reads the requests of one connection. The goroutines that call reply write the
-// responses, one at a time.
-func (l *listener) serve(nc net.Conn) {
-	defer func() {
-		l.mu.Lock()
-		delete(l.conns, nc)
-		l.mu.Unlock()
-		_ = nc.Close()
-	}()
-	var writing sync.Mutex
-	in := bufio.NewReader(nc)
-	for {
-		req, err := wire.ReadRequest(in)
-		if err != nil {
-			return // closed, dropped, or a malformed frame
-		}
-		l.handle(req, func(resp wire.Response) {
-			resp.ID = req.ID
-			frame := wire.AppendResponse(nil, resp)
-			writing.Lock()
-			defer writing.Unlock()
-			_ = nc.SetWriteDeadline(time.Now().Add(writeTimeout))
-			if _, err := nc.Write(frame); err != nil {
-				_ = nc.Close()
-			}
-		})
-	}
-}
-
-// drop breaks all connections.
-func (l *listener) drop() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for nc := range l.conns {
-		_ = nc.Close()
-	}
-}
-
-// close stops accepting and breaks all connections.
-func (l *listener) close() error {
-	l.mu.Lock()
-	l.closed = true
-	l.mu.Unlock()
-	err := l.ln.Close()
-	l.drop()
-	return err
-}
-
-// wait waits for the goroutines of a closed listener.
-func (l *listener) wait() { l.wg.Wait() }
-
-// server is a region server: a listener that can be stopped and revived.
-type server struct {
+type regionServer struct {
 	cluster *Cluster
 	id      int
-
-	mu        sync.Mutex // guards the fields below
-	live      *listener  // nil while the server is stopped
-	dead      []*listener
-	addr      string // of live, or of the last live listener
-	slowBy    time.Duration
-	slowUntil time.Time
 }
 
-func startServer(c *Cluster, id int) (*server, error) {
-	s := &server{cluster: c, id: id}
-	return s, s.listen("127.0.0.1:0")
-}
-
-func (s *server) listen(addr string) error {
-	l, err := listen(addr, func(req wire.Request, reply func(wire.Response)) {
-		s.cluster.answerGet(s.id, s.delay(), req, reply)
-	})
-	if err != nil {
-		return err
-	}
-	s.live, s.addr = l, l.addr
+// Get is the method of MethodGet.
+func (s *regionServer) Get(req GetRequest, resp *GetResponse) error {
+	time.Sleep(s.cluster.begin(s.id, req.Row))
+	*resp = s.cluster.get(s.id, req)
 	return nil
 }
 
-func (s *server) address() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.addr
+type metaServer struct{ cluster *Cluster }
+
+// Locate is the method of MethodLocate.
+func (s *metaServer) Locate(row string, region *Region) error {
+	time.Sleep(minLatency)
+	*region = s.cluster.locate(row)
+	return nil
 }
 
-// delay returns the delay that a slow spell adds to every answer.
-func (s *server) delay() time.Duration {
+// server serves the methods of one receiver on an address.
+type server struct {
+	rpc *rpc.Server
+	ln  net.Listener
+	wg  sync.WaitGroup // the accept loop and the connections
+
+	mu        sync.Mutex // guards the fields below
+	conns     map[net.Conn]struct{}
+	closed    bool
+	slowUntil time.Time
+	downUntil time.Time
+}
+
+func listen(methods any) (*server, error) {
+	s := &server{rpc: rpc.NewServer(), conns: make(map[net.Conn]struct{})}
+	err := s.rpc.RegisterName(service, methods)
+	if err != nil {
+		return nil, err
+	}
+	s.ln, err = net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	s.wg.Go(s.accept)
+	return s, nil
+}
+
+func (s *server) address() string { return s.ln.Addr().String() }
+
+func (s *server) accept() {
+	for {
+		conn, err := s.ln.Accept()
+		if err != nil {
+			return // closed
+		}
+		s.wg.Go(func() { s.serve(conn) })
+	}
+}
+
+// serve answers the requests of a connection until it breaks. A server that is down breaks
+// it at once.
+func (s *server) serve(conn net.Conn) {
+	defer func() { _ = conn.Close() }()
+	s.mu.Lock()
+	up := !s.closed && time.Now().After(s.downUntil)
+	if up {
+		s.conns[conn] = struct{}{}
+	}
+	s.mu.Unlock()
+	if !up {
+		return
+	}
+	s.rpc.ServeConn(conn) // returns when its last call has ended
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, conn)
+}
+
+// drop breaks all connections.
+func (s *server) drop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for conn := range s.conns {
+		_ = conn.Close()
+	}
+}
+
+// slow makes the server slow for a while.
+func (s *server) slow(spell time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.slowUntil = time.Now().Add(spell)
+}
+
+// slowness returns the delay that a slow spell adds to an answer.
+func (s *server) slowness(f Faults) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if time.Now().Before(s.slowUntil) {
-		return s.slowBy
+		return f.SlowBy
 	}
 	return 0
 }
 
-func (s *server) slow(by, spell time.Duration) {
+// crash breaks all connections, and new ones for a while. The data stays, as HBase keeps
+// it in a file system below the servers.
+func (s *server) crash(down time.Duration) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.slowBy, s.slowUntil = by, time.Now().Add(spell)
-}
-
-func (s *server) drop() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.live != nil {
-		s.live.drop()
-	}
-}
-
-func (s *server) stop() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.live == nil {
-		return nil
-	}
-	err := s.live.close()
-	s.dead, s.live = append(s.dead, s.live), nil
-	return err
-}
-
-// revive starts a stopped server, on its old address if that is still free.
-func (s *server) revive() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.live != nil {
-		return nil
-	}
-	if s.listen(s.addr) == nil {
-		return nil
-	}
-	return s.listen("127.0.0.1:0")
-}
-
-// wait waits for the goroutines of a stopped server.
-func (s *server) wait() {
-	s.mu.Lock()
-	dead := s.dead
+	s.downUntil = time.Now().Add(down)
 	s.mu.Unlock()
-	for _, l := range dead {
-		l.wait()
-	}
+	s.drop()
+}
+
+// close stops accepting, breaks all connections, and waits for the goroutines.
+func (s *server) close() error {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	err := s.ln.Close()
+	s.drop()
+	s.wg.Wait()
+	return err
 }
