@@ -69,7 +69,7 @@ var wholeRetries = bucket{perNano: retriesPerSecond / float64(time.Second), burs
 // Hold holds the backend: no call starts until [Backend.Resume]. Running calls continue.
 // The reason is in Stats and errors. With [Shared] it holds all processes, until a Resume
 // in one of them, or until all have ended. The order is recorded within about a second,
-// also if this process does not have operators. If the engine does not answer for five
+// even if this process does not have operators. If the engine does not answer for five
 // seconds, the order counts only if the state of the fleet has not changed meanwhile. A
 // process without operators tries for 50 s, and again when its next operator starts.
 func (b *Backend) Hold(reason string) {
@@ -115,7 +115,7 @@ func (b *Backend) hold(x *tenant, t time.Duration, reason string) {
 // Resume makes a backend that is held or down try its service now: with a single call,
 // then a ramp (law B4). If a call is trying it already, another one may. With [Shared]
 // one process tries the service, after a call that is trying it already. Resume ends a
-// hold of another process, also if this process has not read it yet. The order is
+// hold of another process, even if this process has not read it yet. The order is
 // recorded like a Hold.
 func (b *Backend) Resume() {
 	t := b.now()

@@ -162,7 +162,9 @@ func (p *seat) ask(t time.Duration, a *gate.Request) gate.Answer {
 
 // probe notes that a call for an element tries the service.
 func (h *health) probe(p *seat, element uint64, t time.Duration) {
-	h.trying, h.tried, h.prober = true, t, probe{p, element}
+	h.trying = true
+	h.tried = t
+	h.prober = probe{p, element}
 }
 
 // askTenant returns the time until a call of a tenant may start, or 0 if it may start

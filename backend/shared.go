@@ -137,7 +137,7 @@ func (f *fleetShare) start() {
 	go f.run()
 }
 
-// order makes the goroutine record an order of a person, also if the process rests or
+// order makes the goroutine record an order of a person, even if the process rests or
 // does not have operators.
 func (f *fleetShare) order() {
 	f.backend.mu.Lock()

@@ -69,16 +69,16 @@ func (f *fleetShare) proposePause(d time.Duration) {
 func (f *fleetShare) adopt() {
 	b := f.backend
 	t := b.now()
-	h, isNew, isAgain := f.machine.Adopt(t)
+	h, news := f.machine.Adopt(t)
 	if f.machine.Lapsed() {
 		b.logBecause(nil, "the state of the fleet has changed meanwhile", slog.LevelWarn, "backend: an order was not carried out: its process did not reach the engine in time")
 	}
 	if f.isApart {
 		return
 	}
-	if isNew {
+	if news != fleet.NoNews {
 		b.adopt(t, h)
-		if isAgain {
+		if news == fleet.OldState {
 			b.started++ // the first call of the ramp
 		}
 		f.notify()

@@ -14,13 +14,14 @@ type tenant struct {
 	asked time.Duration // when a call of it asked to start last
 }
 
-// tenants has the tenants that are not at rest, and some that are. Guarded by Backend.mu.
+// tenants has the tenants that are not at rest, and some tenants at rest. Guarded by
+// Backend.mu.
 type tenants struct {
 	all     map[string]*tenant
-	limited map[string]*tenant // the tenants whose state is not Up, and those that were paused
-	list    []*tenant          // the tenants of all
-	at      int                // index of the tenant that is checked next
-	most    int                // highest size of all since it was made
+	limited map[string]*tenant // tenants whose state is not Up, and tenants that were paused
+	list    []*tenant          // the same tenants as in all
+	at      int                // index in list of the tenant to check next
+	most    int                // the largest size of all since the map was made
 	rate    bucket             // of a new tenant
 	keeps   bool               // every tenant is remembered, since its calls are judged
 }

@@ -189,7 +189,7 @@ func (w *worker[IN, OUT]) about(h hosted) jobs.Worker {
 func reportOf(b gate.Backend) jobs.Backend {
 	r := b.Report()
 	report := jobs.Backend{
-		Name: r.Name, State: r.State, Why: r.Why, Since: r.Since, Until: r.Until, Limit: r.Limit, InUse: r.InUse, Waiting: r.Waiting,
+		Name: r.Name, State: r.State, Why: r.Why, Since: r.Since, Until: r.Until, Limit: r.Limit, Fleet: r.Fleet, InUse: r.InUse, Waiting: r.Waiting,
 	}
 	for _, s := range r.States {
 		report.States = append(report.States, jobs.BackendState(s))

@@ -164,3 +164,41 @@ func TestRunSteersItsBackend(t *testing.T) {
 		require.NoError(t, <-ended)
 	})
 }
+
+// Regression: the report of a worker left out that its backend is shared, so a fleet had
+// a state for each process and the sum of their limits.
+func TestRun_ReportsASharedBackend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		q := delivery.NewQueue[int](engine, "numbers", silently)
+		j, err := jobs.New(engine, jobs.Config{})
+		require.NoError(t, err)
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 2)
+		for range 2 {
+			pay := backend.New("pay", backend.Limit(50), backend.Shared(engine), backend.WithLogger(quiet))
+			op := operator(itoa, asyncop.WithBackend(pay))
+			go func() { // ends with ctx
+				_, err := delivery.Run(ctx, q, op, &collected{}, silently)
+				ended <- err
+			}()
+		}
+		_, err = j.HoldBackend(t.Context(), "pay", "ann", "they migrate")
+		require.NoError(t, err)
+		time.Sleep(25 * time.Second)
+		workers, err := j.Workers(t.Context())
+		require.NoError(t, err)
+		services := jobs.Services(workers, time.Now())
+		require.Len(t, services, 1)
+		s := services[0]
+		require.Len(t, s.Processes, 2)
+		require.Equal(t, []int{50, 50}, []int{s.Processes[0].Fleet, s.Processes[1].Fleet})
+		s.Processes, s.Since = nil, time.Time{}
+		require.Equal(t, jobs.Service{
+			Name: "pay", IsShared: true, State: "held", In: 2, Reporting: 2, Why: "they migrate (ann)", Limit: 50, Waiting: s.Waiting,
+		}, s)
+		stop()
+		require.NoError(t, <-ended)
+		require.NoError(t, <-ended)
+	})
+}

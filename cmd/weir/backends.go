@@ -15,14 +15,15 @@ func (a *app) backend() *cobra.Command {
 	return group("backend", "Backends: the services that workers call", a.backendList(),
 		a.backendOrder("hold NAME", "Let no call start in any worker until weir backend resume", 1),
 		a.backendOrder("resume NAME", "End a hold: the workers try the service, and their load grows back", 1), a.backendOpen(),
-		a.backendOrder("limit NAME N", "Let N calls run at a time in each worker; none ends that", 2))
+		a.backendOrder("limit NAME N", "Let N calls run at a time in each worker, or in all together if they share a limit; none ends that", 2))
 }
 
 func (a *app) backendList() *cobra.Command {
 	c := &cobra.Command{
 		Use: "list", Short: "Show the backends of all workers", Args: none,
-		Long: `Show the backends of all workers. Each worker says every 20 s how its backend
-is. The orders hold, resume and limit reach workers within two seconds, and
+		Long: `Show the backends of all workers. Each worker reports every 20 s how its backend
+is. If workers share a limit (backend.Shared), the backend has a row of its own,
+with the workers below it. The orders hold, resume and limit reach workers within two seconds, and
 workers that start later.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.withJobs(c, func(ctx context.Context, _ inspected, j *jobs.Jobs) error {
@@ -50,8 +51,9 @@ workers that start later.`,
 	return c
 }
 
-// backendRows returns a row for each backend of a worker, and a row for each order of a
-// backend that no worker has.
+// backendRows returns a row for each backend of a worker, below a row for all processes
+// if they share the backend. It also returns a row for each order of a backend that no
+// worker has.
 func (a *app) backendRows(ctx context.Context, j *jobs.Jobs) (rows [][]string, err error) {
 	workers, err := j.Workers(ctx)
 	if err != nil {
@@ -61,22 +63,21 @@ func (a *app) backendRows(ctx context.Context, j *jobs.Jobs) (rows [][]string, e
 	if err != nil {
 		return nil, err
 	}
-	for _, w := range workers {
-		for _, b := range w.Backends {
-			orders = slices.DeleteFunc(orders, func(o jobs.BackendOrder) bool { return o.Backend == b.Name })
+	for _, s := range jobs.Services(workers, a.clock.Now()) {
+		orders = slices.DeleteFunc(orders, func(o jobs.BackendOrder) bool { return o.Backend == s.Name })
+		if s.IsShared {
+			rows = append(rows, []string{s.Name, processes(s), stateOf(s), when(s.Since), strconv.Itoa(s.Limit), strconv.Itoa(s.InUse), s.Why})
+		}
+		for _, p := range s.Processes {
 			if a.json {
 				if err := a.object(struct {
 					jobs.Backend
 					Worker string `json:"worker"`
-				}{b, w.ID}); err != nil {
+				}{p.Backend, p.Worker}); err != nil {
 					return nil, err
 				}
 			}
-			limit := strconv.Itoa(b.Limit)
-			if b.Limit < 0 {
-				limit = "none"
-			}
-			rows = append(rows, []string{b.Name, w.ID, b.State, when(b.Since), limit, strconv.Itoa(b.InUse), b.Why})
+			rows = append(rows, processRow(p))
 		}
 	}
 	for _, o := range orders {
@@ -97,6 +98,15 @@ func (a *app) backendRows(ctx context.Context, j *jobs.Jobs) (rows [][]string, e
 		}
 	}
 	return rows, nil
+}
+
+// processRow returns the row of a process in weir backend list.
+func processRow(p jobs.ServiceProcess) []string {
+	limit := strconv.Itoa(p.Limit)
+	if p.Limit < 0 {
+		limit = "none"
+	}
+	return []string{p.Name, p.Worker, stateOfProcess(p), when(p.Since), limit, strconv.Itoa(p.InUse), p.Why}
 }
 
 // backendOpen returns the hidden command open, the former name of resume, which warns.
@@ -162,10 +172,14 @@ func (a *app) ordered(ctx context.Context, j *jobs.Jobs, o jobs.BackendOrder) er
 	if err != nil {
 		return err
 	}
-	have := 0
-	for _, w := range workers {
-		if slices.ContainsFunc(w.Backends, func(b jobs.Backend) bool { return b.Name == o.Backend }) {
-			have++
+	have, of := 0, "a worker"
+	for _, s := range jobs.Services(workers, a.clock.Now()) {
+		if s.Name != o.Backend {
+			continue
+		}
+		have = len(s.Processes)
+		if s.IsShared {
+			of = "in all workers together"
 		}
 	}
 	state, limit := "not held", ""
@@ -173,7 +187,7 @@ func (a *app) ordered(ctx context.Context, j *jobs.Jobs, o jobs.BackendOrder) er
 		state = "held"
 	}
 	if o.Limit != nil {
-		limit = fmt.Sprintf(", with a limit of %d calls a worker", *o.Limit)
+		limit = fmt.Sprintf(", with a limit of %d calls %s", *o.Limit, of)
 	}
 	return a.print(fmt.Sprintf("Backend %s is %s%s: %d workers have it\n", escaped(o.Backend), state, limit, have))
 }

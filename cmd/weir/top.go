@@ -277,11 +277,7 @@ func (t *top) drawBackends(s *topJSON) error {
 			service.Name, processes(service), stateOf(service), since(s.At, service.Since), "", strconv.Itoa(service.InUse), limit(service.Limit), service.Why,
 		})
 		for _, p := range service.Processes {
-			state := p.State
-			if p.IsSilent {
-				state += ", silent"
-			}
-			rows = append(rows, []string{"", p.Worker, state, since(s.At, p.Since), strip(&p.Backend, s.At), strconv.Itoa(p.InUse), limit(p.Limit), p.Why})
+			rows = append(rows, []string{"", p.Worker, stateOfProcess(p), since(s.At, p.Since), strip(&p.Backend, s.At), strconv.Itoa(p.InUse), limit(p.Limit), p.Why})
 		}
 	}
 	if len(rows) == 0 {
@@ -331,6 +327,14 @@ func stateOf(s jobs.Service) string {
 		return fmt.Sprintf("%s in %d", s.State, s.In)
 	}
 	return s.State
+}
+
+// stateOfProcess returns the state of a backend in a process.
+func stateOfProcess(p jobs.ServiceProcess) string {
+	if p.IsSilent {
+		return p.State + ", silent"
+	}
+	return p.State
 }
 
 // limit formats a number of calls at a time.

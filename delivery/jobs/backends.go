@@ -43,7 +43,7 @@ type BackendOrder struct {
 	Backend string    `json:"backend"`
 	Event   string    `json:"event"`           // the last event: hold, resume, limit
 	Held    string    `json:"held,omitempty"`  // the reason, and who held it, if calls must not start; empty if it is not held
-	Limit   *int      `json:"limit,omitempty"` // calls at a time in each process; nil means the limit of the program
+	Limit   *int      `json:"limit,omitempty"` // calls at a time in each process, or in all that share a limit; nil means the limit of the program
 	By      string    `json:"by"`              // the author of the event
 	Why     string    `json:"why"`
 	At      time.Time `json:"at"` // by the engine's clock
@@ -121,8 +121,9 @@ func (j *Jobs) ResumeBackend(ctx context.Context, name, by, why string) (Backend
 	return j.orderBackend(ctx, name, resumeEvent, by, why, func(o *BackendOrder) { o.Held = "" })
 }
 
-// LimitBackend lets n calls run at a time, in each process; with a negative n as many as
-// its program sets. An adaptive limit adapts from there, within its bounds.
+// LimitBackend lets n calls run at a time in each process, or in all processes together
+// if they share a limit (backend.Shared). A negative n restores the limit of the program.
+// An adaptive limit adapts from there, within its bounds.
 func (j *Jobs) LimitBackend(ctx context.Context, name string, n int, by, why string) (BackendOrder, error) {
 	return j.orderBackend(ctx, name, "limit", by, why, func(o *BackendOrder) {
 		if o.Limit = nil; n >= 0 {

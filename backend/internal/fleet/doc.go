@@ -47,7 +47,8 @@
 //     since its read, and takes the earliest end that it has found. So no process is
 //     early.
 //   - The right to probe is claimed like a permit, of which there is one. The claim of a
-//     process that does not write counts for [Lease] and [ProbeTime]. After a lost probe
+//     process that does not write counts for [Lease] and [ProbeTime], but not longer than
+//     its entry. After a lost probe
 //     the process passes the right on to others that need permits. A process without a
 //     share may claim the right if it has a running call, whose operator can lend its
 //     permit to the probe.

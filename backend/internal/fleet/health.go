@@ -152,18 +152,29 @@ func (m *Machine) noteOwnPause(p Pause) {
 	}
 }
 
-// Adopt returns the health that the caller has to adopt. ok is false if the caller has
-// adopted it already, or has proposed another one. isAgain is true if the caller has
-// adopted it before, and then had no lease or proposed another health in vain.
-func (m *Machine) Adopt(now time.Duration) (h Health, ok, isAgain bool) {
+// News tells a caller whether it has to adopt a health.
+type News int
+
+const (
+	NoNews   News = iota // the caller has adopted it already, or has proposed another one
+	NewState             // it has changed
+	OldState             // the caller has adopted it before, and then had no lease or proposed another health in vain
+)
+
+// Adopt returns the health that the caller has to adopt, unless the second result is
+// NoNews.
+func (m *Machine) Adopt(now time.Duration) (Health, News) {
 	hasProposed := m.proposed != nil && !m.proposed.isBlind
-	if hasProposed || m.adopted == m.mark && !m.isStale {
-		return Health{}, false, false
+	isKnown := m.adopted == m.mark
+	if hasProposed || isKnown && !m.isStale {
+		return Health{}, NoNews
 	}
-	isAgain = m.adopted == m.mark
 	m.adopted = m.mark
 	m.isStale = false
-	return m.health.at(now), true, isAgain
+	if isKnown {
+		return m.health.at(now), OldState
+	}
+	return m.health.at(now), NewState
 }
 
 // Pause returns the longest pause that is known.
@@ -408,7 +419,8 @@ func (m *Machine) passProbe(now Instant) {
 }
 
 // isProbeTaken reports whether another process has claimed the right to probe. The claim
-// of a process that no longer writes counts until its lease and a probe have ended.
+// of a process that no longer writes counts until its lease and a probe have ended, or
+// until its entry no longer counts if that is earlier.
 func (m *Machine) isProbeTaken(now Instant, t Table) bool {
 	for id, x := range t.Members {
 		if id != m.id && x.Probe && now.Mono-m.seen[id].at <= Lease+ProbeTime {

@@ -88,12 +88,12 @@ func (s *sim) adopt(p *process) {
 		p.breaker.read = read
 	}
 	p.paused = s.engine.table.Pause
-	h, ok, isAgain := p.machine.Adopt(s.mono(p))
-	if !ok {
+	h, news := p.machine.Adopt(s.mono(p))
+	if news == fleet.NoNews {
 		return
 	}
 	s.change(p, h)
-	if isAgain { // it has made its first call of the ramp
+	if news == fleet.OldState { // it has made its first call of the ramp
 		p.onRamp = 1
 	}
 	if read != nil && read.State == fleet.Held && h.State == fleet.Up { // the hold of processes that were killed
@@ -359,14 +359,16 @@ func (s *sim) heal(seed uint64) {
 }
 
 // A process that has the right to probe is killed, before its probe or during it. Another
-// process probes when the lease and the probe of the killed one have ended.
+// process probes when the lease of the killed one and the longest call have ended, or the
+// lease and the probe if a call takes longer.
 func TestMachine_ProberIsKilled(t *testing.T) {
-	for seed := range uint64(40) {
-		s := newOutageSim(t, seed, 10, 2*time.Second, 3)
+	for seed := range uint64(60) {
+		longest := []time.Duration{time.Second, 4 * time.Second, 30 * time.Second}[seed%3]
+		s := newOutageSim(t, seed, 10, longest, 3)
 		s.run(5*time.Second, nil)
 		s.outages.until = time.Hour
 		var prober *process
-		s.within(t, 20*time.Second, func() bool {
+		s.within(t, 20*time.Second+longest, func() bool {
 			for _, p := range s.processes {
 				if p.machine.MayProbe(s.instant(p)) && (seed%2 == 0 || s.isProbing(p)) {
 					prober = p
@@ -377,7 +379,8 @@ func TestMachine_ProberIsKilled(t *testing.T) {
 		s.kill(prober)
 		before := len(s.probes)
 		s.outages.until = s.t
-		s.within(t, fleet.Lease+fleet.ProbeTime+4*time.Second, func() bool { return len(s.probes) > before })
+		ends := s.t + fleet.Lease + min(longest, fleet.ProbeTime)
+		s.within(t, ends-s.t+2*time.Second, func() bool { return len(s.probes) > before })
 		s.heal(seed)
 	}
 }

@@ -32,8 +32,8 @@ func newPair(t *testing.T) *pair {
 	require.Equal(t, 5, p.a.share(p.now))
 	require.Equal(t, 5, p.b.share(p.now))
 	for _, m := range []*member{p.a, p.b} {
-		h, ok, _ := m.Adopt(p.now)
-		require.True(t, ok)
+		h, news := m.Adopt(p.now)
+		require.NotEqual(t, fleet.NoNews, news)
 		require.Equal(t, fleet.Health{State: fleet.Up}, h)
 	}
 	return p
@@ -196,14 +196,14 @@ func TestMachine_LostOutage(t *testing.T) {
 			before.table.Health = p.table.Health
 			p.propose(p.a, "trip", time.Second)
 			p.step(p.a, p.b)
-			h, ok, _ := p.b.Adopt(p.now)
-			require.True(t, ok)
+			h, news := p.b.Adopt(p.now)
+			require.NotEqual(t, fleet.NoNews, news)
 			require.Equal(t, fleet.Down, h.State)
 
 			*p.record = before
 			p.step(p.b)
-			_, ok, _ = p.b.Adopt(p.now)
-			require.False(t, ok)
+			_, news = p.b.Adopt(p.now)
+			require.Equal(t, fleet.NoNews, news)
 			require.Equal(t, "trip", p.table.Health.Why)
 			require.Equal(t, 600*ms, p.table.Health.Left)
 		})
@@ -231,8 +231,8 @@ func TestMachine_EvidenceIsOlderThanAChange(t *testing.T) {
 	p.propose(p.b, "new", 0)
 	p.step(p.b, p.a)
 	require.Equal(t, "new", p.table.Health.Why)
-	h, ok, _ := p.a.Adopt(p.now)
-	require.True(t, ok)
+	h, news := p.a.Adopt(p.now)
+	require.NotEqual(t, fleet.NoNews, news)
 	require.Equal(t, "new", h.Why)
 
 	p.a.Propose(p.a.instant(p.now), fleet.Health{State: fleet.Held, Why: "order"}, true)
@@ -250,8 +250,8 @@ func TestMachine_LostAnswerToAnOutage(t *testing.T) {
 	p.a.write(p.now)
 	p.a.Fail()
 	p.step(p.a)
-	_, ok, _ := p.a.Adopt(p.now)
-	require.False(t, ok)
+	_, news := p.a.Adopt(p.now)
+	require.Equal(t, fleet.NoNews, news)
 	require.EqualValues(t, 1, p.table.Health.Number)
 }
 
@@ -261,9 +261,8 @@ func TestMachine_EvidenceWithoutALease(t *testing.T) {
 	p := newPair(t)
 	p.propose(p.b, "trip", 0)
 	p.step(p.b, p.a)
-	_, ok, isAgain := p.a.Adopt(p.now)
-	require.True(t, ok)
-	require.False(t, isAgain)
+	_, news := p.a.Adopt(p.now)
+	require.Equal(t, fleet.NewState, news)
 
 	p.a.Propose(p.a.instant(p.now), fleet.Health{State: fleet.Ramping, Until: p.now + time.Hour, Over: time.Hour}, false)
 	for range 30 {
@@ -272,9 +271,8 @@ func TestMachine_EvidenceWithoutALease(t *testing.T) {
 	p.propose(p.a, "alone", 0)
 	p.step(p.a)
 	require.Equal(t, "trip", p.table.Health.Why)
-	h, ok, isAgain := p.a.Adopt(p.now)
-	require.True(t, ok)
-	require.True(t, isAgain)
+	h, news := p.a.Adopt(p.now)
+	require.Equal(t, fleet.OldState, news)
 	require.Equal(t, "trip", h.Why)
 }
 
@@ -335,8 +333,8 @@ func TestMachine_HoldWithALostAnswerLapses(t *testing.T) {
 	p.order(p.a, fleet.Held, "hold")
 	p.stepWithoutAnswer(p.a)
 	p.step(p.b)
-	h, ok, _ := p.b.Adopt(p.now)
-	require.True(t, ok)
+	h, news := p.b.Adopt(p.now)
+	require.NotEqual(t, fleet.NoNews, news)
 	require.Equal(t, fleet.Held, h.State)
 	p.order(p.b, fleet.Down, "resume")
 	p.step(p.b)
@@ -406,14 +404,14 @@ func TestMachine_ResumeBeforeTheHoldIsRead(t *testing.T) {
 	require.True(t, p.b.HasOrder())
 	p.now += 200 * ms
 	p.b.write(p.now)
-	h, ok, _ := p.b.Adopt(p.now)
-	require.True(t, ok)
+	h, news := p.b.Adopt(p.now)
+	require.NotEqual(t, fleet.NoNews, news)
 	require.Equal(t, fleet.Held, h.State)
 	p.b.commit(p.now, p.version)
 	require.Equal(t, fleet.Down, p.table.Health.State)
 	require.False(t, p.b.HasOrder())
-	h, ok, _ = p.b.Adopt(p.now)
-	require.True(t, ok)
+	h, news = p.b.Adopt(p.now)
+	require.NotEqual(t, fleet.NoNews, news)
 	require.Equal(t, fleet.Down, h.State)
 }
 
@@ -435,13 +433,13 @@ func TestMachine_NumberOfALostChange(t *testing.T) {
 	p.propose(p.a, "trip", 0)
 	p.stepWithoutAnswer(p.a)
 	p.step(p.b)
-	h, _, _ := p.b.Adopt(p.now)
+	h, _ := p.b.Adopt(p.now)
 	require.Equal(t, fleet.Down, h.State)
 	*p.record = before
 	p.order(p.a, fleet.Held, "hold")
 	p.step(p.a, p.b)
-	h, ok, _ := p.b.Adopt(p.now)
-	require.True(t, ok)
+	h, news := p.b.Adopt(p.now)
+	require.NotEqual(t, fleet.NoNews, news)
 	require.Equal(t, fleet.Held, h.State)
 	p.step(p.a, p.b)
 	require.Equal(t, fleet.Held, p.table.Health.State)

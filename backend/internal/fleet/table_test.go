@@ -91,8 +91,8 @@ func TestTable_LaterVersionOfTheHealth(t *testing.T) {
 func TestTable_LaterState(t *testing.T) {
 	p := newMember(&record{table: read(t, strings.Replace(laterHealth, `"down"`, `"resting"`, 1)), version: 6}, "a", time.Second)
 	p.step(0)
-	h, ok, _ := p.Adopt(0)
-	require.True(t, ok)
+	h, news := p.Adopt(0)
+	require.NotEqual(t, fleet.NoNews, news)
 	require.Equal(t, fleet.Down, h.State)
 }
 
@@ -105,8 +105,8 @@ func TestMachine_LaterStateIsKept(t *testing.T) {
 	m.step(now)
 	require.Contains(t, written(t, r.table), `"state":"draining"`)
 	require.Contains(t, written(t, r.table), `"drainTo":3`)
-	h, ok, _ := m.Adopt(now)
-	require.True(t, ok)
+	h, news := m.Adopt(now)
+	require.NotEqual(t, fleet.NoNews, news)
 	require.Equal(t, fleet.Down, h.State)
 	m.Propose(m.instant(now), fleet.Health{State: fleet.Held, Why: "hold"}, true)
 	m.step(now + 200*ms)
