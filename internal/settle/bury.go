@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/message"
 )
 
@@ -38,7 +39,7 @@ func Bury(meta message.Meta, where string, put func(meta message.Meta, withBytes
 		return true, err
 	}
 	short.LastError = fmt.Sprintf("%s; the message cannot be stored among the dead letters and stays in %s: %s",
-		short.LastError, plain(where), plain(text(err)))
+		short.LastError, plain(where), plain(guard.Text(err)))
 	short.Headers = map[string]string{store.HeaderPointsTo: plain(where)}
 	return false, put(short, false)
 }

@@ -12,8 +12,9 @@ import (
 
 // CauseOf returns the cause of a dead letter: store.UnsafeToRepeat if a call of the
 // message, in this or an earlier visit, is unsafe to repeat, otherwise cause. Every dead
-// letter that can be decoded has its cause from here, except for a failed message whose
-// next visit must not repeat a call in doubt: failed.Router sets UnsafeToRepeat itself.
+// letter of a queue that can be decoded has its cause from here, except for a failed
+// message whose next visit must not repeat a call in doubt: failed.Router sets
+// UnsafeToRepeat itself.
 func CauseOf(meta *message.Meta, cause store.Cause) store.Cause {
 	if meta.UnsafeToRepeat {
 		return store.UnsafeToRepeat
@@ -28,7 +29,7 @@ func Rejected(meta *message.Meta, v message.Settlement, now time.Time) store.Cau
 	DropPointsTo(meta)
 	meta.UnsafeToRepeat = meta.UnsafeToRepeat || v.UnsafeToRepeat
 	if v.Err != nil {
-		meta.LastError = text(v.Err)
+		meta.LastError = guard.Text(v.Err)
 	}
 	if isUnreadable {
 		// The source has counted a visit that did not take place. (A message that has
@@ -46,31 +47,9 @@ func Rejected(meta *message.Meta, v message.Settlement, now time.Time) store.Cau
 	switch {
 	case isLapsed:
 		return CauseOf(meta, store.Lapsed)
-	case isRefused(v.Err):
+	case guard.Is(v.Err, message.ErrRefused):
 		return CauseOf(meta, store.Refused)
 	default:
 		return CauseOf(meta, store.Permanent)
 	}
-}
-
-// isRefused reports whether err matches message.ErrRefused. It returns false if a method
-// of err, which may be a user's error, panics.
-func isRefused(err error) (is bool) {
-	_ = guard.Call(func() error {
-		is = errors.Is(err, message.ErrRefused)
-		return nil
-	}, func(any) error { return nil })
-	return is
-}
-
-// text returns the message of an error of user code, without the secrets of URLs.
-func text(err error) (s string) {
-	broken := guard.Call(func() error {
-		s = err.Error()
-		return nil
-	}, func(recovered any) error { return guard.Recovered("delivery", recovered) })
-	if broken != nil {
-		return broken.Error()
-	}
-	return guard.WithoutSecrets(s)
 }

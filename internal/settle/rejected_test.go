@@ -3,6 +3,7 @@ package settle_test
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"testing"
 	"time"
 
@@ -18,6 +19,23 @@ func TestRejected_ReasonHasNoSecrets(t *testing.T) {
 	var meta message.Meta
 	settle.Rejected(&meta, message.Settlement{Kind: message.Rejected, Err: errors.New("https://ann:s3cret@pay is down")}, time.Now())
 	require.Equal(t, "https://ann:xxxxx@pay is down", meta.LastError)
+}
+
+// Regression: the text of a client's error kept the query of a URL without a scheme.
+func TestRejected_ReasonHasNoSecretsOfAURLWithoutScheme(t *testing.T) {
+	var meta message.Meta
+	err := &url.Error{Op: "Get", URL: "pay.internal/charge?token=s3cret", Err: errors.New("unsupported protocol scheme")}
+	settle.Rejected(&meta, message.Settlement{Kind: message.Rejected, Err: err}, time.Now())
+	require.NotContains(t, meta.LastError, "s3cret")
+	require.Contains(t, meta.LastError, "pay.internal/charge")
+
+	var pointer message.Meta
+	_, refusal := settle.Bury(message.Meta{ID: "a"}, "here", func(meta message.Meta, _ bool) error {
+		pointer = meta
+		return fmt.Errorf("%w: %w", message.ErrRefused, err)
+	})
+	require.ErrorIs(t, refusal, message.ErrRefused)
+	require.NotContains(t, pointer.LastError, "s3cret")
 }
 
 // Law W1: a call that an earlier visit has left in doubt decides about the cause, however
