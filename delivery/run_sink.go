@@ -60,8 +60,8 @@ type filling[OUT any] struct {
 	results <-chan message.Message[OUT] // nil after it was closed
 	left    []message.Message[OUT]      // to be put next
 	refused []*refusal[OUT]             // results that the sink has not taken while it took others
-	puts    int                         // how often the sink has taken results
-	down    bool                        // results put alone have failed, and the sink has not taken a result since
+	answers int                         // how often the sink has taken or refused results: see noteAnswer
+	down    bool                        // results put alone have failed, and the sink has not answered since
 	round   int                         // number of the round of puts: the refused results that are due, then left
 	failing failing
 
@@ -70,8 +70,8 @@ type filling[OUT any] struct {
 	inPortions int
 }
 
-// failing are the rounds since the sink has last taken a result in which a result put
-// alone has failed.
+// failing are the rounds since the last answer of the sink in which a result put alone
+// has failed.
 type failing struct {
 	first int  // the first such round, or 0
 	more  bool // there was another one
@@ -81,11 +81,11 @@ type failing struct {
 type refusal[OUT any] struct {
 	message message.Message[OUT]
 	tries   int           // failed tries while the sink was up: only these count
-	puts    int           // filling.puts at the last try
+	answers int           // filling.answers at the last try
 	last    string        // the error of the last try, as [counting.Alike] returns it
 	round   int           // filling.round of the last try
-	whileUp string        // the field last of a try while the sink was up, or "": see noteTaken
-	since   time.Time     // only refused results were tried since then, and the sink took no result
+	whileUp string        // the field last of a try while the sink was up, or "": see noteAnswer
+	since   time.Time     // only refused results were tried since then, and the sink has not answered
 	wait    time.Duration // between the last try and the next one
 	due     time.Time     // of the next try
 }
@@ -99,7 +99,7 @@ type refusal[OUT any] struct {
 // refused result that is the last one would never be rejected (law W2). If its errors have
 // changed, its tries count after an hour: then an outage looks like a refusal.
 func (r *refusal[OUT]) noteFailedTry(f *filling[OUT], err error, now time.Time) {
-	hasTakenOthers := f.puts > r.puts // between the try before and this one
+	hasTakenOthers := f.answers > r.answers // between the try before and this one
 	if hasTakenOthers || f.down {
 		r.since = now
 	}
@@ -108,7 +108,7 @@ func (r *refusal[OUT]) noteFailedTry(f *filling[OUT], err error, now time.Time) 
 	if hasTakenOthers || isRefusedAgain || now.Sub(r.since) >= aloneFor {
 		r.tries++
 	}
-	r.puts, r.round = f.puts, f.round
+	r.answers, r.round = f.answers, f.round
 	r.wait = min(2*r.wait, lastWait)
 	r.due = now.Add(r.wait)
 }
@@ -186,17 +186,18 @@ func withID[OUT any](m message.Message[OUT]) message.Message[OUT] {
 	return message.New(m.Value, &meta, m.Settle)
 }
 
-// noteTaken notes that the sink has taken results. If results put alone have failed in one
-// round since it last took results, the sink was up in this round: it took results before
-// and after it. In several rounds there may have been an outage.
-func (f *filling[OUT]) noteTaken() {
+// noteAnswer notes that the sink has taken results, or has refused a result for good. If
+// results put alone have failed in one round since its last answer, the sink was up in
+// this round: it answered before and after it. In several rounds there may have been an
+// outage.
+func (f *filling[OUT]) noteAnswer() {
 	wasUp := f.failing.first != 0 && !f.failing.more
 	for _, r := range f.refused {
 		if wasUp && r.round == f.failing.first {
 			r.whileUp = r.last
 		}
 	}
-	f.puts++
+	f.answers++
 	f.down = false
 	f.failing = failing{}
 }
@@ -222,9 +223,11 @@ func (w *worker[IN, OUT]) putAgain(f *filling[OUT]) {
 	rest := f.refused[:0]
 	for _, r := range f.refused {
 		if !r.due.After(now) && w.working.Err() == nil {
-			err := w.putSome([]message.Message[OUT]{r.message})
-			if err == nil || !r.message.Pending() {
-				f.noteTaken()
+			hasAnswered, err := w.putSome([]message.Message[OUT]{r.message})
+			if hasAnswered || err != nil && !r.message.Pending() { // the sink may settle it itself
+				f.noteAnswer()
+			}
+			if !r.message.Pending() {
 				continue
 			}
 			if errors.Is(err, store.ErrFull) {
@@ -266,17 +269,19 @@ func (w *worker[IN, OUT]) put(f *filling[OUT]) error {
 		n = min(n, f.inPortions, defaultBatch)
 	}
 	some, rest := f.left[:n], f.left[n:]
-	err := w.putSome(some)
+	hasAnswered, err := w.putSome(some)
 	if err == nil {
 		f.left = rest
 		f.inPortions = max(0, f.inPortions-n)
-		f.noteTaken()
+		if hasAnswered {
+			f.noteAnswer()
+		}
 		return nil
 	}
 	unsettled := slices.DeleteFunc(some, func(m message.Message[OUT]) bool { return !m.Pending() })
 	hasTaken := len(unsettled) < len(some) // the sink has settled some before it failed
 	if hasTaken {
-		f.noteTaken()
+		f.noteAnswer()
 	}
 	f.left = slices.Concat(unsettled, rest)
 	switch {
@@ -296,31 +301,33 @@ func (w *worker[IN, OUT]) put(f *filling[OUT]) error {
 // sink has taken a result of that call.
 func (w *worker[IN, OUT]) putEach(f *filling[OUT], some, rest []message.Message[OUT], hasTaken bool, err error) error {
 	var failed []*refusal[OUT]
-	unsure := 0 // failed[unsure:] have failed after the sink last took a result
+	unsure := 0 // index of the first in failed that has failed since the sink last took a result
 	for i := range some {
 		if w.working.Err() != nil || !hasTaken && i == putsInARow {
 			f.left = slices.Concat(some[i:], rest, messagesOf(failed)) // the next time, others come first
 			f.down = true
 			return err
 		}
-		switch alone := w.putSome(some[i : i+1]); {
-		case alone == nil:
+		hasAnswered, failure := w.putSome(some[i : i+1])
+		switch {
+		case hasAnswered:
 			hasTaken = true
-			f.noteTaken()
+			f.noteAnswer()
 			for _, r := range failed[unsure:] {
 				r.noteFirst()
 			}
 			unsure = len(failed)
-		case errors.Is(alone, store.ErrFull): // all results wait for room
+		case failure == nil: // its message was purged
+		case errors.Is(failure, store.ErrFull): // all results wait for room
 			f.left = slices.Concat(some[i:], rest, messagesOf(failed))
-			return alone
+			return failure
 		default:
 			f.noteFailed()
-			failed = append(failed, &refusal[OUT]{message: some[i], last: counting.Alike(guard.Text(alone)), round: f.round})
-			err = alone
+			failed = append(failed, &refusal[OUT]{message: some[i], last: counting.Alike(guard.Text(failure)), round: f.round})
+			err = failure
 		}
 	}
-	if !hasTaken {
+	if !hasTaken && len(failed) > 0 {
 		f.left = slices.Concat(rest, messagesOf(failed))
 		f.down = true
 		return err
@@ -345,7 +352,7 @@ func (r *refusal[OUT]) noteFirst() {
 // refuse adds results to refused.
 func (f *filling[OUT]) refuse(failed []*refusal[OUT], now time.Time) {
 	for _, r := range failed {
-		r.puts = f.puts
+		r.answers = f.answers
 		r.since = now
 		r.wait = firstWait
 		r.due = now.Add(firstWait)
@@ -360,31 +367,33 @@ func messagesOf[OUT any](failed []*refusal[OUT]) (ms []message.Message[OUT]) {
 	return ms
 }
 
-// putSome puts messages into the sink, and then acknowledges them (law D1). It rejects a
-// message that the sink can never take, if the message was put alone (law W2).
-func (w *worker[IN, OUT]) putSome(ms []message.Message[OUT]) error {
-	refused := false
-	err := guard.Call(func() error {
-		kept := withoutPurged(ms)
+// putSome puts results into the sink, and then acknowledges their messages (law D1). It
+// rejects a message whose result the sink can never take, if the result was put alone
+// (law W2). hasAnswered reports that the sink has taken or refused them, so it is up. It
+// is false if all messages were purged: then the sink is not called.
+func (w *worker[IN, OUT]) putSome(ms []message.Message[OUT]) (hasAnswered bool, err error) {
+	kept := withoutPurged(ms)
+	isRefused := false
+	err = guard.Call(func() error {
 		if len(kept) == 0 {
 			return nil
 		}
 		err := w.sink.PutAll(w.working, kept)
-		refused = errors.Is(err, message.ErrRefused)
+		isRefused = errors.Is(err, message.ErrRefused)
 		return err
 	}, func(recovered any) error { return guard.Recovered("delivery", recovered) })
-	if refused && len(ms) == 1 {
+	if isRefused && len(ms) == 1 {
 		w.reject(ms[0], err)
-		return nil
+		return true, nil
 	}
 	if err != nil {
 		w.sinkFailed(err)
-		return err
+		return false, err
 	}
 	for _, m := range ms {
 		m.Ack()
 	}
-	return nil
+	return len(kept) > 0, nil
 }
 
 // withoutPurged returns the messages that are not known to have been purged. The sink may

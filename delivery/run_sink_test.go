@@ -111,3 +111,42 @@ func TestRun_SinkRefusesTheLastResultAfterATimeout(t *testing.T) {
 		require.Equal(t, delivery.Summary{Received: 20, Done: 19, Rejected: 1}, withoutTime(summary))
 	})
 }
+
+// purgedAt is the delivery of a message that is purged at a time.
+type purgedAt struct {
+	message.Delivery
+	at time.Time
+}
+
+func (d purgedAt) IsPurged() bool { return !time.Now().Before(d.at) }
+func (purgedAt) Provider() string { return "" }
+
+// Regression (law D5): in an outage of the sink, the purge of a message counted as a
+// result that the sink had taken. So the tries of the others counted, and after ten tries
+// their messages were rejected.
+func TestRun_PurgeInAnOutageOfTheSink(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		source := newList(3, false)
+		source.deliveryOf = func(i int) message.Delivery {
+			if i == 1 {
+				return purgedAt{at: begun.Add(50 * time.Millisecond)}
+			}
+			return nil
+		}
+		var stored []string
+		sink := sinkFunc(func(_ context.Context, ms []message.Message[string]) error {
+			if time.Since(begun) < 30*time.Minute {
+				return errors.New("connection refused")
+			}
+			for _, m := range ms {
+				stored = append(stored, m.Value)
+			}
+			return nil
+		})
+		summary, err := delivery.Run(t.Context(), source, operator(itoa), sink, silently)
+		require.NoError(t, err)
+		require.Equal(t, delivery.Summary{Received: 3, Done: 2, Purged: 1}, withoutTime(summary))
+		require.ElementsMatch(t, []string{"0", "2"}, stored)
+	})
+}

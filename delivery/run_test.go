@@ -40,6 +40,8 @@ type list struct {
 	received    int
 	failures    []error // of the next calls of Receive
 	closed      bool
+
+	deliveryOf func(i int) message.Delivery // of a number; nil for numbers without a delivery
 }
 
 func newList(n int, endless bool) *list {
@@ -76,6 +78,9 @@ func (l *list) Receive(ctx context.Context, n int) ([]message.Message[int], erro
 			l.mu.Unlock()
 			m.Settle(v)
 		})
+		if l.deliveryOf != nil {
+			ms[i] = message.Attach(ms[i], l.deliveryOf(m.Value))
+		}
 	}
 	return ms, err
 }
