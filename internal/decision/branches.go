@@ -33,7 +33,7 @@ func Branches(err error) []error {
 		return []error{err}
 	}
 	var all []error
-	switch e := err.(type) { //nolint:errorlint // this is what errors.As does
+	switch e := err.(type) { //nolint:errorlint // as errors.As looks for them
 	case wrapsOne:
 		all = Branches(e.Unwrap())
 	case wrapsMany:
@@ -78,7 +78,7 @@ func textOnly(err error) bool {
 	return t == wrapped || t == wrappedAll || t == join
 }
 
-// branch is one of the errors that outer joins, or an error of a join that outer wraps.
+// branch is an error that outer joins, or an error of a join that outer wraps.
 type branch struct{ outer, inner error }
 
 func (b *branch) Error() string { return b.inner.Error() } // the text of outer contains the other branches

@@ -85,7 +85,7 @@ const NoDeadline = time.Duration(math.MaxInt64)
 type Situation struct {
 	Finishing bool       // retries have ended, because the input has ended
 	Waiting   int        // elements that wait for a retry, without this one
-	Random    *rand.Rand // for the jitter; nil if none is applied
+	Random    *rand.Rand // for the jitter, or nil without one
 }
 
 // Answer is the answer of a strategy.

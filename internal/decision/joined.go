@@ -15,20 +15,20 @@ import (
 // as if it were the only error of the attempt. The answer is the [WeakestOf] their
 // reasons, and the stage is their latest.
 //
-//	if one of the errors                            the permissions of the other errors
+//	if an error                                     the permissions of the other errors
 //	has a reason                                    stay, if this reason has them, too
 //	has a rejection                                 stay: its request had no effect
 //	has no reason, or no classifier knows it        are lost: it may have had an effect
 //	has no reason, but is in stage ClientDispatch   stay: it had no effect
-//	is one of harmless                              stay
+//	is harmless                                     stay
 //
-// harmless are errors that describe no request, such as the sentinel in fmt.Errorf("%w:
-// %w", ErrLookup, err). A branch is harmless if [errors.Is] finds one of them in its
-// innermost error. Wrappers of a join apply to all its errors, and so does the reason of
-// predicates.WithReason or the stage of a [*predicates.StageError] around it.
+// The errors in harmless describe no request, such as the sentinel in fmt.Errorf("%w:
+// %w", ErrLookup, err). A branch is harmless if its innermost error matches an error in
+// harmless by [errors.Is]. Wrappers of a join apply to all its errors, and so does the
+// reason of predicates.WithReason or the stage of a [*predicates.StageError] around it.
 //
 // Policies wrap every classifier in this way. The classifiers for weir's clients do so
-// themselves. EachError panics if classify or one of harmless is nil.
+// themselves. EachError panics if classify or an error in harmless is nil.
 func EachError[OUT any](classify predicates.Classifier[OUT], harmless ...error) predicates.Classifier[OUT] {
 	if classify == nil {
 		panic("decision: EachError: nil classifier")
@@ -77,8 +77,8 @@ func EachError[OUT any](classify predicates.Classifier[OUT], harmless ...error) 
 	}
 }
 
-// isHarmless reports whether the innermost error of err is one of harmless. An error with
-// a later stage than ClientDispatch is not harmless.
+// isHarmless reports whether the innermost error of err matches an error in harmless. An
+// error with a later stage than ClientDispatch is not harmless.
 func isHarmless(err error, harmless []error) bool {
 	if len(harmless) == 0 || stageOfOne(err, predicates.Unreported) > predicates.ClientDispatch {
 		return false
@@ -94,9 +94,9 @@ func isHarmless(err error, harmless []error) bool {
 // request that may have had an effect and perhaps must not be repeated. With it, the
 // other reasons lose their permissions, and the result has only their name.
 //
-// A rejection changes nothing, because its request had no effect. The result is a
-// rejection if all reasons are rejections, and zero if some are zero and the others are
-// rejections.
+// Rejections leave the permissions of other reasons as they are, because their requests
+// had no effect. The result is a rejection if all reasons are rejections, and zero if
+// some are zero and the others are rejections.
 func WeakestOf(reasons ...predicates.Reason) predicates.Reason {
 	var weakest, rejection predicates.Reason
 	for _, r := range reasons {
@@ -133,8 +133,8 @@ func rank(r predicates.Reason) int {
 }
 
 // StageOf returns the stage of an attempt that ended with err, which may be nil. reported
-// is the stage that the function reported, perhaps Unreported. The later one of reported
-// and the stage of the outermost [*predicates.StageError] counts. Of joined errors the
+// is the stage that the function reported, perhaps Unreported. Of reported and the stage
+// of the outermost [*predicates.StageError] the later stage counts. Of joined errors the
 // latest stage counts, and Unreported beside other stages counts as NetworkTime, because
 // that request may have been sent.
 func StageOf(err error, reported predicates.Stage) predicates.Stage {

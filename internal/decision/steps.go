@@ -28,7 +28,7 @@ type Steps[OUT any] struct {
 	Asked         any                                                       // the user's strategy, for messages and MaxRetriesOf
 	AtOnce        bool                                                      // Strategy is known not to block
 	NoRetry       bool                                                      // made of strategies.NoRetry
-	Jitter        func(base time.Duration, random *rand.Rand) time.Duration // nil if there is none
+	Jitter        func(base time.Duration, random *rand.Rand) time.Duration // may be nil
 	MaxWaiting    int                                                       // 0 means no bound
 	MaxRetries    []MaxRetriesFor                                           // bounds for single reasons
 	MaxDelay      time.Duration                                             // 0 means no bound

@@ -106,7 +106,8 @@ type Sleeper interface {
 // Seat is the seat of an operator at its backend. Release is called from any goroutine,
 // the other methods by the operator's loop. now is the time of the operator's clock.
 type Seat interface {
-	// Start asks whether an attempt may start now. A refused attempt takes nothing.
+	// Start asks whether an attempt may start now. A refused attempt takes
+	// neither a permit nor a part of the rate.
 	Start(now time.Time, r *Request) Answer
 
 	// Join adds an element to the call that was started last, which is a batch.
@@ -127,9 +128,9 @@ type Seat interface {
 	MayRetry(now time.Time) bool
 
 	// Wait returns how long to sleep before the operator asks again, or 0 to ask at once.
-	// The operator was refused, is about to sleep, and could use wants permits. A wake-up
-	// may come earlier.
-	Wait(now time.Time, wants int) time.Duration
+	// The operator was refused, is about to sleep, and could use this number of
+	// permits. A wake-up may come earlier.
+	Wait(now time.Time, permits int) time.Duration
 
 	// DoneAsking reports that the operator is awake, and has asked for all calls that it
 	// could start. isShort reports whether it was refused. Permits that were reserved for
@@ -232,7 +233,7 @@ type Late struct {
 var ErrAnswered = errors.New("it has answered since the message failed before")
 
 // ErrTenantDown is matched by the reason why an element could not start, if this is the
-// state or the pause of its tenant. It shows nothing about other tenants.
+// state or the pause of its tenant. Other tenants may be up.
 var ErrTenantDown = errors.New("its tenant is down")
 
 // Evidence describes the end of an attempt, as evidence of the state of the service.
@@ -248,7 +249,7 @@ type Evidence struct {
 	Element  uint64
 	Call     *Call // the batch of the attempt, or nil
 
-	// Cost is what the attempt took from the rate. AttemptEnded replaces it by the
+	// Cost is the amount that the attempt took from the rate. AttemptEnded replaces it by the
 	// settled cost: the reported cost, or 0 if the service refused the call.
 	Cost       float64
 	Reported   float64 // the real cost
