@@ -26,7 +26,8 @@ func (s section) lines() (lines []line, missing []string) {
 	some := map[string]bool{}
 	var others []bench.Work
 	for _, w := range s.works {
-		l, complete := line{title: w.Title()}, true
+		l := line{title: w.Title()}
+		complete := true
 		for _, row := range bench.Series {
 			c := cell{none: !slices.ContainsFunc(w.Ordered.Rows, func(r bench.Row) bool { return r.Impl == row.Impl })}
 			if !c.none {
@@ -38,7 +39,8 @@ func (s section) lines() (lines []line, missing []string) {
 			l.cells = append(l.cells, c)
 		}
 		if complete {
-			lines, some[w.Ordered.Workload] = append(lines, l), true
+			lines = append(lines, l)
+			some[w.Ordered.Workload] = true
 		} else {
 			others = append(others, w)
 		}
