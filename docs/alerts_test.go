@@ -3,6 +3,7 @@ package docs_test
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -59,10 +60,10 @@ type plant struct {
 
 func (p *plant) has(fault string) bool { return p.fault.Load() == fault }
 
-// parcel is an element. To send one twice does no harm.
+// parcel is an element. Nine of ten may be sent twice.
 type parcel int
 
-func (parcel) Idempotent() bool { return true }
+func (n parcel) Idempotent() bool { return n%10 != 1 }
 
 var (
 	errDown   = &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
@@ -85,7 +86,7 @@ func (p *plant) call(ctx context.Context, n parcel) (parcel, error) {
 		return 0, errDown
 	case p.has("poison") && n%10 == 0:
 		return 0, errPoison
-	case p.has("layer") && n%3 == 0:
+	case p.has("layer") && n%5 == 0, p.has("doubt") && n%10 == 1:
 		return 0, fmt.Errorf("the answer to %d makes no sense", n)
 	}
 	return n, nil
@@ -312,6 +313,20 @@ func (p *plant) run(t *testing.T, fault string, each, lasts time.Duration) {
 // must be samples of value 1 with the labels.
 func promtool(t *testing.T, series map[string][]string, queries []query) {
 	t.Helper()
+	var b strings.Builder
+	b.WriteString("    promql_expr_test:\n")
+	for _, q := range queries {
+		fmt.Fprintf(&b, "      - expr: '%s'\n        eval_time: %v\n        exp_samples:\n", q.expr, q.at)
+		for _, labels := range q.labels {
+			fmt.Fprintf(&b, "          - labels: '{%s}'\n            value: 1\n", labels)
+		}
+	}
+	testRules(t, series, b.String())
+}
+
+// testRules lets promtool test the rules on series. The tests are YAML of promtool.
+func testRules(t *testing.T, series map[string][]string, tests string) {
+	t.Helper()
 	tool, err := exec.LookPath("promtool")
 	if err != nil {
 		if os.Getenv("WEIR_REQUIRE_PROMTOOL") != "" {
@@ -326,13 +341,7 @@ func promtool(t *testing.T, series map[string][]string, queries []query) {
 	for _, key := range slices.Sorted(maps.Keys(series)) {
 		fmt.Fprintf(&b, "      - series: '%s'\n        values: '%s'\n", key, strings.Join(series[key], " "))
 	}
-	b.WriteString("    promql_expr_test:\n")
-	for _, q := range queries {
-		fmt.Fprintf(&b, "      - expr: '%s'\n        eval_time: %v\n        exp_samples:\n", q.expr, q.at)
-		for _, labels := range q.labels {
-			fmt.Fprintf(&b, "          - labels: '{%s}'\n            value: 1\n", labels)
-		}
-	}
+	b.WriteString(tests)
 	file := filepath.Join(t.TempDir(), "test.yml")
 	require.NoError(t, os.WriteFile(file, []byte(b.String()), 0o600))
 	out, err := exec.CommandContext(t.Context(), tool, "test", "rules", file).CombinedOutput()
@@ -369,6 +378,7 @@ func TestAlerts(t *testing.T) {
 		{"disk", "WeirEngineFails", page, nil},
 		{"slow", "WeirCallsSlow", ticket, nil},
 		{"poison", "WeirDeadLetters", ticket, nil},
+		{"doubt", "WeirCallsInDoubt", ticket, nil},
 		{"layer", "WeirLayerGrows", ticket, nil},
 		{"checkpoint", "WeirCheckpointStuck", ticket, nil},
 		{"partition", "WeirPartitionUnowned", page, nil},
@@ -409,10 +419,8 @@ func TestAlertsOfReplicas(t *testing.T) {
 			`weir_worker_messages_settled_total{worker="payments",instance="b",settlement="acknowledged"}`: "0+9" + hour,
 		}, []string{"WeirWorkerStuck"}},
 		{"another one starts", map[string]string{
-			`weir_queue_messages{queue="orders-dead",cause="permanent",instance="a"}`: "100" + hour,
-			`weir_queue_messages{queue="orders-dead",cause="permanent",instance="b"}`: "_x60 100" + hour,
-			`weir_queue_messages{queue="orders-retry-1",cause="",instance="a"}`:       "100" + hour,
-			`weir_queue_messages{queue="orders-retry-1",cause="",instance="b"}`:       "_x60 100" + hour,
+			`weir_queue_messages{queue="orders-retry-1",cause="",instance="a"}`: "100" + hour,
+			`weir_queue_messages{queue="orders-retry-1",cause="",instance="b"}`: "_x60 100" + hour,
 		}, nil},
 		{"a layer grows by one in a minute", map[string]string{
 			`weir_queue_messages{queue="orders-retry-1",cause="",instance="a"}`: "0+0.25" + hour,
@@ -461,6 +469,179 @@ func TestAlertsOfReplicas(t *testing.T) {
 			promtool(t, series, []query{fired(time.Hour, c.fires...)})
 		})
 	}
+}
+
+// Dead letters raise an alert even if the alerts see them for the first time: when a worker
+// starts, or with the first dead letter of a queue. A restart and another process do not
+// raise it again. Dead letters in doubt have an alert of their own.
+func TestAlerts_DeadLetters(t *testing.T) {
+	const failed, inDoubt = "WeirDeadLetters", "WeirCallsInDoubt"
+	type at struct {
+		minute int
+		fires  []string
+	}
+	for _, c := range []struct {
+		name   string
+		series map[string]string // by cause and instance
+		expect []at
+	}{
+		{"that are there at the start", map[string]string{
+			`cause="permanent",instance="a"`: "100x240",
+			`cause="permanent",instance="b"`: "_x60 100x180",
+		}, []at{{5, []string{failed}}, {13, nil}, {20, nil}, {59, nil}}},
+		{"that appear at once", map[string]string{
+			`cause="permanent",instance="a"`: "_x40 7x200",
+		}, []at{{9, nil}, {13, []string{failed}}, {19, []string{failed}}, {24, nil}}},
+		{"of a new cause", map[string]string{
+			`cause="",instance="a"`:          "0x240",
+			`cause="permanent",instance="a"`: "_x80 1x160",
+		}, []at{{19, nil}, {23, []string{failed}}, {35, nil}}},
+		{"during a restart", map[string]string{
+			`cause="permanent",instance="a"`: "100x80 _x160",
+			`cause="permanent",instance="b"`: "_x120 100x120",
+		}, []at{{19, nil}, {31, nil}, {36, nil}, {41, nil}, {59, nil}}},
+		{"after a purge", map[string]string{
+			`cause="permanent",instance="a"`: "100x60 0x20 3x160",
+		}, []at{{15, nil}, {29, []string{failed}}, {45, nil}}},
+		{"in doubt", map[string]string{
+			`cause="",instance="a"`:                 "0x240",
+			`cause="unsafe to repeat",instance="a"`: "_x60 2x180",
+		}, []at{{14, nil}, {18, []string{inDoubt}}, {30, nil}}},
+		{"in doubt at the start", map[string]string{
+			`cause="",instance="a"`:                 "_x60 0x180",
+			`cause="unsafe to repeat",instance="a"`: "_x60 2x180",
+		}, []at{{18, []string{inDoubt}}, {30, nil}}},
+		{"in doubt after a purge", map[string]string{
+			`cause="",instance="a"`:                 "0x240",
+			`cause="unsafe to repeat",instance="a"`: "5x60 _x40 2x140",
+		}, []at{{13, nil}, {29, []string{inDoubt}}, {34, []string{inDoubt}}, {45, nil}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			series := map[string][]string{}
+			for labels, values := range c.series {
+				series[`weir_queue_messages{queue="orders-dead",`+labels+"}"] = []string{values}
+			}
+			var queries []query
+			for _, a := range c.expect {
+				q := query{expr: `max by (alertname) (ALERTS{alertstate="firing"})`, at: time.Duration(a.minute) * time.Minute}
+				for _, alert := range a.fires {
+					q.labels = append(q.labels, fmt.Sprintf("alertname=%q", alert))
+				}
+				queries = append(queries, q)
+			}
+			promtool(t, series, queries)
+		})
+	}
+}
+
+// An alert about a queue links to the page of the queue, whatever its name.
+func TestAlerts_Links(t *testing.T) {
+	const name = `weir_queue_messages{queue="a & b-dead",cause="permanent",instance="a"}`
+	testRules(t, map[string][]string{name: {"5x20"}}, `    alert_rule_test:
+      - alertname: WeirDeadLetters
+        eval_time: 2m
+        exp_alerts:
+          - exp_labels: {severity: ticket, queue: a & b-dead}
+            exp_annotations:
+              summary: Messages are given up, in a & b-dead.
+              runbook_url: https://github.com/weirflow/weir/blob/main/docs/runbook.md#weirdeadletters
+              console_url: https://console.example/queue?queue=a+%26+b-dead
+`)
+}
+
+// dashboard is the generated file, as far as the tests look at it.
+type dashboard struct {
+	Templating struct {
+		List []struct {
+			Name  string
+			Query any
+		}
+	}
+	Panels []struct {
+		Title, Type string
+		GridPos     struct{ X, Y, W, H int }
+		FieldConfig struct {
+			Defaults struct {
+				Unit     string
+				Mappings []struct {
+					Options map[string]struct{ Text string }
+				}
+			}
+		}
+		Targets []struct{ Expr string }
+	}
+}
+
+func readDashboard(t *testing.T) (d dashboard) {
+	t.Helper()
+	text, err := os.ReadFile("../cmd/weir/generate/dashboard.json")
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, &d))
+	return d
+}
+
+// Queries about queues, workers and operators use the variable of the dashboard. Panels
+// have units, are in rows and do not overlap.
+func TestDashboard_Layout(t *testing.T) {
+	d := readDashboard(t)
+	var variables []string
+	for _, v := range d.Templating.List {
+		variables = append(variables, v.Name)
+	}
+	require.Equal(t, []string{"datasource", "queue", "worker", "operator"}, variables)
+	require.Equal(t, "row", d.Panels[0].Type)
+	taken := map[[2]int]string{}
+	for _, p := range d.Panels {
+		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
+			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
+				require.Empty(t, taken[[2]int{x, y}], p.Title)
+				require.Less(t, x, 24, p.Title)
+				taken[[2]int{x, y}] = p.Title
+			}
+		}
+		if p.Type == "row" {
+			continue
+		}
+		require.NotEmpty(t, p.FieldConfig.Defaults.Unit, p.Title)
+		for _, target := range p.Targets {
+			for prefix, label := range map[string]string{"weir_queue_": "queue", "weir_worker_": "worker", "weir_element": "operator", "weir_calls_": "operator", "weir_retries_": "operator"} {
+				metrics := strings.Count(target.Expr, prefix)
+				require.Equal(t, metrics > 0, strings.Contains(target.Expr, label+`=~"$`+label+`"`) && metrics > 0, "%s: %s", p.Title, target.Expr)
+			}
+		}
+	}
+}
+
+// Each query of the dashboard finds series among the metrics of a worker whose backend is
+// down, and the timeline of backends shows its states.
+func TestDashboard_Queries(t *testing.T) {
+	p := plant{buckets: true}
+	lasts := faultBegins + 10*time.Minute
+	p.run(t, "down", 2*time.Second, lasts)
+	var queries []query
+	for _, panel := range readDashboard(t).Panels {
+		for _, target := range panel.Targets {
+			if regexp.MustCompile(`weir_(answers_|keys_|backend_limit|partition_lag)`).MatchString(target.Expr) {
+				continue // of servers, of backends with limits, and of inputs that know their lag
+			}
+			expr := strings.ReplaceAll(target.Expr, "$__rate_interval", "1m")
+			for _, variable := range []string{"$queue", "$worker", "$operator"} {
+				expr = strings.ReplaceAll(expr, variable, ".*")
+			}
+			if panel.Type == "state-timeline" {
+				states := panel.FieldConfig.Defaults.Mappings[0].Options
+				require.Equal(t, "up", states["1"].Text)
+				require.Equal(t, "down", states["5"].Text)
+				queries = append(queries, query{expr + " == bool 1", faultBegins, []string{`backend="bank"`}},
+					query{"max_over_time((" + expr + ")[5m:15s]) == bool 5", lasts - time.Minute, []string{`backend="bank"`}})
+			}
+			if !strings.Contains(target.Expr, "> 0") && !strings.Contains(target.Expr, "weir_element_failures_total") {
+				queries = append(queries, query{"clamp_max(count(" + expr + "), 1)", lasts - time.Minute, []string{""}})
+			}
+		}
+	}
+	require.Greater(t, len(queries), 25)
+	promtool(t, p.series, queries)
 }
 
 // Each query of the pages finds series among the scraped metrics of a worker.
@@ -517,7 +698,10 @@ func TestRunbook(t *testing.T) {
 	}
 	alerts := named(`alert: (\w+)`, rules)
 	require.Equal(t, alerts, named(`(?m)^## (Weir\w+)$`, page))
-	for i, url := range named(`runbook.md#(\w+)`, rules) {
-		require.Equal(t, strings.ToLower(alerts[i]), url)
+	anchors := named(`runbook_url: .*runbook.md#(\w+)`, rules)
+	require.Len(t, anchors, len(alerts))
+	for i, anchor := range anchors {
+		require.Equal(t, strings.ToLower(alerts[i]), anchor)
 	}
+	require.Len(t, named(`console_url: '(https://console.example/.*)'`, rules), len(alerts))
 }
