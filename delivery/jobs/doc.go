@@ -35,9 +35,15 @@
 //
 // Each start, pause, resume, cancel and end of a job is a line of a log, in the same
 // transaction. Lines are only appended. Each has the hash of the line before, so
-// [Jobs.Log] finds a line that was changed or removed, even the last. A user who can
-// write to the database can write the whole log anew: to notice that, keep the hash of a
-// line elsewhere.
+// [Jobs.Log] finds a line that was changed or removed, even the last. It also compares
+// the records of jobs that have ended with the lines about their ends, and finds a log
+// that ends before the first line of a job.
+//
+// A user who can write to the database can write the log and the jobs anew, or remove
+// them all: to notice that, keep the number and hash of a line elsewhere. The records of
+// jobs that have not ended are not compared, and neither are orders for backends and
+// queues. If the record of the last line is lost, jobs and orders are refused with an
+// error that names it.
 //
 // # Workers
 //

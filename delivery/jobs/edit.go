@@ -48,12 +48,12 @@ func (j *Jobs) Edit(ctx context.Context, queue string, e store.Entry, to string,
 		entry := e
 		entry.Message = e.Clone()
 		m := &entry.Message
-		_, lines, _, err := headOf(ctx, tx)
+		id, err := nextID(ctx, tx)
 		if err != nil {
 			return err
 		}
 		failed.Afresh(&m.Meta, now)
-		m.Meta.MergeJob = lines + 1
+		m.Meta.MergeJob = id
 		m.Meta.UnsafeToRepeat, m.Meta.Request, m.Meta.Remembered = false, "", time.Time{}
 		settle.DropPointsTo(&m.Meta) // it has bytes now
 		if m.Meta.Headers == nil {
@@ -68,7 +68,7 @@ func (j *Jobs) Edit(ctx context.Context, queue string, e store.Entry, to string,
 		if !done[0] {
 			return errNotFree
 		}
-		job = Job{ID: lines + 1, Spec: spec, Progress: Progress{Done: 1}, Total: 1, Begun: now, Ended: now, Format: spec.format()}
+		job = Job{ID: id, Spec: spec, Progress: Progress{Done: 1}, Total: 1, Begun: now, Ended: now, Format: spec.format()}
 		text, err := json.Marshal(job)
 		if err != nil {
 			return fmt.Errorf("jobs: job %d: %w", job.ID, err)

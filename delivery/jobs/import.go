@@ -35,11 +35,11 @@ func (j *Jobs) Import(ctx context.Context, queue, by, why string, put func(ctx c
 	}
 	var job Job
 	err := j.update(ctx, func(ctx context.Context, tx store.Tx) error {
-		_, lines, _, err := headOf(ctx, tx)
+		id, err := nextID(ctx, tx)
 		if err != nil {
 			return err
 		}
-		job = Job{ID: lines + 1, Spec: spec, Begun: tx.Now().UTC(), Format: spec.format()}
+		job = Job{ID: id, Spec: spec, Begun: tx.Now().UTC(), Format: spec.format()}
 		return appendLine(ctx, tx, Line{At: job.Begun, Event: imported, By: by, Why: why, Job: job})
 	})
 	if err != nil {

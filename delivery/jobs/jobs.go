@@ -139,11 +139,11 @@ func (j *Jobs) Start(ctx context.Context, s Spec) (Job, error) {
 	var job Job
 	err = j.update(ctx, func(ctx context.Context, tx store.Tx) error {
 		job = Job{Spec: s, Total: total, Until: until, Format: s.format(), Bounds: before}
-		_, lines, _, err := headOf(ctx, tx)
+		id, err := nextID(ctx, tx)
 		if err != nil {
 			return err
 		}
-		job.ID, job.Begun = lines+1, tx.Now().UTC()
+		job.ID, job.Begun = id, tx.Now().UTC()
 		if err := j.write(ctx, tx, &job, "start", s.By, s.Why); err != nil {
 			return err
 		}

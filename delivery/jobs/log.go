@@ -5,9 +5,11 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"iter"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -41,7 +43,7 @@ func hashOf(before, text string) string {
 
 // appendLine writes a line behind the last one.
 func appendLine(ctx context.Context, tx store.Tx, l Line) error {
-	head, n, last, err := headOf(ctx, tx)
+	head, n, last, err := headOf(ctx, tx, l.Job.ID)
 	if err != nil {
 		return err
 	}
@@ -58,9 +60,14 @@ func appendLine(ctx context.Context, tx store.Tx, l Line) error {
 	return tx.Write(ctx, head)
 }
 
-// headOf returns the number and hash of the last line; n is 0 if the log is empty.
-func headOf(ctx context.Context, from reader) (head store.Record, n int, hash string, err error) {
+// headOf returns the number and hash of the last line; n is 0 if the log is empty. If
+// their record was removed, the error is errHeadLost. own is the id of the job that the
+// transaction has written, or 0: the first job of a log is written before its line.
+func headOf(ctx context.Context, from reader, own int) (head store.Record, n int, hash string, err error) {
 	rs, err := from.Records(ctx, kindHead, "", 1)
+	if err == nil && len(rs) == 0 {
+		rs, err = headOfEmpty(ctx, from, own)
+	}
 	if err != nil || len(rs) == 0 {
 		return store.Record{Kind: kindHead, Name: headName}, 0, "", err
 	}
@@ -71,13 +78,75 @@ func headOf(ctx context.Context, from reader) (head store.Record, n int, hash st
 	return rs[0], n, hash, err
 }
 
+// errHeadLost is the error for a log whose end was removed.
+var errHeadLost = fmt.Errorf("jobs: the record %q of the log was removed, although there are lines or jobs. Jobs and orders are refused "+
+	"until it is restored, since their lines cannot be written: see \"Jobs, and who did what\" in docs/dead-letters.md", kindHead)
+
+// headOfEmpty returns no records if the log is empty, or errHeadLost if it is not.
+func headOfEmpty(ctx context.Context, from reader, own int) ([]store.Record, error) {
+	for _, kind := range []string{kindLine, kindJob, kindEnded} {
+		rs, err := from.Records(ctx, kind, "", 2)
+		if err != nil {
+			return nil, err
+		}
+		isOther := func(r store.Record) bool { return kind == kindLine || r.Name != lineName(own) }
+		if !slices.ContainsFunc(rs, isOther) {
+			continue
+		}
+		rs, err = from.Records(ctx, kindHead, "", 1) // another process may have begun the log
+		if err == nil && len(rs) == 0 {
+			err = errHeadLost
+		}
+		return rs, err
+	}
+	return nil, nil
+}
+
+// nextID returns the id of a new job, which is the number of its first line.
+func nextID(ctx context.Context, from reader) (int, error) {
+	_, lines, _, err := headOf(ctx, from, 0)
+	if err != nil {
+		return 0, err
+	}
+	id := lines + 1
+	job, err := get(ctx, from, id)
+	if errors.Is(err, fs.ErrNotExist) {
+		return id, nil
+	}
+	if err != nil && !job.unreadable {
+		return 0, err
+	}
+	_, now, _, err := headOf(ctx, from, 0)
+	if err == nil && now > lines {
+		err = store.ErrChanged // another process has started the job
+	}
+	if err == nil {
+		err = fmt.Errorf("%w, so a new job cannot be numbered: restore the log from a backup", cutError{lines, id})
+	}
+	return 0, err
+}
+
+// cutError is the error for a log that ends before the first line of a job.
+type cutError struct{ last, job int }
+
+func (e cutError) Error() string {
+	return fmt.Sprintf("jobs: the log ends at line %d, and job %d exists, which began in line %d: the end of the log was removed", e.last, e.job, e.job)
+}
+
 // lineName sorts as the number does.
 func lineName(n int) string { return fmt.Sprintf("%012d", n) }
 
 // Log returns the lines of the log, the oldest first. It ends with an error at a line
-// that was changed, is missing or was added by others, and names it.
+// that was changed, is missing or was added by others, and names it. After the last line
+// it returns an error if the record of a job that has ended differs from the line about
+// its end, or if a job began after the last line.
 func (j *Jobs) Log(ctx context.Context) iter.Seq2[Line, error] {
 	return func(yield func(Line, error) bool) {
+		records, err := j.readJobRecords(ctx) // before the lines: a job is written with its line
+		if err != nil {
+			yield(Line{}, err)
+			return
+		}
 		var last Line
 		for more := true; more; {
 			rs, err := j.engine.Records(ctx, kindLine, lineName(last.N), page)
@@ -86,12 +155,16 @@ func (j *Jobs) Log(ctx context.Context) iter.Seq2[Line, error] {
 				if last, err = readLine(r, last); err != nil {
 					break
 				}
+				records.match(last.Job)
 				if !yield(last, nil) {
 					return
 				}
 			}
 			if err == nil && !more {
 				err = j.checkEnd(ctx, last)
+			}
+			if err == nil && !more {
+				err = records.check(last.N)
 			}
 			if err != nil {
 				yield(Line{}, err)
@@ -133,7 +206,7 @@ func (missingLineError) Is(target error) bool { return target == fs.ErrNotExist 
 // checkEnd returns an error if the last line that was read cannot be the end of the log.
 // Another line may have been written since.
 func (j *Jobs) checkEnd(ctx context.Context, last Line) error {
-	_, n, hash, err := headOf(ctx, j.engine)
+	_, n, hash, err := headOf(ctx, j.engine, 0)
 	if err == nil && n > last.N {
 		rs, readErr := j.engine.Records(ctx, kindLine, lineName(last.N), 1)
 		if err = readErr; err == nil && len(rs) == 0 {

@@ -1,0 +1,66 @@
+package jobs
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// jobRecords are the records of jobs, to be compared with the log. Not safe for
+// concurrent use.
+type jobRecords struct {
+	latest int            // the highest id
+	ended  map[int]string // jobs that have ended, as textOf, by id; without those that match a line
+}
+
+func (j *Jobs) readJobRecords(ctx context.Context) (*jobRecords, error) {
+	open, err := all(ctx, j.engine, kindJob)
+	if err != nil {
+		return nil, err
+	}
+	ended, err := all(ctx, j.engine, kindEnded)
+	if err != nil {
+		return nil, err
+	}
+	r := &jobRecords{ended: map[int]string{}}
+	for _, job := range open {
+		r.latest = max(r.latest, job.ID)
+	}
+	for _, job := range ended {
+		r.latest = max(r.latest, job.ID)
+		r.ended[job.ID] = textOf(job)
+	}
+	return r, nil
+}
+
+// textOf returns a job as a line of the log has it.
+func textOf(job Job) string {
+	job.Bounds = nil
+	text, err := json.Marshal(job)
+	if err != nil {
+		return err.Error() // a Rate that JSON does not have
+	}
+	return string(text)
+}
+
+// match compares the job of a line with its record.
+func (r *jobRecords) match(job Job) {
+	text, ok := r.ended[job.ID]
+	if ok && !job.Ended.IsZero() && text == textOf(job) {
+		delete(r.ended, job.ID)
+	}
+}
+
+// check returns an error if a record does not match the log, whose last line has the
+// number last.
+func (r *jobRecords) check(last int) error {
+	if r.latest > last {
+		return cutError{last, r.latest}
+	}
+	if len(r.ended) == 0 {
+		return nil
+	}
+	return fmt.Errorf("jobs: the record of job %d was changed: it differs from the line of the log about the end of the job", slices.Min(slices.Collect(maps.Keys(r.ended))))
+}
