@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,11 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/examples/hbase-like/internal/data"
 	"github.com/weirflow/weir/examples/hbase-like/internal/job"
 	"github.com/weirflow/weir/examples/internal/procs"
-	"github.com/weirflow/weir/ext/sqlite"
 )
 
 func TestMain(m *testing.M) {
@@ -140,13 +137,3 @@ func runJob(stdin string, args ...string) runResult {
 
 // flat returns a text on one line, with single spaces.
 func flat(text string) string { return strings.Join(strings.Fields(text), " ") }
-
-func deadLettersOf(t *testing.T, file string) []store.Entry {
-	t.Helper()
-	engine, err := sqlite.Open(t.Context(), file, sqlite.WithLogger(slog.New(slog.DiscardHandler)))
-	require.NoError(t, err)
-	defer func() { require.NoError(t, engine.Close()) }()
-	entries, err := engine.List(t.Context(), "flights-dead", store.Filter{}, store.Page{Max: 10})
-	require.NoError(t, err)
-	return entries
-}

@@ -7,19 +7,6 @@
 // that each flight came out once.
 package main
 
-import (
-	"os"
-	"os/signal"
-	"syscall"
+import "github.com/weirflow/weir/examples/hbase-like/internal/job"
 
-	"github.com/weirflow/weir/examples/hbase-like/internal/job"
-	"github.com/weirflow/weir/examples/internal/procs"
-)
-
-func main() {
-	procs.Child(job.Worker(newPipeline)) // does not return in a worker of -partitions
-	interrupts := make(chan os.Signal, 2)
-	signal.Notify(interrupts, os.Interrupt, syscall.SIGTERM)
-	signal.Ignore(syscall.SIGPIPE) // Ctrl-C also ends the reader of a pipe; the summary then goes to standard error
-	os.Exit(job.Run(newPipeline, os.Args[1:], os.Stdin, os.Stdout, os.Stderr, interrupts))
-}
+func main() { job.Main(newPipeline) }

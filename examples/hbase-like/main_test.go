@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"os"
 	"os/exec"
@@ -12,8 +11,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/weirflow/weir/delivery/store"
 )
 
 // The command as users run it: built, and run as a separate process.
@@ -72,23 +69,6 @@ func TestCommand(t *testing.T) {
 		assert.Equal(t, exitOK, o.status, o.stdout+o.stderr)
 		assert.Contains(t, o.stdout, `airport "XQQ": 1 flight, no such row, attempts: 16 (line 402)`)
 		assert.Contains(t, flat(o.stdout), "400 enriched, 1 given up.")
-	})
-	t.Run("dead letters", func(t *testing.T) {
-		t.Parallel()
-		file := filepath.Join(t.TempDir(), "dead.db")
-		for _, mode := range []string{"ordered", "unordered"} {
-			o := execute(t, input+flight("XQQ", "LAX"), "-in", "-", "-calls", "64", "-mode", mode, "-dead-letters", file)
-			require.Equal(t, exitOK, o.status, o.stdout+o.stderr)
-		}
-		dead := deadLettersOf(t, file)
-		require.Len(t, dead, 1, "the same flight, given up by both runs")
-		assert.Equal(t, "standard input//402", dead[0].Meta.ID)
-		assert.Contains(t, dead[0].Meta.LastError, "retries")
-		assert.Equal(t, store.Exhausted, dead[0].Cause)
-		var line string
-		require.NoError(t, json.Unmarshal(dead[0].Payload, &line))
-		o := execute(t, "date,delay,distance,origin,destination\n"+strings.ReplaceAll(line, "XQQ", "JFK")+"\n", "-in", "-")
-		assert.Contains(t, o.stdout, "1 enriched, 0 given up.", o.stderr)
 	})
 	t.Run("bad input", func(t *testing.T) {
 		t.Parallel()

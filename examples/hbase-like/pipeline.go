@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"log/slog"
 
 	"github.com/reugn/go-streams"
 
@@ -20,26 +19,25 @@ import (
 // after the other, and starts its operators:
 //
 //	flights ─▶ origin ─▶ destination ─▶ format ─▶ output
-//	             └──────────┴─ given up ─▶ dead letters
+//	             └──────────┴─ giveUp
 //
 // A flight has the same type all the way, so both look-ups use the same function. Each
 // retries on its own: a late destination does not repeat the look-up of the origin.
 //
-// The options more come from the run: with -checkpoint they make the operators take part
-// in checkpoints, under their names.
-func newPipeline(parts *job.Parts, more ...asyncop.Option) *job.Pipeline {
+// giveUp takes the flights whose airports stay unknown. The options more are for the kind
+// of run: with -checkpoint they make the operators take part in checkpoints.
+func newPipeline(client *hclient.Client, cfg cli.Config, giveUp job.FailureSink, more ...asyncop.Option) *job.Pipeline {
 	wait := asyncop.OrderedWaitWithRetry[flights.Flight, flights.Flight]
-	if !parts.Ordered {
+	if !cfg.Ordered {
 		wait = asyncop.UnorderedWaitWithRetry[flights.Flight, flights.Flight]
 	}
 	start := func(name string, airport func(*flights.Flight) *flights.Airport) *job.Lookup {
-		return wait(get(parts, airport), parts.Timeout, parts.Capacity, strategy(parts.Retry), append([]asyncop.Option{
+		return wait(get(client, airport), cfg.Timeout, cfg.Capacity, strategy(cfg.Retry), append([]asyncop.Option{
 			asyncop.WithName(name),
-			asyncop.WithMaxConcurrentCalls(parts.Calls),
-			asyncop.WithDrainRetries(),                        // the last flights wait for their airports, too
-			asyncop.WithExhaustedAsFailure(),                  // without its airport a flight is not emitted …
-			asyncop.WithFailureSink(parts.GiveUp),             // … but given up, which does not stop the others
-			asyncop.WithLogger(slog.New(slog.DiscardHandler)), // the summary reports the failures
+			asyncop.WithMaxConcurrentCalls(cfg.Calls),
+			asyncop.WithDrainRetries(),       // the last flights wait for their airports, too
+			asyncop.WithExhaustedAsFailure(), // without its airport a flight is not emitted …
+			asyncop.WithFailureSink(giveUp),  // … but given up, which does not stop the others
 		}, more...)...)
 	}
 	origin := start("origin", func(f *flights.Flight) *flights.Airport { return &f.Origin })
@@ -60,13 +58,12 @@ func newPipeline(parts *job.Parts, more ...asyncop.Option) *job.Pipeline {
 
 // get returns the asynchronous function. It starts a Get and returns; the client calls
 // back with the row.
-func get(parts *job.Parts, of func(*flights.Flight) *flights.Airport) asyncop.AsyncFunction[flights.Flight, flights.Flight] {
+func get(client *hclient.Client, of func(*flights.Flight) *flights.Airport) asyncop.AsyncFunction[flights.Flight, flights.Flight] {
 	return asyncop.Func(func(ctx context.Context, f flights.Flight, result asyncop.ResultFuture[flights.Flight]) error {
-		parts.Book.Attempt(f, asyncop.AttemptFromContext(ctx)) // for the proof
-		airport := of(&f)                                      // of our copy: the element stays as it is, for the next attempt
-		parts.Client.Get(ctx, airport.IATA, func(row hclient.Result, err error) {
+		airport := of(&f) // of our copy: the element stays as it is, for the next attempt
+		client.Get(ctx, airport.IATA, func(row hclient.Result, err error) {
 			if err == nil && row.Empty() {
-				result.Complete() // no result: predicates.EmptyResult retries it
+				result.Complete() // without a result: predicates.EmptyResult retries it
 				return
 			}
 			if err == nil {

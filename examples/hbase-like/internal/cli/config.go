@@ -30,7 +30,6 @@ type Config struct {
 	In     string // a file; "-" is standard input, "" the embedded flights
 	Out    string // a file; "-" is standard output, "" nowhere
 	Format flights.Format
-	Dead   string // a SQLite file for the flights that were given up; if empty, they are only reported
 
 	Checkpoint string        // directory of checkpoints, or "" for no checkpoints
 	Interval   time.Duration // between two checkpoints
@@ -53,13 +52,6 @@ type Retry struct {
 	Jitter     string        // "none", "equal" or "full"
 }
 
-// UsageError reports an invalid flag or value.
-type UsageError struct {
-	Message string
-}
-
-func (e *UsageError) Error() string { return e.Message }
-
 const usageHead = `Enrich flights by asynchronous look-ups in an HBase-like store.
 
 Usage: hbase-like [flags]
@@ -78,84 +70,35 @@ Exit status: 0 all is well, 1 the run failed or the proof did, 2 wrong usage,
 Flags:
 `
 
-// defaults returns the configuration without flags.
-func defaults() Config {
-	return Config{
-		Ordered:  true,
-		Capacity: 1000,
-		Calls:    32,
-		Timeout:  15 * time.Second,
-		Retry: Retry{
-			Strategy:   "exponential",
-			Retries:    15,
-			Delay:      25 * time.Millisecond,
-			MaxDelay:   400 * time.Millisecond,
-			Multiplier: 2,
-			Jitter:     "equal",
-		},
-		Faults:   true,
-		Seed:     1,
-		Interval: time.Second,
-		Workers:  3,
-		Kills:    1,
-		Drain:    5 * time.Second,
-		Progress: progress.Auto,
-	}
-}
-
 // Parse reads the flags. It writes the help text to out. It returns flag.ErrHelp if help
-// was requested, and a *UsageError for every invalid flag.
+// was requested.
 func Parse(args []string, out io.Writer) (Config, error) {
-	c := defaults()
+	var c Config
 	fs := flag.NewFlagSet("hbase-like", flag.ContinueOnError)
 	fs.SetOutput(io.Discard) // the caller prints the error
-	mode := fs.String("mode", "ordered", "`order` of the output: ordered (as the input) or unordered (as ready)")
-	fs.IntVar(&c.Capacity, "capacity", c.Capacity, "flights in flight per look-up, those that wait for a retry included: `n`, at least 1")
-	fs.IntVar(&c.Calls, "calls", c.Calls, "calls at once per look-up: `n`, at least 1")
-	fs.DurationVar(&c.Timeout, "timeout", c.Timeout, "total time for one look-up of a flight, over all its attempts: `duration`")
-	fs.StringVar(&c.Retry.Strategy, "strategy", c.Retry.Strategy, "`kind` of delays between attempts: exponential or fixed")
-	fs.IntVar(&c.Retry.Retries, "retries", c.Retry.Retries, "retries after the first attempt: `n`, 0 for none, -1 for as many as the timeout allows")
-	fs.DurationVar(&c.Retry.Delay, "delay", c.Retry.Delay, "delay before the first retry: `duration`; with -strategy fixed before every one")
-	fs.DurationVar(&c.Retry.MaxDelay, "max-delay", c.Retry.MaxDelay, "most that an exponential delay grows to: `duration`")
-	fs.Float64Var(&c.Retry.Multiplier, "multiplier", c.Retry.Multiplier, "growth of an exponential delay per retry: `factor`, at least 1")
-	fs.StringVar(&c.Retry.Jitter, "jitter", c.Retry.Jitter, "`kind` of spread of the delays: none, equal (half to all of it) or full (none to all of it)")
-	fs.BoolVar(&c.Faults, "faults", c.Faults, "let the store get into trouble; -faults=false for fair weather")
-	fs.Uint64Var(&c.Seed, "seed", c.Seed, "which trouble: `n`; the same seed makes the same trouble")
-	fs.StringVar(&c.In, "in", c.In, "CSV of flights: `file`, or - for standard input, with the columns date, delay, distance, origin and destination (default: 20,000 flights of 2001, built in)")
-	fs.StringVar(&c.Out, "out", c.Out, "where enriched flights go: `file`, or - for standard output (default: nowhere)")
-	format := fs.String("format", "", "`format` of the output: csv or jsonl (default: by the ending of -out, csv if that does not tell)")
-	fs.StringVar(&c.Dead, "dead-letters", c.Dead, "keep flights that are given up in this SQLite `file`, each with its history, as dead letters of the queue flights (default: they are only reported)")
-	fs.StringVar(&c.Checkpoint, "checkpoint", c.Checkpoint, "take checkpoints in this `directory`, and go on from the last one there: a run that was killed, even with SIGKILL, and is started again with the same flags completes its output; needs -out with a file, and no -in - (default: no checkpoints)")
-	fs.DurationVar(&c.Interval, "checkpoint-interval", c.Interval, "time between two checkpoints: `duration`, positive; what has come out is written to -out with each; needs -checkpoint")
-	fs.IntVar(&c.Partitions, "partitions", c.Partitions, "cut the input into `n` partitions, which worker processes share; needs -checkpoint, whose directory they share, too (default: one pipeline in this process)")
-	fs.IntVar(&c.Workers, "workers", c.Workers, "`n` worker processes, at least 1; needs -partitions")
-	fs.IntVar(&c.Kills, "kills", c.Kills, "kill a worker (SIGKILL) `n` times, and start another one; needs -partitions")
-	fs.DurationVar(&c.Drain, "drain", c.Drain, "time to finish what is in flight after Ctrl-C, or with -checkpoint to take a last checkpoint of it: `duration`; a second Ctrl-C ends it")
-	style := fs.String("progress", string(c.Progress), "`style` of the progress on standard error: bar, plain (lines), off, or auto (a bar on a terminal)")
-
-	if err := fs.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			_, _ = io.WriteString(out, usageHead)
-			fs.SetOutput(out)
-			fs.PrintDefaults()
-			return Config{}, flag.ErrHelp
-		}
-		return Config{}, &UsageError{Message: err.Error()}
+	mode, format, style := c.define(fs)
+	err := fs.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		_, _ = io.WriteString(out, usageHead)
+		fs.SetOutput(out)
+		fs.PrintDefaults()
+	}
+	if err != nil {
+		return Config{}, err
 	}
 	if fs.NArg() > 0 {
-		return Config{}, &UsageError{Message: fmt.Sprintf("unexpected argument %q: input goes with -in", fs.Arg(0))}
+		return Config{}, fmt.Errorf("unexpected argument %q: input goes with -in", fs.Arg(0))
 	}
-
 	c.Ordered = *mode == "ordered"
 	c.Progress = progress.Style(*style)
 	if *format == "" {
 		*format = string(formatOf(c.Out))
 	}
-	var err error
-	if c.Format, err = flights.ParseFormat(*format); err != nil {
+	c.Format, err = flights.ParseFormat(*format)
+	if err != nil {
 		return Config{}, usageError("format", *format, "must be csv or jsonl")
 	}
-	if err := check(c, *mode); err != nil {
+	if err := c.check(*mode); err != nil {
 		return Config{}, err
 	}
 	fs.Visit(func(f *flag.Flag) {
@@ -168,13 +111,37 @@ func Parse(args []string, out io.Writer) (Config, error) {
 			err = usageError(f.Name, f.Value, "needs -partitions")
 		}
 	})
-	if err != nil {
-		return Config{}, err
-	}
 	if c.Retry.Retries == unlimited {
 		c.Retry.Retries = strategies.Unlimited
 	}
-	return c, nil
+	return c, err
+}
+
+// define defines the flags. It returns the values of flags that are not fields of c.
+func (c *Config) define(fs *flag.FlagSet) (mode, format, style *string) {
+	mode = fs.String("mode", "ordered", "`order` of the output: ordered (as the input) or unordered (as ready)")
+	fs.IntVar(&c.Capacity, "capacity", 1000, "flights in flight per look-up, those that wait for a retry included: `n`, at least 1")
+	fs.IntVar(&c.Calls, "calls", 32, "calls at once per look-up: `n`, at least 1")
+	fs.DurationVar(&c.Timeout, "timeout", 15*time.Second, "total time for one look-up of a flight, over all its attempts: `duration`")
+	fs.StringVar(&c.Retry.Strategy, "strategy", "exponential", "`kind` of delays between attempts: exponential or fixed")
+	fs.IntVar(&c.Retry.Retries, "retries", 15, "retries after the first attempt: `n`, 0 for none, -1 for as many as the timeout allows")
+	fs.DurationVar(&c.Retry.Delay, "delay", 25*time.Millisecond, "delay before the first retry: `duration`; with -strategy fixed before every one")
+	fs.DurationVar(&c.Retry.MaxDelay, "max-delay", 400*time.Millisecond, "most that an exponential delay grows to: `duration`")
+	fs.Float64Var(&c.Retry.Multiplier, "multiplier", 2, "growth of an exponential delay per retry: `factor`, at least 1")
+	fs.StringVar(&c.Retry.Jitter, "jitter", "equal", "`kind` of spread of the delays: none, equal (half to all of it) or full (none to all of it)")
+	fs.BoolVar(&c.Faults, "faults", true, "let the store get into trouble; -faults=false for fair weather")
+	fs.Uint64Var(&c.Seed, "seed", 1, "which trouble: `n`; the same seed makes the same trouble")
+	fs.StringVar(&c.In, "in", "", "CSV of flights: `file`, or - for standard input, with the columns date, delay, distance, origin and destination (default: 20,000 flights of 2001, built in)")
+	fs.StringVar(&c.Out, "out", "", "where enriched flights go: `file`, or - for standard output (default: nowhere)")
+	format = fs.String("format", "", "`format` of the output: csv or jsonl (default: by the ending of -out, csv if that does not tell)")
+	fs.StringVar(&c.Checkpoint, "checkpoint", "", "take checkpoints in this `directory`, and go on from the last one there: a run that was killed, even with SIGKILL, and is started again with the same flags completes its output; needs -out with a file, and no -in - (default: no checkpoints)")
+	fs.DurationVar(&c.Interval, "checkpoint-interval", time.Second, "time between two checkpoints: `duration`, positive; what has come out is written to -out with each; needs -checkpoint")
+	fs.IntVar(&c.Partitions, "partitions", 0, "cut the input into `n` partitions, which worker processes share; needs -checkpoint, whose directory they share, too (default: one pipeline in this process)")
+	fs.IntVar(&c.Workers, "workers", 3, "`n` worker processes, at least 1; needs -partitions")
+	fs.IntVar(&c.Kills, "kills", 1, "kill a worker (SIGKILL) `n` times, and start another one; needs -partitions")
+	fs.DurationVar(&c.Drain, "drain", 5*time.Second, "time to finish what is in flight after Ctrl-C, or with -checkpoint to take a last checkpoint of it: `duration`; a second Ctrl-C ends it")
+	style = fs.String("progress", string(progress.Auto), "`style` of the progress on standard error: bar, plain (lines), off, or auto (a bar on a terminal)")
+	return mode, format, style
 }
 
 // unlimited is the value of -retries for strategies.Unlimited.
@@ -188,7 +155,7 @@ func formatOf(name string) flights.Format {
 	return flights.CSV
 }
 
-func check(c Config, mode string) error {
+func (c *Config) check(mode string) error {
 	oneOf := func(flag, value string, allowed ...string) error {
 		if slices.Contains(allowed, value) {
 			return nil
@@ -232,5 +199,5 @@ func check(c Config, mode string) error {
 }
 
 func usageError(flag string, value any, what string) error {
-	return &UsageError{Message: fmt.Sprintf("-%s %v: %s", flag, value, what)}
+	return fmt.Errorf("-%s %v: %s", flag, value, what)
 }

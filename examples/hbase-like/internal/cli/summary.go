@@ -2,8 +2,6 @@ package cli
 
 import (
 	"fmt"
-	"io"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,6 +11,7 @@ import (
 	"github.com/weirflow/weir/examples/hbase-like/internal/hclient"
 	"github.com/weirflow/weir/examples/hbase-like/internal/ledger"
 	"github.com/weirflow/weir/examples/hbase-like/internal/store"
+	"github.com/weirflow/weir/examples/internal/show"
 	"github.com/weirflow/weir/strategies"
 )
 
@@ -23,7 +22,7 @@ type Summary struct {
 	Elapsed     time.Duration
 	Interrupted bool
 	Books       ledger.Balance
-	Lookups     []asyncop.Stats // one per look-up
+	Lookups     asyncop.Stats // the sum over the look-ups
 	Client      hclient.Stats
 	Store       store.Stats
 	NotTaken    int          // flights read but not accepted by the pipeline, after an interrupt
@@ -39,15 +38,8 @@ type Checkpoints struct {
 	Nothing bool   // the job was done already
 }
 
-// Write writes the summary after an empty line, in lines of at most 80 columns.
-func (s Summary) Write(w io.Writer) error {
-	var sum asyncop.Stats
-	for _, l := range s.Lookups {
-		sum.Attempts += l.Attempts
-		sum.RetriesOnResult += l.RetriesOnResult
-		sum.RetriesOnError += l.RetriesOnError
-		sum.Timeouts += l.Timeouts
-	}
+// String returns the summary after an empty line, in lines of at most 80 columns.
+func (s Summary) String() string {
 	b := s.Books
 	var out strings.Builder
 	line := func(label, format string, args ...any) {
@@ -57,12 +49,8 @@ func (s Summary) Write(w io.Writer) error {
 	if s.Config.Ordered {
 		mode = "ordered"
 	}
-	faults := "no faults"
-	if s.Config.Faults {
-		faults = fmt.Sprintf("faults of seed %d", s.Config.Seed)
-	}
 	out.WriteByte('\n')
-	wrap(&out, 2, fmt.Sprintf("%s: %s, %s, %s", s.Input, mode, strategy(s.Config.Retry), faults))
+	wrap(&out, 2, fmt.Sprintf("%s: %s, %s, %s", s.Input, mode, strategy(s.Config.Retry), faults(s.Config)))
 	out.WriteByte('\n')
 
 	before := 0
@@ -70,22 +58,38 @@ func (s Summary) Write(w io.Writer) error {
 		before = c.Before
 		line("resumed from", "%s", c.origin())
 	}
-	line("elements in", "%s", count(b.Read))
-	line("enriched", "%s", count(b.Enriched))
-	line("retried", "%s%s", count(b.Retried), share(b.Retried, b.Read))
-	line("timed out", "%s", count(sum.Timeouts))
-	line("given up", "%s", count(b.GivenUp))
+	line("elements in", "%s", show.Count(b.Read))
+	line("enriched", "%s", show.Count(b.Enriched))
+	line("retried", "%s%s", show.Count(b.Retried), share(b.Retried, b.Read))
+	line("timed out", "%s", show.Count(s.Lookups.Timeouts))
+	line("given up", "%s", show.Count(b.GivenUp))
 	if s.Interrupted && s.Checkpoints != nil {
-		line("to be done", "%s", count(b.Missing))
+		line("to be done", "%s", show.Count(b.Missing))
 	} else if s.Interrupted {
-		line("abandoned", "%s in flight when the time to drain was over", count(b.Abandoned))
-		line("not started", "%s read, but not begun", count(s.NotTaken))
+		line("abandoned", "%s in flight when the time to drain was over", show.Count(b.Abandoned))
+		line("not started", "%s read, but not begun", show.Count(s.NotTaken))
 	}
 	out.WriteByte('\n')
-	line("calls made", "%s, of them retries %s", count(sum.Attempts), count(sum.Retries()))
-	line("  no row yet", "%s", count(sum.RetriesOnResult))
-	line("  errors", "%s (the client saw %s × region not served, %s × connection lost)", count(sum.RetriesOnError),
-		count(s.Client.NotServing), count(s.Client.ConnectionErrors))
+	s.writeCalls(line, before)
+	if len(b.Losses) > 0 {
+		out.WriteString("\ngiven up:\n")
+		for _, l := range b.Losses {
+			wrap(&out, 4, fmt.Sprintf("  airport %q: %s, %s (%s)", l.Airport, plural(l.Flights, "flight"), l.Why, places(l)))
+		}
+	}
+	out.WriteByte('\n')
+	wrap(&out, 0, s.conclusion())
+	return out.String()
+}
+
+// writeCalls writes the lines about calls, latency and trouble. before is the number of
+// flights written by earlier runs.
+func (s Summary) writeCalls(line func(label, format string, args ...any), before int) {
+	b := s.Books
+	line("calls made", "%s, of them retries %s", show.Count(s.Lookups.Attempts), show.Count(s.Lookups.Retries()))
+	line("  no row yet", "%s", show.Count(s.Lookups.RetriesOnResult))
+	line("  errors", "%s (the client saw %s × region not served, %s × connection lost)", show.Count(s.Lookups.RetriesOnError),
+		show.Count(s.Client.NotServing), show.Count(s.Client.ConnectionErrors))
 	line("latency", "p50 %s   p99 %s   max %s   (first call to output)", quantiles(b.Latency)...)
 	if b.Retried > 0 {
 		if b.LatencyRetried.Max > 0 { // false if all of them were given up
@@ -97,16 +101,6 @@ func (s Summary) Write(w io.Writer) error {
 	if s.Config.Faults {
 		line("trouble", "%s", trouble(s.Store))
 	}
-	if len(b.Losses) > 0 {
-		out.WriteString("\ngiven up:\n")
-		for _, l := range b.Losses {
-			wrap(&out, 4, fmt.Sprintf("  airport %q: %s, %s (%s)", l.Airport, plural(l.Flights, "flight"), l.Why, places(l)))
-		}
-	}
-	out.WriteByte('\n')
-	wrap(&out, 0, strings.TrimSuffix(s.conclusion(), "\n"))
-	_, err := io.WriteString(w, out.String())
-	return err
 }
 
 // summaryColumns is the width of the summary.
@@ -136,24 +130,41 @@ func wrap(out *strings.Builder, indent int, line string) {
 }
 
 func (s Summary) conclusion() string {
-	if s.Proof != nil {
-		return "FAILED: " + s.Proof.Error() + "\n"
-	}
-	order := ""
-	if s.Config.Ordered {
-		order = ", in input order"
-	}
 	b := s.Books
-	if c := s.Checkpoints; c != nil {
-		return c.conclusion(s, order)
-	}
-	if s.Interrupted {
+	flights, enriched, givenUp := plural(b.Read, "flight"), show.Count(b.Enriched), show.Count(b.GivenUp)
+	order := inOrder(s.Config)
+	switch {
+	case s.Proof != nil:
+		return "FAILED: " + s.Proof.Error()
+	case s.Interrupted && s.Checkpoints != nil:
+		return fmt.Sprintf("suspended in a last checkpoint: of %s, %s are in the output file and %s given up%s, none twice; "+
+			"start again with the same flags to go on.", flights, enriched, givenUp, order)
+	case s.Interrupted:
 		return fmt.Sprintf("interrupted: of %s, %s came out enriched and %s given up%s; "+
-			"%s abandoned, %s not started; none twice, none lost.\n",
-			plural(b.Read, "flight"), count(b.Enriched), count(b.GivenUp), order, count(b.Abandoned), count(s.NotTaken))
+			"%s abandoned, %s not started; none twice, none lost.",
+			flights, enriched, givenUp, order, show.Count(b.Abandoned), show.Count(s.NotTaken))
+	case s.Checkpoints != nil:
+		return provenByFile(flights, order, enriched, givenUp)
 	}
-	return fmt.Sprintf("proven: %s came out exactly once%s: %s enriched, %s given up.\n",
-		plural(b.Read, "flight"), order, count(b.Enriched), count(b.GivenUp))
+	return fmt.Sprintf("proven: %s came out exactly once%s: %s enriched, %s given up.", flights, order, enriched, givenUp)
+}
+
+func provenByFile(flights, order, enriched, givenUp string) string {
+	return fmt.Sprintf("proven: %s are in the output file exactly once%s, or given up: %s enriched, %s given up.", flights, order, enriched, givenUp)
+}
+
+func inOrder(c Config) string {
+	if c.Ordered {
+		return ", in input order"
+	}
+	return ""
+}
+
+func faults(c Config) string {
+	if c.Faults {
+		return fmt.Sprintf("faults of seed %d", c.Seed)
+	}
+	return "no faults"
 }
 
 // origin describes the run's starting point.
@@ -165,16 +176,6 @@ func (c Checkpoints) origin() string {
 		return fmt.Sprintf("checkpoint %d, which has all %s: the job was done already", c.Resumed, plural(c.Before, "flight"))
 	}
 	return fmt.Sprintf("checkpoint %d, with %s done", c.Resumed, plural(c.Before, "flight"))
-}
-
-func (c Checkpoints) conclusion(s Summary, order string) string {
-	b := s.Books
-	if s.Interrupted {
-		return fmt.Sprintf("suspended in a last checkpoint: of %s, %s are in the output file and %s given up%s, none twice; "+
-			"start again with the same flags to go on.\n", plural(b.Read, "flight"), count(b.Enriched), count(b.GivenUp), order)
-	}
-	return fmt.Sprintf("proven: %s are in the output file exactly once%s, or given up: %s enriched, %s given up.\n",
-		plural(b.Read, "flight"), order, count(b.Enriched), count(b.GivenUp))
 }
 
 func strategy(r Retry) string {
@@ -193,7 +194,6 @@ func strategy(r Retry) string {
 }
 
 func trouble(s store.Stats) string {
-	kinds := []store.Kind{store.Move, store.Drop, store.Slow, store.Crash}
 	var parts []string
 	add := func(n int, what string) {
 		if n > 0 {
@@ -201,7 +201,7 @@ func trouble(s store.Stats) string {
 		}
 	}
 	add(s.LateRows, "late row")
-	for _, k := range kinds {
+	for _, k := range []store.Kind{store.Move, store.Drop, store.Slow, store.Crash} {
 		add(s.Events[k], string(k))
 	}
 	if len(parts) == 0 {
@@ -242,7 +242,7 @@ func rate(n int, d time.Duration) string {
 	if perSecond < 10 {
 		return fmt.Sprintf("%.1f", perSecond)
 	}
-	return count(int(perSecond))
+	return show.Count(int(perSecond))
 }
 
 func share(part, whole int) string {
@@ -260,18 +260,5 @@ func plural(n int, word string) string {
 	default:
 		word += "s"
 	}
-	return count(n) + " " + word
-}
-
-// count groups digits by thousands.
-func count[N int | int64](n N) string {
-	s := strconv.FormatInt(int64(n), 10)
-	var groups []string
-	for len(s) > 3 && s[len(s)-4] != '-' {
-		groups = append(groups, s[len(s)-3:])
-		s = s[:len(s)-3]
-	}
-	groups = append(groups, s)
-	slices.Reverse(groups)
-	return strings.Join(groups, ",")
+	return show.Count(n) + " " + word
 }

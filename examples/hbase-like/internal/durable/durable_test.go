@@ -40,7 +40,7 @@ func file(t *testing.T, text string) string {
 func open(t *testing.T, name string) (*durable.Input, *ledger.Ledger) {
 	t.Helper()
 	book := ledger.New(true, nil)
-	in, err := durable.OpenInput(name, book)
+	in, err := durable.OpenInput(name, 0, 1, book)
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, in.Close()) })
 	return in, book
@@ -82,7 +82,7 @@ func TestParts(t *testing.T) {
 		lines := []int{}
 		for part := range n {
 			book := ledger.New(true, nil)
-			in, err := durable.OpenPart(name, part, n, book)
+			in, err := durable.OpenInput(name, part, n, book)
 			require.NoError(t, err)
 			positions := [][]byte{in.Position()}
 			var fs []flights.Flight
@@ -96,7 +96,7 @@ func TestParts(t *testing.T) {
 			require.Len(t, fs, in.Total())
 			require.NoError(t, in.Close())
 			for i, position := range positions {
-				again, err := durable.OpenPart(name, part, n, ledger.New(true, nil))
+				again, err := durable.OpenInput(name, part, n, ledger.New(true, nil))
 				require.NoError(t, err)
 				require.NoError(t, again.Seek(position))
 				f, err := again.Next()
@@ -120,19 +120,19 @@ func TestInputsThatAreRefused(t *testing.T) {
 		header + line("ATL", "DTW") + "2001/01/01 12:00\n": ":3: wrong number of fields",
 	} {
 		name := file(t, text)
-		_, err := durable.OpenInput(name, nil)
+		_, err := durable.OpenInput(name, 0, 1, nil)
 		require.ErrorContains(t, err, name+want)
 	}
-	_, err := durable.OpenInput(os.DevNull, nil)
+	_, err := durable.OpenInput(os.DevNull, 0, 1, nil)
 	require.ErrorContains(t, err, "not a regular file")
-	_, err = durable.OpenInput("no such file", nil)
+	_, err = durable.OpenInput("no such file", 0, 1, nil)
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
 func TestInputFollowsTheRules(t *testing.T) {
 	name := file(t, header+line("ATL", "DTW")+line("DTW", "LAX")+line("LAX", "ATL"))
 	checkpointtest.RunInput(t, func(t *testing.T) checkpoint.Input[flights.Flight] {
-		in, err := durable.OpenInput(name, ledger.New(true, nil))
+		in, err := durable.OpenInput(name, 0, 1, ledger.New(true, nil))
 		require.NoError(t, err)
 		return in
 	}, nil)

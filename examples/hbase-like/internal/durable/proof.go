@@ -1,16 +1,15 @@
 package durable
 
 import (
-	"bufio"
-	"errors"
 	"fmt"
-	"io"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/weirflow/weir/examples/hbase-like/internal/flights"
 )
 
-// Proof is the result of comparing the files.
+// Proof is the result of comparing the input with the output file.
 type Proof struct {
 	Read     int // flights in the input
 	Enriched int // flights found in the output
@@ -18,10 +17,39 @@ type Proof struct {
 	Problems []string
 }
 
-// Prove reads the whole input and the whole output again. Every flight must be in the
-// output exactly once, or given up. If the output is ordered, the flights must be in
-// input order. From the runs' memory it uses only the list of flights given up.
+// Prove reads the whole output again and compares it with the whole input. Every flight
+// must be in the output exactly once, or given up. If the output is ordered, the flights
+// must be in input order. From the runs' memory it uses only the list of flights given up.
 func Prove(in *Input, out *Output, airports []flights.Airport) (*Proof, error) {
+	text, err := os.ReadFile(out.kind.Path)
+	if err != nil {
+		return nil, err
+	}
+	p := &Proof{Read: len(in.all)}
+	header := string(out.kind.Format.Header())
+	body, hasHeader := strings.CutPrefix(string(text), header)
+	if !hasHeader {
+		p.problem("the output does not begin with its header but with %q", text[:min(len(text), len(header))])
+		return p, nil
+	}
+	lines := slices.Collect(strings.Lines(body)) // an unterminated line matches no flight
+	awaited := enriched(in, out, airports)
+	if out.kind.Ordered {
+		p.compare(awaited, lines)
+	} else {
+		p.count(awaited, lines)
+	}
+	return p, nil
+}
+
+// awaited is a line that the output must have.
+type awaited struct {
+	text   string
+	number int // of the line in the input
+}
+
+// enriched returns the awaited lines, in input order.
+func enriched(in *Input, out *Output, airports []flights.Airport) (lines []awaited) {
 	table := make(map[string]flights.Airport, len(airports))
 	for _, a := range airports {
 		table[a.IATA] = a
@@ -30,92 +58,53 @@ func Prove(in *Input, out *Output, airports []flights.Airport) (*Proof, error) {
 	for _, l := range out.book.Lost() {
 		givenUp[l.Seq] = true
 	}
-	file, r, err := in.again()
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = file.Close() }()
-	f, err := os.Open(out.kind.Path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
-
-	p, lines := &Proof{}, output{bufio.NewReader(f)}
-	format := out.kind.Format
-	if header := string(format.Header()); header != "" {
-		if line, err := lines.next(); err != nil || line != header {
-			p.problem("the output does not begin with its header but with %q", line)
-			return p, err
+	for _, f := range in.all {
+		if !givenUp[f.Seq] {
+			f.Origin, f.Destination = table[f.Origin.IATA], table[f.Destination.IATA]
+			lines = append(lines, awaited{string(out.kind.Format.Line(f)), f.Line})
 		}
 	}
-	awaited := make(map[string]int) // lines of an unordered output
-	for {
-		flight, err := r.Read()
-		if errors.Is(err, io.EOF) {
-			return p, p.rest(lines, awaited)
-		}
-		if err != nil {
-			return nil, err
-		}
-		p.Read++
-		if givenUp[flight.Seq] {
-			continue
-		}
-		flight.Origin, flight.Destination = table[flight.Origin.IATA], table[flight.Destination.IATA]
-		want := string(format.Line(flight))
-		if !out.kind.Ordered {
-			awaited[want]++
-			continue
-		}
-		line, err := lines.next()
-		switch {
-		case err != nil:
-			return nil, err
-		case line == "":
-			p.Missing++
-		case line != want:
-			p.problem("flight %d of the output is not that of line %d of the input: %q", p.Enriched+1, flight.Line, line)
-			return p, nil // the rest would only repeat the problem
-		default:
-			p.Enriched++
-		}
-	}
+	return lines
 }
 
-// rest compares the rest of the output with the expected lines.
-func (p *Proof) rest(lines output, awaited map[string]int) error {
-	for {
-		line, err := lines.next()
-		if err != nil {
-			return err
+// compare compares an ordered output. It stops at the first problem, which the rest would
+// only repeat.
+func (p *Proof) compare(want []awaited, lines []string) {
+	for i, w := range want {
+		if i == len(lines) {
+			p.Missing = len(want) - i
+			return
 		}
-		if line == "" {
-			break
+		if lines[i] != w.text {
+			p.problem("flight %d of the output is not that of line %d of the input: %q", i+1, w.number, lines[i])
+			return
 		}
-		if awaited[line] == 0 {
-			p.problem("too often in the output, or not of the input: %q", line)
-			return nil
-		}
-		awaited[line]--
 		p.Enriched++
 	}
-	for _, n := range awaited {
-		p.Missing += n
+	if len(lines) > len(want) {
+		p.tooOften(lines[len(want)])
 	}
-	return nil
 }
 
-// output reads a file line by line.
-type output struct{ *bufio.Reader }
-
-// next returns the next line, or "" at the end.
-func (o output) next() (string, error) {
-	line, err := o.ReadString('\n')
-	if errors.Is(err, io.EOF) {
-		err = nil // an unterminated line matches no expected line
+// count compares an unordered output. It stops at the first problem.
+func (p *Proof) count(want []awaited, lines []string) {
+	left := make(map[string]int)
+	for _, w := range want {
+		left[w.text]++
 	}
-	return line, err
+	for _, line := range lines {
+		if left[line] == 0 {
+			p.tooOften(line)
+			return
+		}
+		left[line]--
+		p.Enriched++
+	}
+	p.Missing = len(want) - p.Enriched
+}
+
+func (p *Proof) tooOften(line string) {
+	p.problem("too often in the output, or not of the input: %q", line)
 }
 
 func (p *Proof) problem(format string, args ...any) {

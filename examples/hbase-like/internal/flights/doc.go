@@ -2,5 +2,5 @@
 // airports as CSV or JSON lines.
 //
 // The input can come from any program: columns are found by their header names, other
-// columns are ignored, and every error is an [InputError] with file and line.
+// columns are ignored, and every error has the file and the line.
 package flights

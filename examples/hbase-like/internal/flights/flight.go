@@ -48,11 +48,11 @@ func (a Airport) Cells() map[string]string {
 
 // AirportFromCells is the inverse of Airport.Cells.
 func AirportFromCells(iata string, cells map[string]string) (Airport, error) {
-	latitude, err := strconv.ParseFloat(cells[colLatitude], 64)
+	latitude, err := parseFloat(cells[colLatitude])
 	if err != nil {
 		return Airport{}, fmt.Errorf("airport %s: latitude: %w", iata, err)
 	}
-	longitude, err := strconv.ParseFloat(cells[colLongitude], 64)
+	longitude, err := parseFloat(cells[colLongitude])
 	if err != nil {
 		return Airport{}, fmt.Errorf("airport %s: longitude: %w", iata, err)
 	}
@@ -68,12 +68,6 @@ func (f Flight) Unresolved() string {
 		}
 	}
 	return ""
-}
-
-// InputLine formats the flight as a line of the input: date, delay, distance, origin,
-// destination.
-func (f Flight) InputLine() string {
-	return fmt.Sprintf("%s,%d,%d,%s,%s", f.Departure.Format(departureLayout), f.Delay, f.Distance, f.Origin.IATA, f.Destination.IATA)
 }
 
 // GreatCircle returns the shortest distance between the two airports in miles. No flight

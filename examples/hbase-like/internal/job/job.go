@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/weirflow/weir/asyncop"
@@ -18,6 +20,7 @@ import (
 	"github.com/weirflow/weir/examples/hbase-like/internal/hclient"
 	"github.com/weirflow/weir/examples/hbase-like/internal/ledger"
 	"github.com/weirflow/weir/examples/hbase-like/internal/store"
+	"github.com/weirflow/weir/examples/internal/procs"
 	"github.com/weirflow/weir/examples/internal/show"
 	"github.com/weirflow/weir/progress"
 )
@@ -30,36 +33,36 @@ const (
 	exitInterrupted = 130 // 128 + SIGINT, the shell convention
 )
 
-// Run is main without the process's globals. It returns the exit status.
+// Main runs the pipeline with the flags of the command line, and exits.
+func Main(pipeline NewPipeline) {
+	procs.Child(Worker(pipeline)) // does not return in a worker of -partitions
+	interrupts := make(chan os.Signal, 2)
+	signal.Notify(interrupts, os.Interrupt, syscall.SIGTERM)
+	signal.Ignore(syscall.SIGPIPE) // Ctrl-C also ends the reader of a pipe; the summary then goes to standard error
+	os.Exit(Run(pipeline, os.Args[1:], os.Stdin, os.Stdout, os.Stderr, interrupts))
+}
+
+// Run is Main without the process's globals. It returns the exit status.
 func Run(pipeline NewPipeline, args []string, stdin io.Reader, stdout, stderr io.Writer, interrupts <-chan os.Signal) int {
 	fail := func(status int, err error) int {
 		_, _ = fmt.Fprintf(stderr, "hbase-like: %v\n", err)
 		return status
 	}
 	cfg, err := cli.Parse(args, stdout)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
+	if errors.Is(err, flag.ErrHelp) {
 		return exitOK
-	case err != nil:
+	}
+	if err != nil {
 		return fail(exitUsage, fmt.Errorf("%w (-h for help)", err))
 	}
 	j := &job{cfg: cfg, newPipeline: pipeline, stderr: stderr, interrupts: interrupts}
-	if cfg.Partitions > 0 {
-		return j.runPartitioned(stdout, fail)
+	summary, status, err := j.run(stdin, stdout)
+	if cfg.Out == "-" {
+		stdout = stderr
 	}
-	var how mode = &stream{stdin: stdin, stdout: stdout}
-	if cfg.Checkpoint != "" {
-		how = &checkpointed{}
-	}
-	summary, err := j.run(how)
-	if summary != nil {
-		w := stdout
-		if cfg.Out == "-" {
-			w = stderr
-		}
-		if err := summary.Write(w); err != nil { // for example a pipe whose reader the interrupt killed
-			_ = summary.Write(stderr)
-		}
+	_, notWritten := io.WriteString(stdout, summary)
+	if notWritten != nil { // for example a pipe whose reader the interrupt killed
+		_, _ = io.WriteString(stderr, summary)
 	}
 	switch {
 	case errors.Is(err, errInterrupted):
@@ -67,36 +70,7 @@ func Run(pipeline NewPipeline, args []string, stdin io.Reader, stdout, stderr io
 	case err != nil:
 		return fail(exitFailed, err)
 	}
-	return exitStatus(summary)
-}
-
-func exitStatus(s *cli.Summary) int {
-	switch {
-	case s.Proof != nil:
-		return exitFailed
-	case s.Interrupted:
-		return exitInterrupted
-	}
-	return exitOK
-}
-
-// mode has the steps in which a run with checkpoints differs from a run without.
-type mode interface {
-	// open opens the input and the output, and sets j.input and j.total.
-	open(j *job) error
-	// option returns the option of the operators.
-	option() asyncop.Option
-	// begin connects input and output to the pipeline.
-	begin(j *job) error
-	// stream runs the pipeline to its end.
-	stream(j *job) error
-	// interrupt ends the pipeline after the first interrupt.
-	interrupt(j *job)
-	// prove completes the summary after a run that ended with err.
-	prove(j *job, s *cli.Summary, err error) (*cli.Summary, error)
-	// close releases the directory, and also the input and the output if begin was not
-	// called.
-	close() error
+	return status
 }
 
 // job is one run: the store, the client, the pipeline between input and output, and the
@@ -108,55 +82,33 @@ type job struct {
 	interrupts  <-chan os.Signal
 
 	airports    []flights.Airport
-	parts       *Parts
+	book        *ledger.Ledger
 	cluster     *store.Cluster
+	client      *hclient.Client
 	pipe        *Pipeline
 	input       string // name of the input
 	before      int    // enriched flights written by earlier runs
 	total       int    // estimated flights, or -1 if unknown
+	elapsed     time.Duration
 	interrupted atomic.Bool
 	cutOff      atomic.Bool // interrupted without a last checkpoint
 }
 
-// run returns a summary if the pipeline ran. err excludes the result of the proof.
-func (j *job) run(how mode) (s *cli.Summary, err error) {
-	j.airports, err = readAirports()
+// run returns a summary if the pipeline ran. err excludes the result of the proof, which
+// is in status.
+func (j *job) run(stdin io.Reader, stdout io.Writer) (summary string, status int, err error) {
+	j.airports, err = flights.ReadAirports("airports.csv", data.Airports())
 	if err != nil {
-		return nil, err
+		return "", exitFailed, err
 	}
-	j.parts = &Parts{Config: j.cfg, Book: ledger.New(j.cfg.Ordered, j.airports)}
-	defer func() { err = errors.Join(err, how.close()) }()
-	if err := how.open(j); err != nil {
-		return nil, err
+	j.book = ledger.New(j.cfg.Ordered, j.airports)
+	switch {
+	case j.cfg.Partitions > 0:
+		return j.runPartitioned()
+	case j.cfg.Checkpoint != "":
+		return j.runCheckpointed()
 	}
-	if err := j.startStore(); err != nil {
-		return nil, err
-	}
-	defer j.closeStore()
-	j.parts.dead, err = openDeadLetters(j.cfg.Dead, j.input)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, j.parts.dead.close()) }()
-	j.pipe = j.newPipeline(j.parts, how.option())
-	if err := how.begin(j); err != nil {
-		return nil, err
-	}
-	begun := time.Now()
-	stopProgress := j.startProgress(j.sample)
-	finished := make(chan struct{})
-	var watch sync.WaitGroup
-	watch.Go(func() { j.watchInterrupts(how, finished) })
-	err = how.stream(j)
-	close(finished)
-	watch.Wait()
-	elapsed := time.Since(begun)
-	stopProgress()
-	return how.prove(j, j.summary(elapsed), err)
-}
-
-func readAirports() ([]flights.Airport, error) {
-	return flights.ReadAirports("airports.csv", data.Airports())
+	return j.runStream(stdin, stdout)
 }
 
 // startStore starts the store, fills its table, and connects the client.
@@ -173,27 +125,43 @@ func (j *job) startStore() error {
 	for _, a := range j.airports {
 		j.cluster.Load(a.IATA, a.Cells())
 	}
-	j.parts.Client = hclient.New(j.cluster.MetaAddr())
+	j.client = hclient.New(j.cluster.MetaAddr())
 	return nil
 }
 
 func (j *job) closeStore() {
-	_ = j.parts.Client.Close()
+	_ = j.client.Close()
 	_ = j.cluster.Close() // no longer needed
+}
+
+func (j *job) startPipeline(more ...asyncop.Option) {
+	j.pipe = j.newPipeline(j.client, j.cfg, giveUp(j.book), recorded(j.book, more...)...)
+}
+
+// watch draws the progress while stream runs, and calls interrupt at the first interrupt.
+func (j *job) watch(stream func() error, interrupt func()) error {
+	begun := time.Now()
+	stopProgress := j.startProgress(j.sample)
+	finished := make(chan struct{})
+	var interrupts sync.WaitGroup
+	interrupts.Go(func() {
+		select {
+		case <-finished:
+		case <-j.interrupts:
+			interrupt()
+		}
+	})
+	err := stream()
+	close(finished)
+	interrupts.Wait()
+	j.elapsed = time.Since(begun)
+	stopProgress()
+	return err
 }
 
 // errCutOff is the cancellation cause when the drain time has passed, or at the second
 // interrupt.
 var errCutOff = errors.New("cut off after an interrupt")
-
-// watchInterrupts ends the pipeline after the first interrupt.
-func (j *job) watchInterrupts(how mode, finished <-chan struct{}) {
-	select {
-	case <-finished:
-	case <-j.interrupts:
-		how.interrupt(j)
-	}
-}
 
 // withGrace runs end with a context that is cancelled after the drain time, at the next
 // interrupt, or by cutOff.
@@ -222,12 +190,9 @@ func (j *job) startProgress(sample func() progress.State) (stop func()) {
 }
 
 func (j *job) sample() progress.State {
-	_, ended := j.parts.Book.Progress()
-	s := progress.State{Done: int64(j.before + ended), Total: int64(j.total)}
-	for _, st := range j.pipe.stats() {
-		s.InFlight += st.InFlight
-		s.Retries += st.Retries()
-	}
+	_, ended := j.book.Progress()
+	stats := j.pipe.stats()
+	s := progress.State{Done: int64(j.before + ended), Total: int64(j.total), InFlight: stats.InFlight, Retries: stats.Retries()}
 	last := j.cluster.Stats().Last
 	if last != "" {
 		s.LastError = errors.New(string(last))
@@ -236,14 +201,25 @@ func (j *job) sample() progress.State {
 }
 
 // summary returns the summary without the books and their proof.
-func (j *job) summary(elapsed time.Duration) *cli.Summary {
+func (j *job) summary() *cli.Summary {
 	return &cli.Summary{
 		Config:      j.cfg,
 		Input:       j.input,
-		Elapsed:     elapsed,
+		Elapsed:     j.elapsed,
 		Interrupted: j.interrupted.Load(),
 		Lookups:     j.pipe.stats(),
-		Client:      j.parts.Client.Stats(),
+		Client:      j.client.Stats(),
 		Store:       j.cluster.Stats(),
 	}
+}
+
+// result returns the text of a summary and the exit status.
+func result(s *cli.Summary) (text string, status int) {
+	switch {
+	case s.Proof != nil:
+		return s.String(), exitFailed
+	case s.Interrupted:
+		return s.String(), exitInterrupted
+	}
+	return s.String(), exitOK
 }

@@ -10,16 +10,16 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/weirflow/weir/checkpoint/files"
+	"github.com/weirflow/weir/examples/hbase-like/internal/cli"
 	"github.com/weirflow/weir/examples/hbase-like/internal/durable"
 	"github.com/weirflow/weir/examples/hbase-like/internal/ledger"
 	"github.com/weirflow/weir/examples/internal/procs"
-	"github.com/weirflow/weir/examples/internal/show"
 	"github.com/weirflow/weir/ext/sqlite"
 	"github.com/weirflow/weir/progress"
 )
@@ -27,269 +27,212 @@ import (
 // maxWorkerLife bounds the life of a worker that its supervisor does not end.
 const maxWorkerLife = time.Hour
 
-// partitionedJob starts the workers of -partitions and kills some of them. The store runs
-// in this process.
-type partitionedJob struct {
+// supervisor starts the workers of a partitioned run and kills some of them. The store
+// runs in this process.
+type supervisor struct {
 	*job
+	processes *procs.Supervisor
+	started   int // workers
 
-	workers *procs.Supervisor
-	started int
-
-	mu         sync.Mutex
-	kills      int
-	handedOver int // partitions that moved to another worker
-	parts      map[string]partReport
-	owners     map[string]string
-	reports    map[string]workerReport // by running worker
-	before     workerReport            // totals of ended workers
-	trouble    string
+	mu      sync.Mutex
+	kills   int
+	moves   int                   // partitions that moved to another worker
+	parts   map[string]partReport // of the newest assignment, by partition
+	owners  map[string]string     // running workers by partition
+	earlier partReport            // the calls and retries of earlier assignments
+	trouble string
 }
 
-// runPartitioned runs the job with -partitions.
-func (j *job) runPartitioned(stdout io.Writer, fail func(int, error) int) int {
-	p := &partitionedJob{
-		job: j, workers: procs.NewSupervisor(maxWorkerLife), parts: map[string]partReport{}, owners: map[string]string{},
-		reports: map[string]workerReport{},
-	}
+// runPartitioned runs the workers until all partitions are done, and joins the outputs.
+func (j *job) runPartitioned() (text string, status int, err error) {
 	begun := time.Now()
-	proof, err := p.run()
-	switch {
-	case errors.Is(err, errInterrupted):
-		return fail(exitInterrupted, fmt.Errorf("interrupted\nstart again with the same flags to go on from the last checkpoints in %s", j.cfg.Checkpoint))
-	case err != nil:
-		return fail(exitFailed, err)
-	}
-	if !p.summary(stdout, proof, time.Since(begun)) {
-		return exitFailed
-	}
-	return exitOK
-}
-
-// run runs the workers until all partitions are done, and joins the outputs.
-func (p *partitionedJob) run() (_ *durable.Proof, err error) {
-	ctx := context.Background()
-	p.airports, err = readAirports()
+	in, err := durable.OpenInput(j.cfg.In, 0, 1, j.book)
 	if err != nil {
-		return nil, err
+		return "", exitFailed, err
 	}
-	p.job.parts = &Parts{Config: p.cfg}
-	in, err := durable.OpenInput(p.cfg.In, ledger.New(p.cfg.Ordered, p.airports))
-	if err != nil {
-		return nil, err
-	}
-	p.input, p.total = in.Name(), in.Total()
-	if err := errors.Join(p.prepare(ctx, in), in.Close()); err != nil {
-		return nil, err
+	j.input, j.total = in.Name(), in.Total()
+	if err := j.prepare(in); err != nil {
+		return "", exitFailed, err
 	}
 	// Two jobs at once would wait for each other's partitions.
-	only, err := files.OpenDir(filepath.Join(p.cfg.Checkpoint, "job"))
+	only, err := files.OpenDir(filepath.Join(j.cfg.Checkpoint, "job"))
 	if err != nil {
-		return nil, err
+		return "", exitFailed, err
 	}
 	defer func() { err = errors.Join(err, only.Close()) }()
-	if err := p.startStore(); err != nil {
-		return nil, err
+	if err := j.startStore(); err != nil {
+		return "", exitFailed, err
 	}
-	defer p.closeStore()
-	stopProgress := p.startProgress(p.sample)
-	err = p.work()
-	p.stop()
+	defer j.closeStore()
+	s := &supervisor{job: j, processes: procs.NewSupervisor(maxWorkerLife), parts: map[string]partReport{}, owners: map[string]string{}}
+	stopProgress := j.startProgress(s.sample)
+	err = s.work()
+	s.processes.Stop()
 	stopProgress()
 	if err != nil {
-		return nil, err
+		return "", exitFailed, err
 	}
-	return p.join()
+	summary, err := s.join()
+	if err != nil {
+		return "", exitFailed, err
+	}
+	summary.Elapsed = time.Since(begun)
+	if len(summary.Problems) > 0 {
+		status = exitFailed
+	}
+	return summary.String(), status, nil
 }
 
 // prepare creates the directory and the lease database.
-func (p *partitionedJob) prepare(ctx context.Context, in *durable.Input) error {
-	if _, err := durable.NewOutput(p.cfg.Out, p.cfg.Format, p.cfg.Ordered, in); err != nil {
+func (j *job) prepare(in *durable.Input) error {
+	if _, err := durable.NewOutput(j.cfg.Out, j.cfg.Format, j.cfg.Ordered, in); err != nil {
 		return err
 	}
-	_, err := os.Stat(p.cfg.Checkpoint)
-	if info, outErr := os.Stat(p.cfg.Out); errors.Is(err, os.ErrNotExist) && outErr == nil && info.Size() > 0 {
-		return fmt.Errorf("-out %s is not empty, and there is no checkpoint to go on from: remove it to start afresh", p.cfg.Out)
+	_, err := os.Stat(j.cfg.Checkpoint)
+	if info, outErr := os.Stat(j.cfg.Out); errors.Is(err, os.ErrNotExist) && outErr == nil && info.Size() > 0 {
+		return fmt.Errorf("-out %s is not empty, and there is no checkpoint to go on from: remove it to start afresh", j.cfg.Out)
 	}
-	if err := os.MkdirAll(p.cfg.Checkpoint, 0o750); err != nil {
+	if err := os.MkdirAll(j.cfg.Checkpoint, 0o750); err != nil {
 		return err
 	}
-	db, err := openLocks(ctx, p.cfg)
+	db, err := openLocks(j.cfg)
 	if err != nil {
 		return err
 	}
-	return errors.Join(sqlite.New(db).Migrate(ctx), db.Close())
+	return errors.Join(sqlite.New(db).Migrate(context.Background()), db.Close())
 }
 
 // work starts the workers, and kills some of them, until all partitions are done.
-func (p *partitionedJob) work() error {
-	for range p.cfg.Workers {
-		if err := p.start(); err != nil {
+func (s *supervisor) work() error {
+	for range s.cfg.Workers {
+		if err := s.start(); err != nil {
 			return err
 		}
 	}
-	random := rand.New(rand.NewPCG(p.cfg.Seed, 31))
+	random := rand.New(rand.NewPCG(s.cfg.Seed, 31))
 	for {
 		select {
-		case <-p.interrupts:
-			return errInterrupted
+		case <-s.interrupts:
+			return fmt.Errorf("%w\nstart again with the same flags to go on from the last checkpoints in %s", errInterrupted, s.cfg.Checkpoint)
 		case <-time.After(10 * time.Millisecond):
 		}
-		done, err := p.look()
+		exits := s.processes.Exits()
+		if len(exits) > 0 {
+			return exits[0].Err
+		}
+		done, victim, err := s.look(random)
 		if done || err != nil {
 			return err
 		}
-		if p.isDue() {
-			if err := p.kill(random); err != nil {
-				return err
-			}
+		if victim == "" {
+			continue
+		}
+		s.kill(victim)
+		if err := s.start(); err != nil {
+			return err
 		}
 	}
 }
 
-// look reports whether all partitions are done.
-func (p *partitionedJob) look() (done bool, err error) {
-	exits := p.workers.Exits()
-	if len(exits) > 0 {
-		return false, exits[0].Err
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	count := 0
-	for name, part := range p.parts {
+// look reports whether all partitions are done, or which worker to kill now.
+func (s *supervisor) look(random *rand.Rand) (done bool, victim string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	left, written := s.cfg.Partitions, 0
+	var victims []string                         // have unfinished partitions
+	for _, name := range partitionNames(s.cfg) { // sorted, so that the seed decides
+		part := s.parts[name]
+		written += part.Done
 		if part.Error != "" {
-			return false, fmt.Errorf("%s: %s", name, part.Error)
+			return false, "", fmt.Errorf("%s: %s", name, part.Error)
 		}
 		if part.Ended {
-			count++
-		}
-	}
-	return count == p.cfg.Partitions, nil
-}
-
-// isDue reports whether it is time to kill a worker. The kills are spread over the
-// flights.
-func (p *partitionedJob) isDue() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.kills < p.cfg.Kills && p.ended() >= p.total*(p.kills+1)/(p.cfg.Kills+1)
-}
-
-// kill kills a worker that has unfinished partitions, and starts another one.
-func (p *partitionedJob) kill(random *rand.Rand) error {
-	p.mu.Lock()
-	var victims []string
-	for _, name := range partitionNames(p.cfg) { // sorted, so that the seed decides
-		if owner := p.owners[name]; owner != "" && !p.parts[name].Ended {
+			left--
+		} else if owner := s.owners[name]; owner != "" {
 			victims = append(victims, owner)
 		}
 	}
-	if len(victims) == 0 {
-		p.mu.Unlock()
-		return nil
+	// The kills are spread over the flights.
+	if len(victims) > 0 && s.kills < s.cfg.Kills && written >= s.total*(s.kills+1)/(s.cfg.Kills+1) {
+		victim = victims[random.IntN(len(victims))]
 	}
-	victim := victims[random.IntN(len(victims))]
-	p.mu.Unlock()
-	p.workers.Kill(victim) // also reads the worker's last report
-	p.mu.Lock()
-	p.kills++
-	p.trouble = victim + " killed"
-	p.workerEnded(victim)
-	p.mu.Unlock()
-	return p.start()
+	return left == 0, victim, nil
 }
 
-// workerEnded records the end of a worker. The caller holds mu.
-func (p *partitionedJob) workerEnded(worker string) {
-	r := p.reports[worker]
-	delete(p.reports, worker)
-	p.before.Calls += r.Calls
-	p.before.Retries += r.Retries
-	for name, owner := range p.owners {
-		if owner == worker {
-			delete(p.owners, name)
-		}
-	}
-}
-
-func (p *partitionedJob) start() error {
-	p.started++
-	name := "worker " + strconv.Itoa(p.started)
-	settings := WorkerSettings{Config: p.cfg, Name: name, Store: p.cluster.MetaAddr()}
-	return procs.Run(p.workers, name, settings, func(line []byte) {
-		var r workerReport
+func (s *supervisor) start() error {
+	s.started++
+	name := "worker " + strconv.Itoa(s.started)
+	settings := WorkerSettings{Config: s.cfg, Name: name, Store: s.cluster.MetaAddr()}
+	return procs.Run(s.processes, name, settings, func(line []byte) {
+		var r partReport
 		if err := json.Unmarshal(line, &r); err == nil { // an error means a last line that the kill cut short
-			p.reported(name, r)
+			s.reported(name, r)
 		}
 	})
 }
 
+func (s *supervisor) kill(worker string) {
+	s.processes.Kill(worker) // also reads the worker's last reports
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.kills++
+	s.trouble = worker + " killed"
+	for name, owner := range s.owners {
+		if owner == worker {
+			delete(s.owners, name)
+			part := s.parts[name]
+			part.InFlight = 0
+			s.parts[name] = part
+		}
+	}
+}
+
 // reported stores a report. Just after a partition has moved, two workers may report it;
-// the report with the later epoch counts.
-func (p *partitionedJob) reported(worker string, r workerReport) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.reports[worker] = r
-	for name, part := range r.Parts {
-		known, ok := p.parts[name]
-		if ok && part.Epoch < known.Epoch && part.Error == "" {
-			continue
-		}
-		if ok && part.Epoch > known.Epoch && !known.Ended {
-			p.handedOver++
-		}
-		if !known.Ended {
-			p.parts[name] = part
-		}
-		p.owners[name] = worker
+// the report of the later assignment counts.
+func (s *supervisor) reported(worker string, r partReport) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	known, isKnown := s.parts[r.Name]
+	if known.Ended || isKnown && r.Epoch < known.Epoch && r.Error == "" {
+		return
 	}
+	if isKnown && r.Epoch > known.Epoch {
+		s.moves++
+		s.earlier.Calls += known.Calls
+		s.earlier.Retries += known.Retries
+	}
+	s.parts[r.Name] = r
+	s.owners[r.Name] = worker
 }
 
-// stop ends all workers.
-func (p *partitionedJob) stop() {
-	p.workers.Stop()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for name := range p.reports {
-		p.workerEnded(name)
+func (s *supervisor) sample() progress.State {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	state := progress.State{Total: int64(s.total), Retries: s.earlier.Retries}
+	if s.trouble != "" {
+		state.LastError = errors.New(s.trouble)
 	}
-}
-
-// ended returns the number of finished flights. The caller holds mu.
-func (p *partitionedJob) ended() (n int) {
-	for _, part := range p.parts {
-		n += part.Done
+	for _, part := range s.parts {
+		state.Done += int64(part.Done)
+		state.Retries += part.Retries
+		state.InFlight += part.InFlight
 	}
-	return n
-}
-
-func (p *partitionedJob) sample() progress.State {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	s := progress.State{Done: int64(p.ended()), Total: int64(p.total), Retries: p.before.Retries}
-	if p.trouble != "" {
-		s.LastError = errors.New(p.trouble)
-	}
-	for _, r := range p.reports {
-		s.Retries += r.Retries
-		s.InFlight += r.InFlight
-	}
-	return s
+	return state
 }
 
 // join proves each output against its part of the input, and writes them in order to
 // -out.
-func (p *partitionedJob) join() (*durable.Proof, error) {
-	all := &durable.Proof{}
-	joined, err := os.Create(p.cfg.Out + ".joining")
+func (s *supervisor) join() (*cli.PartitionedSummary, error) {
+	sum := &cli.PartitionedSummary{Config: s.cfg, Input: s.input, Calls: s.earlier.Calls, Retries: s.earlier.Retries, Kills: s.kills, Moves: s.moves}
+	joined, err := os.Create(s.cfg.Out + ".joining")
 	if err != nil {
 		return nil, err
 	}
-	_, err = joined.Write(p.cfg.Format.Header())
-	for _, name := range partitionNames(p.cfg) {
-		if err != nil {
-			break
+	_, err = joined.Write(s.cfg.Format.Header())
+	for _, name := range partitionNames(s.cfg) {
+		if err == nil {
+			err = s.joinOne(joined, sum, s.parts[name])
 		}
-		err = p.joinOne(joined, all, name)
 	}
 	if err == nil {
 		err = joined.Sync()
@@ -297,83 +240,38 @@ func (p *partitionedJob) join() (*durable.Proof, error) {
 	if err = errors.Join(err, joined.Close()); err != nil {
 		return nil, err
 	}
-	return all, os.Rename(p.cfg.Out+".joining", p.cfg.Out)
+	if missing := sum.Read - sum.Enriched - len(sum.GivenUp); missing != 0 {
+		sum.Problems = append(sum.Problems, fmt.Sprintf("%d flights did not come out", missing))
+	}
+	return sum, os.Rename(s.cfg.Out+".joining", s.cfg.Out)
 }
 
-func (p *partitionedJob) joinOne(joined io.Writer, all *durable.Proof, name string) error {
-	book := ledger.New(p.cfg.Ordered, p.airports)
-	in, out, err := openPartition(p.cfg, name, book)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = in.Close() }()
+func (s *supervisor) joinOne(joined io.Writer, sum *cli.PartitionedSummary, part partReport) error {
+	book := ledger.New(s.cfg.Ordered, s.airports)
+	in, out, err := openPartition(s.cfg, part.Name, book)
 	for err == nil {
 		_, err = in.Next() // records each flight in the book
 	}
 	if !errors.Is(err, io.EOF) {
 		return err
 	}
-	p.mu.Lock()
-	part := p.parts[name]
-	p.mu.Unlock()
 	book.Restore(part.Lost)
-	proof, err := durable.Prove(in, out, p.airports)
+	proof, err := durable.Prove(in, out, s.airports)
 	if err != nil {
 		return err
 	}
-	all.Read += proof.Read
-	all.Enriched += proof.Enriched
-	all.Missing += proof.Missing
-	for _, problem := range append(part.Problem, proof.Problems...) {
-		all.Problems = append(all.Problems, name+": "+problem)
+	sum.Read += proof.Read
+	sum.Enriched += proof.Enriched
+	sum.GivenUp = append(sum.GivenUp, part.Lost...)
+	sum.Calls += part.Calls
+	sum.Retries += part.Retries
+	for _, problem := range slices.Concat(part.Problems, proof.Problems) {
+		sum.Problems = append(sum.Problems, part.Name+": "+problem)
 	}
-	text, err := os.ReadFile(partitionFile(p.cfg, name))
+	text, err := os.ReadFile(partitionFile(s.cfg, part.Name))
 	if err != nil {
 		return err
 	}
-	_, err = joined.Write(bytes.TrimPrefix(text, p.cfg.Format.Header()))
+	_, err = joined.Write(bytes.TrimPrefix(text, s.cfg.Format.Header()))
 	return err
-}
-
-// summary prints the result of the run, and reports whether it is correct.
-func (p *partitionedJob) summary(w io.Writer, proof *durable.Proof, elapsed time.Duration) bool {
-	var givenUp []ledger.Lost
-	for _, name := range partitionNames(p.cfg) {
-		givenUp = append(givenUp, p.parts[name].Lost...)
-	}
-	faults := "no faults"
-	if p.cfg.Faults {
-		faults = fmt.Sprintf("faults of seed %d", p.cfg.Seed)
-	}
-	fmt.Fprintf(w, `
-%s: %d partitions, %d workers, %s
-
-  elements in           %s
-  enriched              %s
-  given up              %s
-
-  calls made            %s, of them retries %s
-  workers killed        %s
-  partitions moved      %s times, to go on elsewhere from their last checkpoints
-  time                  %.1fs
-
-`, p.input, p.cfg.Partitions, p.cfg.Workers, faults, show.Count(proof.Read), show.Count(proof.Enriched), show.Count(len(givenUp)),
-		show.Count(p.before.Calls), show.Count(p.before.Retries), show.Count(p.kills), show.Count(p.handedOver), elapsed.Seconds())
-	for _, l := range givenUp {
-		fmt.Fprintf(w, "  given up: airport %q, %s (line %d)\n", l.Airport, l.Why, l.Line)
-	}
-	if missing := proof.Read - proof.Enriched - len(givenUp); missing != 0 {
-		proof.Problems = append(proof.Problems, fmt.Sprintf("%d flights did not come out", missing))
-	}
-	if len(proof.Problems) > 0 {
-		fmt.Fprintf(w, "FAILED: the books do not balance:\n  %s\n", strings.Join(proof.Problems, "\n  "))
-		return false
-	}
-	order := ""
-	if p.cfg.Ordered {
-		order = ", in input order"
-	}
-	fmt.Fprintf(w, "proven: %s flights are in the output file exactly once%s, or given up: %s enriched, %s given up.\n",
-		show.Count(proof.Read), order, show.Count(proof.Enriched), show.Count(len(givenUp)))
-	return true
 }

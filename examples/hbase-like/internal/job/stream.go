@@ -23,57 +23,53 @@ import (
 	"github.com/weirflow/weir/examples/hbase-like/internal/ledger"
 )
 
-// stream is the mode of a run without checkpoints. It streams from a reader to a writer.
-type stream struct {
-	stdin  io.Reader
-	stdout io.Writer
-
-	in        *input
-	reader    *flights.Reader
-	out       *output
-	ctx       context.Context //nolint:containedctx // of the source; ends when the pipeline or the output does
-	endSource context.CancelCauseFunc
-	source    *source
-	sink      *extension.WriterSink
-}
-
-func (m *stream) open(j *job) (err error) {
-	m.ctx, m.endSource = context.WithCancelCause(context.Background())
-	m.in, err = openInput(m.ctx, j.cfg.In, m.stdin)
+// runStream streams the flights from a reader to a writer, without checkpoints.
+func (j *job) runStream(stdin io.Reader, stdout io.Writer) (text string, status int, err error) {
+	ctx, endSource := context.WithCancelCause(context.Background()) // ends when the pipeline or the output does
+	defer endSource(nil)
+	in, err := openInput(ctx, j.cfg.In, stdin)
 	if err != nil {
-		return err
+		return "", exitFailed, err
 	}
-	j.input, j.total = m.in.name, m.in.total
-	m.reader, err = flights.NewReader(m.in.name, m.in)
+	defer in.close()
+	j.input, j.total = in.name, in.total
+	reader, err := flights.NewReader(in.name, in)
 	if err != nil {
-		return err
+		return "", exitFailed, err
 	}
-	m.out, err = openOutput(j.cfg, m.in, m.stdout)
-	return err
-}
-
-// option returns the option that cancels the source if an operator stops accepting before
-// the end of the input.
-func (m *stream) option() asyncop.Option { return asyncop.WithUpstreamCancel(m.endSource) }
-
-func (m *stream) begin(j *job) (err error) {
-	m.sink, err = extension.NewWriterSink(m.out,
+	if err := j.startStore(); err != nil {
+		return "", exitFailed, err
+	}
+	defer j.closeStore()
+	out, err := openOutput(j.cfg, in, stdout)
+	if err != nil {
+		return "", exitFailed, err
+	}
+	sink, err := extension.NewWriterSink(out,
 		extension.WithLogger(slog.New(slog.DiscardHandler)), // out keeps its errors
-		extension.WithContextCancel(func() { m.endSource(errOutput) }))
+		extension.WithContextCancel(func() { endSource(errOutput) }))
 	if err != nil {
-		return err
+		return "", exitFailed, err
 	}
-	m.source = newSource(m.ctx, m.reader, j.parts.Book)
-	return nil
+	j.startPipeline(asyncop.WithUpstreamCancel(endSource)) // ends the source if an operator stops accepting
+	source := newSource(ctx, reader, j.book)
+	err = j.watch(func() error {
+		return j.pipe.Run(extension.NewChanSource(source.out), flow.NewMap(formatted(j.book, j.cfg.Format), 1), sink)
+	}, j.drain)
+	s := j.summary()
+	if s.Interrupted {
+		err = nil // the stop was requested
+	}
+	err = errors.Join(err, source.wait(), out.err)
+	s.Books, s.NotTaken = j.settled()
+	s.Proof = s.Books.Prove(s.NotTaken)
+	text, status = result(s)
+	return text, status, err
 }
 
-func (m *stream) stream(j *job) error {
-	return j.pipe.Run(extension.NewChanSource(m.source.out), flow.NewMap(j.parts.write, 1), m.sink)
-}
-
-// interrupt drains the pipeline. At the second interrupt, or when the drain time has
-// passed, it cuts the pipeline off.
-func (m *stream) interrupt(j *job) {
+// drain lets the flights in flight come out. At the second interrupt, or when the drain
+// time has passed, it cuts the pipeline off.
+func (j *job) drain() {
 	j.interrupted.Store(true)
 	_, _ = fmt.Fprintf(j.stderr, "\ninterrupted: finishing what is in flight for up to %v; interrupt again to stop at once\n", j.cfg.Drain)
 	j.withGrace(func(ctx context.Context, _ func()) {
@@ -82,39 +78,15 @@ func (m *stream) interrupt(j *job) {
 	})
 }
 
-func (m *stream) prove(j *job, s *cli.Summary, err error) (*cli.Summary, error) {
-	if s.Interrupted {
-		err = nil // the stop was requested
-	}
-	err = errors.Join(err, m.source.wait(), m.out.err)
-	s.Books, s.NotTaken = j.settled()
-	s.Proof = s.Books.Prove(s.NotTaken)
-	return s, err
-}
-
-func (m *stream) close() error {
-	m.endSource(nil)
-	if m.in != nil {
-		m.in.close()
-	}
-	if m.out != nil && m.source == nil { // otherwise the sink has closed it
-		return m.out.Close()
-	}
-	return nil
-}
-
 // settled returns the books once every flight is accounted for, and the number of flights
 // that the operators did not accept. The operators count those until upstream closes
 // their input, which may be shortly after they are done.
 func (j *job) settled() (ledger.Balance, int) {
 	for end := time.Now().Add(time.Second); ; time.Sleep(time.Millisecond) {
-		notTaken := 0
-		for _, st := range j.pipe.stats() {
-			notTaken += int(st.Discarded)
-		}
-		read, ended := j.parts.Book.Progress()
+		notTaken := int(j.pipe.stats().Discarded)
+		read, ended := j.book.Progress()
 		if read-ended == notTaken || time.Now().After(end) {
-			return j.parts.Book.Balance(), notTaken
+			return j.book.Balance(), notTaken
 		}
 	}
 }

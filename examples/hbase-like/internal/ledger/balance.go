@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -44,9 +45,6 @@ func (l *Ledger) Balance() Balance {
 		Losses:    l.lossesLocked(),
 		Problems:  slices.Clone(l.problems),
 	}
-	if l.more > 0 {
-		b.Problems = append(b.Problems, fmt.Sprintf("and %d more problems", l.more))
-	}
 	var all, retried []time.Duration
 	var retries []int32
 	for _, e := range l.entries {
@@ -79,17 +77,14 @@ func (b Balance) Prove(notTaken int) error {
 	if len(problems) == 0 {
 		return nil
 	}
-	return &ProofError{Problems: problems}
+	if more := len(problems) - maxProblems; more > 0 {
+		problems = append(problems[:maxProblems:maxProblems], fmt.Sprintf("and %d more problems", more))
+	}
+	return errors.New("the books do not balance:\n  " + strings.Join(problems, "\n  "))
 }
 
-// ProofError lists the problems.
-type ProofError struct {
-	Problems []string
-}
-
-func (e *ProofError) Error() string {
-	return "the books do not balance:\n  " + strings.Join(e.Problems, "\n  ")
-}
+// maxProblems bounds the problems in the result of Prove.
+const maxProblems = 10
 
 // quantiles sorts values. The p-quantile of n values is the smallest value that is at
 // least as large as a share p of them.

@@ -32,9 +32,6 @@ type entry struct {
 	latency  time.Duration // from the first call to the flight's end
 }
 
-// maxProblems bounds the problems that are stored as text.
-const maxProblems = 10
-
 // Ledger records the flights of one run.
 type Ledger struct {
 	ordered  bool
@@ -47,7 +44,6 @@ type Ledger struct {
 	counts   [abandoned + 1]int
 	lost     []Lost // flights given up
 	problems []string
-	more     int // problems beyond maxProblems
 }
 
 // New opens a ledger. Enriched flights must carry these airports. If ordered, they must
@@ -159,9 +155,5 @@ func (l *Ledger) endLocked(f flights.Flight, end fate) bool {
 }
 
 func (l *Ledger) problemLocked(format string, args ...any) {
-	if len(l.problems) == maxProblems {
-		l.more++
-		return
-	}
 	l.problems = append(l.problems, fmt.Sprintf(format, args...))
 }

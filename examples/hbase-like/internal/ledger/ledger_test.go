@@ -84,11 +84,7 @@ func TestBooksThatDoNot(t *testing.T) {
 			}
 			require.NoError(t, l.Balance().Prove(0))
 			c.run(l, f)
-			err := l.Balance().Prove(0)
-			var proof *ledger.ProofError
-			require.ErrorAs(t, err, &proof)
-			assert.Contains(t, proof.Problems, c.want)
-			assert.ErrorContains(t, err, c.want)
+			assert.ErrorContains(t, l.Balance().Prove(0), "the books do not balance:\n  "+c.want)
 		})
 	}
 }
@@ -135,8 +131,7 @@ func TestLossesAndProblemsAreBounded(t *testing.T) {
 	b := l.Balance()
 	require.Len(t, b.Losses, 2)
 	assert.Equal(t, []int{2, 3, 4, 5, 6}, b.Losses[0].Lines)
-	require.Len(t, b.Problems, 11)
-	assert.Equal(t, "and 90 more problems", b.Problems[10])
+	assert.ErrorContains(t, b.Prove(0), "and 90 more problems")
 }
 
 func TestLedger_ManyLossesAreSummedUp(t *testing.T) {
