@@ -2,12 +2,14 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -18,34 +20,57 @@ import (
 	"github.com/weirflow/weir/examples/hbase-like/internal/data"
 	"github.com/weirflow/weir/examples/hbase-like/internal/job"
 	"github.com/weirflow/weir/examples/internal/procs"
+	"github.com/weirflow/weir/internal/testing/testhook"
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv(asCommand) != "" {
+		armKill()
+		main() // exits
+	}
 	procs.Child(job.Worker(newPipeline))
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(status int) {
-		if binDir != "" {
-			_ = os.RemoveAll(binDir)
-		}
-		os.Exit(status)
-	}))
+	goleak.VerifyTestMain(m)
 }
 
-// binDir is the directory of the shared binary, or "" before it is built.
-var binDir string
+// asCommand is set in processes that run the command instead of the tests.
+const asCommand = "HBASE_LIKE_COMMAND"
 
-// binary builds the command once. Its failpoints do nothing unless HBASE_LIKE_KILL_AT is
-// set.
-var binary = sync.OnceValues(func() (string, error) {
-	var err error
-	if binDir, err = os.MkdirTemp("", "hbase-like"); err != nil {
-		return "", err
+// killAt names the environment variable that makes the command kill itself inside the
+// write of a checkpoint: "sync:3" is before the third sync. [testhook.OnStoreStep] lists
+// the steps.
+const killAt = "HBASE_LIKE_KILL_AT"
+
+func armKill() {
+	name, number, _ := strings.Cut(os.Getenv(killAt), ":")
+	left, err := strconv.Atoi(number)
+	if err != nil {
+		return
 	}
-	name := filepath.Join(binDir, "hbase-like")
-	if out, err := exec.Command("go", "build", "-tags", "failpoint", "-o", name, ".").CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%w: %s", err, out)
-	}
-	return name, nil
-})
+	testhook.OnStoreStep(func(step string) { // steps are reported one at a time
+		if step != name {
+			return
+		}
+		if left--; left > 0 {
+			return
+		}
+		_, _ = fmt.Fprintf(os.Stderr, "killed before step %q\n", step)
+		self, err := os.FindProcess(os.Getpid())
+		if err == nil {
+			_ = self.Kill()
+		}
+		select {} // until the signal arrives
+	})
+}
+
+// command returns the command as a process of its own.
+func command(ctx context.Context, t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.CommandContext(ctx, exe, args...)
+	cmd.Env = append(os.Environ(), asCommand+"=1")
+	return cmd
+}
 
 // buffer is an output for several goroutines. Tests can wait for its text.
 type buffer struct {
@@ -82,10 +107,9 @@ func (b *buffer) await(text string) {
 // lines returns the header and the first n flights of the embedded input.
 func lines(t *testing.T, n int) []string {
 	t.Helper()
-	var b bytes.Buffer
-	_, err := b.ReadFrom(data.Flights())
+	_, text, err := data.Flights("")
 	require.NoError(t, err)
-	return strings.SplitAfter(b.String(), "\n")[:n+1]
+	return strings.SplitAfter(string(text), "\n")[:n+1]
 }
 
 func csvFile(t *testing.T, lines ...string) string {

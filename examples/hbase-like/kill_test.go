@@ -48,8 +48,6 @@ func TestKilled(t *testing.T) {
 		seed = rand.Uint64()
 	}
 	t.Logf("-kill-seed %d", seed)
-	bin, err := binary()
-	require.NoError(t, err)
 
 	fair := []string{"-faults=false", "-calls", "64", "-capacity", "50", "-strategy", "fixed", "-retries", "3", "-delay", "5ms"}
 	trouble := []string{"-calls", "64", "-capacity", "50", "-retries", "-1", "-max-delay", "100ms"}
@@ -75,7 +73,7 @@ func TestKilled(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			j.bin, j.dir, j.count = bin, t.TempDir(), total
+			j.dir, j.count = t.TempDir(), total
 			j.rnd = rand.New(rand.NewPCG(seed, uint64(i)))
 			share := (kills + 1) * 3 / 8 // the quick jobs are killed more often
 			if j.unknown == 0 {
@@ -135,10 +133,10 @@ type killedJob struct {
 	flights   int // flights with known airports in the input
 	unknown   int // flights with an unknown airport, spread over the input
 
-	bin, dir string
-	rnd      *rand.Rand
-	count    *killCount
-	want     string // the output of an undisturbed run
+	dir   string
+	rnd   *rand.Rand
+	count *killCount
+	want  string // the output of an undisturbed run
 }
 
 func (j *killedJob) file(name string) string { return filepath.Join(j.dir, name) }
@@ -220,11 +218,11 @@ func (j *killedJob) start(t *testing.T, at killPoint, args ...string) killedRun 
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, j.bin, slices.Concat([]string{"-in", j.file("in.csv"), "-progress", "off"}, j.flags, args)...)
+	cmd := command(ctx, t, slices.Concat([]string{"-in", j.file("in.csv"), "-progress", "off"}, j.flags, args)...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGQUIT) } // it hangs: print its goroutines
 	cmd.WaitDelay = 5 * time.Second
 	if at.step != "" {
-		cmd.Env = append(os.Environ(), fmt.Sprintf("HBASE_LIKE_KILL_AT=%s:%d", at.step, at.number))
+		cmd.Env = append(cmd.Env, fmt.Sprintf("%s=%s:%d", killAt, at.step, at.number))
 	}
 	stdout, stderr := newBuffer(), newBuffer()
 	cmd.Stdout, cmd.Stderr = stdout, stderr

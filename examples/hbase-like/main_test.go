@@ -13,14 +13,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The command as users run it: built, and run as a separate process.
+// The command as users run it, in a process of its own.
 func TestCommand(t *testing.T) {
 	t.Parallel()
-	bin, err := binary()
-	require.NoError(t, err)
 	command := func(t *testing.T, stdin string, args ...string) *exec.Cmd {
 		t.Helper()
-		cmd := exec.CommandContext(t.Context(), bin, args...)
+		cmd := command(t.Context(), t, args...)
 		cmd.Dir = t.TempDir() // it must run from any directory
 		cmd.Stdin = strings.NewReader(stdin)
 		return cmd

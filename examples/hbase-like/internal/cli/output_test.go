@@ -13,9 +13,9 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/examples/hbase-like/internal/cli"
-	"github.com/weirflow/weir/examples/hbase-like/internal/hclient"
 	"github.com/weirflow/weir/examples/hbase-like/internal/ledger"
-	"github.com/weirflow/weir/examples/hbase-like/internal/store"
+	"github.com/weirflow/weir/examples/internal/hclient"
+	"github.com/weirflow/weir/examples/internal/hstore"
 	"github.com/weirflow/weir/strategies"
 )
 
@@ -34,7 +34,7 @@ func summary() cli.Summary {
 		},
 		Lookups: asyncop.Stats{Attempts: 41_500, RetriesOnResult: 1_100, RetriesOnError: 400, Timeouts: 1},
 		Client:  hclient.Stats{NotServing: 300, ConnectionErrors: 100},
-		Store:   store.Stats{LateRows: 40, Events: map[store.Kind]int{store.Crash: 2, store.Move: 3}},
+		Store:   hstore.Stats{Events: map[hstore.Kind]int{hstore.Late: 40, hstore.Crash: 2, hstore.Move: 3}},
 	}
 }
 

@@ -8,9 +8,9 @@ import (
 	"unicode/utf8"
 
 	"github.com/weirflow/weir/asyncop"
-	"github.com/weirflow/weir/examples/hbase-like/internal/hclient"
 	"github.com/weirflow/weir/examples/hbase-like/internal/ledger"
-	"github.com/weirflow/weir/examples/hbase-like/internal/store"
+	"github.com/weirflow/weir/examples/internal/hclient"
+	"github.com/weirflow/weir/examples/internal/hstore"
 	"github.com/weirflow/weir/examples/internal/show"
 	"github.com/weirflow/weir/strategies"
 )
@@ -24,7 +24,7 @@ type Summary struct {
 	Books       ledger.Balance
 	Lookups     asyncop.Stats // the sum over the look-ups
 	Client      hclient.Stats
-	Store       store.Stats
+	Store       hstore.Stats
 	NotTaken    int          // flights read but not accepted by the pipeline, after an interrupt
 	Checkpoints *Checkpoints // nil without -checkpoint
 	Proof       error        // nil if every flight came out exactly once and in order
@@ -193,16 +193,12 @@ func strategy(r Retry) string {
 	return retries + " " + delays
 }
 
-func trouble(s store.Stats) string {
+func trouble(s hstore.Stats) string {
 	var parts []string
-	add := func(n int, what string) {
-		if n > 0 {
-			parts = append(parts, fmt.Sprintf("%d × %s", n, what))
+	for _, k := range hstore.Kinds {
+		if n := s.Events[k]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%d × %s", n, k))
 		}
-	}
-	add(s.LateRows, "late row")
-	for _, k := range []store.Kind{store.Move, store.Drop, store.Slow, store.Crash} {
-		add(s.Events[k], string(k))
 	}
 	if len(parts) == 0 {
 		return "none, the run was too short for it"

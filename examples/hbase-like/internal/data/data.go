@@ -7,10 +7,8 @@ import (
 	"compress/gzip"
 	_ "embed"
 	"io"
+	"os"
 )
-
-// FlightRows is the number of flights in the embedded file.
-const FlightRows = 20_000
 
 //go:embed flights.csv.gz
 var flights []byte
@@ -18,11 +16,19 @@ var flights []byte
 //go:embed airports.csv.gz
 var airports []byte
 
-// Flights reads the embedded flights, as CSV with a header.
-func Flights() io.Reader { return unzip(flights) }
-
 // Airports reads the embedded airports, as CSV with a header.
 func Airports() io.Reader { return unzip(airports) }
+
+// Flights returns a CSV of flights and its name for messages: a file, or the embedded
+// flights for "".
+func Flights(file string) (name string, text []byte, err error) {
+	if file != "" {
+		text, err = os.ReadFile(file)
+		return file, text, err
+	}
+	text, err = io.ReadAll(unzip(flights))
+	return "flights.csv (built in)", text, err
+}
 
 func unzip(b []byte) io.Reader {
 	r, err := gzip.NewReader(bytes.NewReader(b))

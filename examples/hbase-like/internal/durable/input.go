@@ -39,12 +39,15 @@ type inputPosition struct {
 // their line numbers. It refuses invalid rows: such a row would end every run at the same
 // place, and repairing it would make another input.
 func OpenInput(name string, part, parts int, book *ledger.Ledger) (*Input, error) {
-	in := &Input{name: name, book: book}
-	text, err := in.load()
+	info, err := os.Stat(name)
+	if err == nil && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("-in %s: not a regular file, which -checkpoint needs to read it again after a crash", name)
+	}
+	title, text, err := data.Flights(name)
 	if err != nil {
 		return nil, err
 	}
-	in.hash = fmt.Sprintf("%x", sha256.Sum256(text))
+	in := &Input{name: title, hash: fmt.Sprintf("%x", sha256.Sum256(text)), book: book}
 	r, err := flights.NewReader(in.name, bytes.NewReader(text))
 	if err != nil {
 		return nil, err
@@ -65,21 +68,6 @@ func OpenInput(name string, part, parts int, book *ledger.Ledger) (*Input, error
 		in.all[i].Seq -= first
 	}
 	return in, nil
-}
-
-func (in *Input) load() ([]byte, error) {
-	if in.name == "" {
-		in.name = "flights.csv (built in)"
-		return io.ReadAll(data.Flights())
-	}
-	info, err := os.Stat(in.name)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("-in %s: not a regular file, which -checkpoint needs to read it again after a crash", in.name)
-	}
-	return os.ReadFile(in.name)
 }
 
 // Name returns the input's name for messages.

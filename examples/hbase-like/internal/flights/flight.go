@@ -48,11 +48,11 @@ func (a Airport) Cells() map[string]string {
 
 // AirportFromCells is the inverse of Airport.Cells.
 func AirportFromCells(iata string, cells map[string]string) (Airport, error) {
-	latitude, err := parseFloat(cells[colLatitude])
+	latitude, err := strconv.ParseFloat(cells[colLatitude], 64)
 	if err != nil {
 		return Airport{}, fmt.Errorf("airport %s: latitude: %w", iata, err)
 	}
-	longitude, err := parseFloat(cells[colLongitude])
+	longitude, err := strconv.ParseFloat(cells[colLongitude], 64)
 	if err != nil {
 		return Airport{}, fmt.Errorf("airport %s: longitude: %w", iata, err)
 	}

@@ -50,31 +50,24 @@ func (r *Reader) Read() (Flight, error) {
 
 func parseDeparture(text string) (time.Time, error) { return time.Parse(departureLayout, text) }
 
-func parseFloat(text string) (float64, error) { return strconv.ParseFloat(text, 64) }
-
-// ReadAirports reads a whole CSV of airports.
-func ReadAirports(name string, r io.Reader) ([]Airport, error) {
-	t, err := newTable(name, r, "iata", "name", "city", "state", "latitude", "longitude")
+// ReadAirports reads a whole CSV of airports, with the columns iata, name, city, state,
+// country, latitude and longitude.
+func ReadAirports(r io.Reader) ([]Airport, error) {
+	rows, err := csv.NewReader(r).ReadAll()
 	if err != nil {
 		return nil, err
 	}
 	var airports []Airport
-	for {
-		err := t.next()
-		if errors.Is(err, io.EOF) {
-			return airports, nil
-		}
+	for _, row := range rows[1:] {
+		a, err := AirportFromCells(row[0], map[string]string{
+			colName: row[1], colCity: row[2], colState: row[3], colLatitude: row[5], colLongitude: row[6],
+		})
 		if err != nil {
 			return nil, err
 		}
-		airports = append(airports, Airport{
-			IATA: t.code(0), Name: t.row[1], City: t.row[2], State: t.row[3],
-			Latitude: value(t, 4, "a number", parseFloat), Longitude: value(t, 5, "a number", parseFloat),
-		})
-		if t.err != nil {
-			return nil, t.err
-		}
+		airports = append(airports, a)
 	}
+	return airports, nil
 }
 
 // table reads the wanted columns of a CSV row by row.

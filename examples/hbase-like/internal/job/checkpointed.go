@@ -11,7 +11,6 @@ import (
 	"github.com/weirflow/weir/checkpoint/files"
 	"github.com/weirflow/weir/examples/hbase-like/internal/cli"
 	"github.com/weirflow/weir/examples/hbase-like/internal/durable"
-	"github.com/weirflow/weir/examples/hbase-like/internal/failpoint"
 	"github.com/weirflow/weir/examples/hbase-like/internal/flights"
 	"github.com/weirflow/weir/flow"
 	"github.com/weirflow/weir/progress"
@@ -75,7 +74,6 @@ func (j *job) runCheckpointed() (text string, status int, err error) {
 	if err != nil {
 		return "", exitFailed, err
 	}
-	failpoint.Arm()
 	dir, err := files.OpenDir(j.cfg.Checkpoint)
 	if err != nil {
 		return "", exitFailed, err // for example, another process has the directory open
@@ -100,7 +98,7 @@ func (j *job) runCheckpointed() (text string, status int, err error) {
 	if resumed > 0 && j.cfg.Progress != progress.Off {
 		_, _ = fmt.Fprintf(j.stderr, "resuming from checkpoint %d\n", resumed)
 	}
-	err = j.watch(c.run, func() { j.suspend(c.coordinator) })
+	err = j.watch(c.run, func(ctx context.Context, cutOff func()) { j.suspend(ctx, cutOff, c.coordinator) })
 	if j.cutOff.Load() && err != nil {
 		err = fmt.Errorf("%w, without a last checkpoint", errInterrupted)
 	}
@@ -120,20 +118,18 @@ func (j *job) runCheckpointed() (text string, status int, err error) {
 // suspend ends the pipeline with a checkpoint that contains everything in flight, even if
 // the whole input was read. A later run can resume from it. At the second interrupt, or if
 // suspending takes too long, it cuts the pipeline off and keeps the previous checkpoint.
-func (j *job) suspend(coordinator *checkpoint.Coordinator) {
+func (j *job) suspend(ctx context.Context, cutOff func(), coordinator *checkpoint.Coordinator) {
 	_, _ = fmt.Fprintf(j.stderr, "\ninterrupted: taking a last checkpoint for up to %v; interrupt again to stop at once\n", j.cfg.Drain)
-	j.withGrace(func(ctx context.Context, cutOff func()) {
-		err := coordinator.Finish(ctx, checkpoint.Suspend)
-		if errors.Is(err, checkpoint.ErrEnded) {
-			return // the pipeline had already completed
-		}
-		if err != nil {
-			cutOff()
-			j.cutOff.Store(true)
-			j.pipe.stop(ctx)
-		}
-		j.interrupted.Store(err == nil)
-	})
+	err := coordinator.Finish(ctx, checkpoint.Suspend)
+	if errors.Is(err, checkpoint.ErrEnded) {
+		return // the pipeline had already completed
+	}
+	if err != nil {
+		cutOff()
+		j.cutOff.Store(true)
+		j.pipe.stop(ctx)
+	}
+	j.interrupted.Store(err == nil)
 }
 
 // proveFiles replaces the counts of the books by the proof from the files, which covers

@@ -17,9 +17,9 @@ import (
 	"github.com/weirflow/weir/examples/hbase-like/internal/cli"
 	"github.com/weirflow/weir/examples/hbase-like/internal/data"
 	"github.com/weirflow/weir/examples/hbase-like/internal/flights"
-	"github.com/weirflow/weir/examples/hbase-like/internal/hclient"
 	"github.com/weirflow/weir/examples/hbase-like/internal/ledger"
-	"github.com/weirflow/weir/examples/hbase-like/internal/store"
+	"github.com/weirflow/weir/examples/internal/hclient"
+	"github.com/weirflow/weir/examples/internal/hstore"
 	"github.com/weirflow/weir/examples/internal/procs"
 	"github.com/weirflow/weir/examples/internal/show"
 	"github.com/weirflow/weir/progress"
@@ -83,7 +83,7 @@ type job struct {
 
 	airports    []flights.Airport
 	book        *ledger.Ledger
-	cluster     *store.Cluster
+	cluster     *hstore.Cluster
 	client      *hclient.Client
 	pipe        *Pipeline
 	input       string // name of the input
@@ -97,7 +97,7 @@ type job struct {
 // run returns a summary if the pipeline ran. err excludes the result of the proof, which
 // is in status.
 func (j *job) run(stdin io.Reader, stdout io.Writer) (summary string, status int, err error) {
-	j.airports, err = flights.ReadAirports("airports.csv", data.Airports())
+	j.airports, err = flights.ReadAirports(data.Airports())
 	if err != nil {
 		return "", exitFailed, err
 	}
@@ -113,12 +113,12 @@ func (j *job) run(stdin io.Reader, stdout io.Writer) (summary string, status int
 
 // startStore starts the store, fills its table, and connects the client.
 func (j *job) startStore() error {
-	var faults store.Faults
+	var faults hstore.Faults
 	if j.cfg.Faults {
-		faults = store.DefaultFaults(j.cfg.Seed)
+		faults = hstore.DefaultFaults(j.cfg.Seed)
 	}
 	var err error
-	j.cluster, err = store.Start(faults)
+	j.cluster, err = hstore.Start(faults)
 	if err != nil {
 		return err
 	}
@@ -138,51 +138,42 @@ func (j *job) startPipeline(more ...asyncop.Option) {
 	j.pipe = j.newPipeline(j.client, j.cfg, giveUp(j.book), recorded(j.book, more...)...)
 }
 
-// watch draws the progress while stream runs, and calls interrupt at the first interrupt.
-func (j *job) watch(stream func() error, interrupt func()) error {
-	begun := time.Now()
-	stopProgress := j.startProgress(j.sample)
-	finished := make(chan struct{})
-	var interrupts sync.WaitGroup
-	interrupts.Go(func() {
-		select {
-		case <-finished:
-		case <-j.interrupts:
-			interrupt()
-		}
-	})
-	err := stream()
-	close(finished)
-	interrupts.Wait()
-	j.elapsed = time.Since(begun)
-	stopProgress()
-	return err
-}
-
 // errCutOff is the cancellation cause when the drain time has passed, or at the second
 // interrupt.
 var errCutOff = errors.New("cut off after an interrupt")
 
-// withGrace runs end with a context that is cancelled after the drain time, at the next
-// interrupt, or by cutOff.
-func (j *job) withGrace(end func(ctx context.Context, cutOff func())) {
-	ctx, cancel := context.WithCancelCause(context.Background())
-	defer cancel(nil)
-	cutOff := func() { cancel(errCutOff) }
-	timer := time.AfterFunc(j.cfg.Drain, cutOff)
-	defer timer.Stop()
-	var again sync.WaitGroup
-	ended := make(chan struct{})
-	again.Go(func() {
+// watch draws the progress while stream runs, and calls interrupt at the first interrupt:
+// with a context that is cancelled after the drain time, at the next interrupt, or by
+// cutOff.
+func (j *job) watch(stream func() error, interrupt func(ctx context.Context, cutOff func())) error {
+	begun := time.Now()
+	stopProgress := j.startProgress(j.sample)
+	finished := make(chan struct{})
+	var watchers sync.WaitGroup
+	watchers.Go(func() {
 		select {
-		case <-ended:
+		case <-finished:
+			return
 		case <-j.interrupts:
-			cutOff()
 		}
+		timed, cancel := context.WithTimeoutCause(context.Background(), j.cfg.Drain, errCutOff)
+		defer cancel()
+		ctx, cut := context.WithCancelCause(timed)
+		watchers.Go(func() {
+			select {
+			case <-finished:
+			case <-j.interrupts:
+			}
+			cut(errCutOff)
+		})
+		interrupt(ctx, func() { cut(errCutOff) })
 	})
-	end(ctx, cutOff)
-	close(ended)
-	again.Wait()
+	err := stream()
+	close(finished)
+	watchers.Wait()
+	j.elapsed = time.Since(begun)
+	stopProgress()
+	return err
 }
 
 func (j *job) startProgress(sample func() progress.State) (stop func()) {

@@ -25,15 +25,7 @@ import (
 
 // runStream streams the flights from a reader to a writer, without checkpoints.
 func (j *job) runStream(stdin io.Reader, stdout io.Writer) (text string, status int, err error) {
-	ctx, endSource := context.WithCancelCause(context.Background()) // ends when the pipeline or the output does
-	defer endSource(nil)
-	in, err := openInput(ctx, j.cfg.In, stdin)
-	if err != nil {
-		return "", exitFailed, err
-	}
-	defer in.close()
-	j.input, j.total = in.name, in.total
-	reader, err := flights.NewReader(in.name, in)
+	in, err := j.openInput(stdin)
 	if err != nil {
 		return "", exitFailed, err
 	}
@@ -41,10 +33,12 @@ func (j *job) runStream(stdin io.Reader, stdout io.Writer) (text string, status 
 		return "", exitFailed, err
 	}
 	defer j.closeStore()
-	out, err := openOutput(j.cfg, in, stdout)
+	out, err := openOutput(j.cfg, stdout)
 	if err != nil {
 		return "", exitFailed, err
 	}
+	ctx, endSource := context.WithCancelCause(context.Background())
+	defer endSource(nil)
 	sink, err := extension.NewWriterSink(out,
 		extension.WithLogger(slog.New(slog.DiscardHandler)), // out keeps its errors
 		extension.WithContextCancel(func() { endSource(errOutput) }))
@@ -52,30 +46,32 @@ func (j *job) runStream(stdin io.Reader, stdout io.Writer) (text string, status 
 		return "", exitFailed, err
 	}
 	j.startPipeline(asyncop.WithUpstreamCancel(endSource)) // ends the source if an operator stops accepting
-	source := newSource(ctx, reader, j.book)
+	source := make(chan any)
+	read := make(chan error, 1)
+	go func() { read <- j.readFlights(ctx, in, source) }() // it may end later, if an input such as a terminal blocks
 	err = j.watch(func() error {
-		return j.pipe.Run(extension.NewChanSource(source.out), flow.NewMap(formatted(j.book, j.cfg.Format), 1), sink)
+		return j.pipe.Run(extension.NewChanSource(source), flow.NewMap(formatted(j.book, j.cfg.Format), 1), sink)
 	}, j.drain)
 	s := j.summary()
 	if s.Interrupted {
 		err = nil // the stop was requested
 	}
-	err = errors.Join(err, source.wait(), out.err)
+	if ctx.Err() == nil {
+		err = errors.Join(err, <-read)
+	}
+	err = errors.Join(err, out.err)
 	s.Books, s.NotTaken = j.settled()
 	s.Proof = s.Books.Prove(s.NotTaken)
 	text, status = result(s)
 	return text, status, err
 }
 
-// drain lets the flights in flight come out. At the second interrupt, or when the drain
-// time has passed, it cuts the pipeline off.
-func (j *job) drain() {
+// drain lets the flights in flight come out. When ctx ends, it cuts the pipeline off.
+func (j *job) drain(ctx context.Context, _ func()) {
 	j.interrupted.Store(true)
 	_, _ = fmt.Fprintf(j.stderr, "\ninterrupted: finishing what is in flight for up to %v; interrupt again to stop at once\n", j.cfg.Drain)
-	j.withGrace(func(ctx context.Context, _ func()) {
-		j.pipe.stop(ctx)
-		signal.Reset(os.Interrupt, syscall.SIGTERM) // if an output blocks, the next signal kills the process
-	})
+	j.pipe.stop(ctx)
+	signal.Reset(os.Interrupt, syscall.SIGTERM) // if an output blocks, the next signal kills the process
 }
 
 // settled returns the books once every flight is accounted for, and the number of flights
@@ -91,185 +87,89 @@ func (j *job) settled() (ledger.Balance, int) {
 	}
 }
 
-// source reads flights into a channel. It closes the channel at the end of the input, at
-// the input's first error, or when the context ends.
-type source struct {
-	out  chan any
-	done chan struct{}
-	err  error // set before done is closed
+// openInput opens the input, and sets its name and its length for the progress.
+func (j *job) openInput(stdin io.Reader) (*flights.Reader, error) {
+	if j.cfg.In == "-" {
+		j.input, j.total = "standard input", -1
+		return flights.NewReader(j.input, stdin)
+	}
+	name, text, err := data.Flights(j.cfg.In)
+	if err != nil {
+		return nil, err
+	}
+	j.input, j.total = name, bytes.Count(bytes.TrimSpace(text), []byte("\n"))
+	return flights.NewReader(name, bytes.NewReader(text))
 }
 
-func newSource(ctx context.Context, r *flights.Reader, book *ledger.Ledger) *source {
-	s := &source{out: make(chan any), done: make(chan struct{})}
-	go func() {
-		defer close(s.done)
-		defer close(s.out)
-		s.err = s.read(ctx, r, book)
-	}()
-	return s
-}
-
-func (s *source) read(ctx context.Context, r *flights.Reader, book *ledger.Ledger) error {
+// readFlights sends the flights to a channel. It closes the channel at the end of the
+// input, at the input's first error, or when ctx ends.
+func (j *job) readFlights(ctx context.Context, in *flights.Reader, to chan<- any) error {
+	defer close(to)
 	for {
-		f, err := r.Read()
-		select {
-		case <-ctx.Done():
-			return nil // an error now is a consequence of the cancellation
-		default:
-		}
+		f, err := in.Read()
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {
-			read, _ := book.Progress()
+			read, _ := j.book.Progress()
 			return fmt.Errorf("%w (the %d flights before it were processed)", err, read)
 		}
-		book.Read(f)
+		j.book.Read(f)
 		select {
-		case s.out <- f:
+		case to <- f:
 		case <-ctx.Done():
-			book.Unread(f)
+			j.book.Unread(f)
 			return nil
 		}
-	}
-}
-
-func (s *source) wait() error {
-	<-s.done
-	return s.err
-}
-
-// input is an open CSV of flights.
-type input struct {
-	io.Reader
-	name  string
-	total int      // estimated flights, or -1 if unknown
-	file  *os.File // nil if there is no file to close
-}
-
-func openInput(ctx context.Context, name string, stdin io.Reader) (*input, error) {
-	switch name {
-	case "":
-		return &input{Reader: data.Flights(), name: "flights.csv (built in)", total: data.FlightRows}, nil
-	case "-":
-		return &input{Reader: &interruptible{ctx: ctx, r: stdin}, name: "standard input", total: -1}, nil
-	}
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	return &input{Reader: &interruptible{ctx: ctx, r: f}, name: name, total: countRows(name), file: f}, nil
-}
-
-func (in *input) close() {
-	if in.file != nil {
-		_ = in.file.Close()
-	}
-}
-
-// countRows counts the lines of a file without the header, for the progress display only.
-// It returns -1 if the file cannot be read twice.
-func countRows(name string) int {
-	if info, err := os.Stat(name); err != nil || !info.Mode().IsRegular() {
-		return -1
-	}
-	b, err := os.ReadFile(name)
-	if err != nil {
-		return -1
-	}
-	rows := bytes.Count(b, []byte("\n"))
-	if len(b) > 0 && b[len(b)-1] != '\n' {
-		rows++
-	}
-	return max(0, rows-1)
-}
-
-// interruptible is a reader whose Read returns when ctx ends, even while a terminal or
-// pipe blocks.
-type interruptible struct {
-	ctx context.Context
-	r   io.Reader
-}
-
-func (i *interruptible) Read(p []byte) (int, error) {
-	if err := i.ctx.Err(); err != nil {
-		return 0, err
-	}
-	type result struct {
-		n   int
-		err error
-	}
-	buf := make([]byte, len(p)) // the caller may reuse p once Read returns
-	got := make(chan result, 1)
-	go func() {
-		n, err := i.r.Read(buf)
-		got <- result{n, err}
-	}()
-	select {
-	case r := <-got:
-		return copy(p, buf[:r.n]), r.err
-	case <-i.ctx.Done():
-		return 0, i.ctx.Err()
 	}
 }
 
 // errOutput ends the source when the output fails. output.err has the reason.
 var errOutput = errors.New("output failed")
 
-// output is the file of enriched flights. It keeps its first error.
+// output is the file of enriched flights. Its Writer keeps the first error.
 type output struct {
-	buf  *bufio.Writer
+	*bufio.Writer
 	file io.Closer // nil if the caller owns the writer
-	err  error     // read only after the sink has completed
+	err  error     // set by Close, which the sink calls at the end
 }
 
-func openOutput(cfg cli.Config, in *input, stdout io.Writer) (*output, error) {
-	o := &output{}
+func openOutput(cfg cli.Config, stdout io.Writer) (*output, error) {
+	o := &output{Writer: bufio.NewWriter(io.Discard)}
 	switch cfg.Out {
 	case "":
-		o.buf = bufio.NewWriter(io.Discard)
 	case "-":
-		o.buf = bufio.NewWriter(stdout)
+		o.Writer = bufio.NewWriter(stdout)
 	default:
-		if in.file != nil && sameFile(in.file, cfg.Out) {
+		if isSameFile(cfg.In, cfg.Out) {
 			return nil, fmt.Errorf("-out %s would overwrite the input", cfg.Out)
 		}
 		f, err := os.Create(cfg.Out)
 		if err != nil {
 			return nil, err
 		}
-		o.file, o.buf = f, bufio.NewWriter(f)
+		o.Writer, o.file = bufio.NewWriter(f), f
 	}
 	_, _ = o.Write(cfg.Format.Header())
 	return o, nil
 }
 
-func sameFile(f *os.File, name string) bool {
-	a, err := f.Stat()
+func isSameFile(a, b string) bool {
+	infoA, err := os.Stat(a)
 	if err != nil {
 		return false
 	}
-	b, err := os.Stat(name)
-	return err == nil && os.SameFile(a, b)
+	infoB, err := os.Stat(b)
+	return err == nil && os.SameFile(infoA, infoB)
 }
 
-func (o *output) Write(b []byte) (int, error) {
-	n, err := o.buf.Write(b)
-	o.remember(err)
-	return n, err
-}
-
-// Close flushes and closes the file. The sink calls Close.
 func (o *output) Close() error {
-	o.remember(o.buf.Flush())
+	err := o.Flush()
 	if o.file != nil {
-		o.remember(o.file.Close())
+		err = errors.Join(err, o.file.Close())
 	}
-	return o.err
-}
-
-func (o *output) remember(err error) {
-	if o.err == nil && err != nil {
+	if err != nil {
 		o.err = fmt.Errorf("output: %w", err)
 	}
+	return o.err
 }

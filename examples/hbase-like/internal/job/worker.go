@@ -15,8 +15,8 @@ import (
 	"github.com/weirflow/weir/examples/hbase-like/internal/data"
 	"github.com/weirflow/weir/examples/hbase-like/internal/durable"
 	"github.com/weirflow/weir/examples/hbase-like/internal/flights"
-	"github.com/weirflow/weir/examples/hbase-like/internal/hclient"
 	"github.com/weirflow/weir/examples/hbase-like/internal/ledger"
+	"github.com/weirflow/weir/examples/internal/hclient"
 	"github.com/weirflow/weir/examples/internal/show"
 	"github.com/weirflow/weir/ext/sqlite"
 	"github.com/weirflow/weir/partitions"
@@ -85,7 +85,7 @@ func (w *worker) run(ctx context.Context, p partitions.Partition) error {
 }
 
 func (w *worker) stream(ctx context.Context, p partitions.Partition, r *partReport) error {
-	airports, err := flights.ReadAirports("airports.csv", data.Airports())
+	airports, err := flights.ReadAirports(data.Airports())
 	if err != nil {
 		return err
 	}

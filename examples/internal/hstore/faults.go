@@ -1,4 +1,4 @@
-package store
+package hstore
 
 import (
 	"hash/fnv"
@@ -42,8 +42,12 @@ func DefaultFaults(seed uint64) Faults {
 // Kind is a kind of event.
 type Kind string
 
-// The kinds of event.
+// Kinds are the kinds of event, in the order of the summary.
+var Kinds = []Kind{Late, Move, Drop, Slow, Crash}
+
+// The kinds of event. All but Late are in the plan.
 const (
+	Late  Kind = "late row"            // a row is requested before it is loaded
 	Move  Kind = "region move"         // a region moves to another server
 	Drop  Kind = "dropped connections" // a server breaks its connections
 	Slow  Kind = "slow server"         // a server is slow for a while

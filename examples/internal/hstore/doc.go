@@ -1,4 +1,4 @@
-// Package store is an HBase-like store in one process, reached over TCP on loopback. It
+// Package hstore is an HBase-like store in one process, reached over TCP on loopback. It
 // has one table, cut into regions of adjacent row keys, region servers that each serve
 // some regions, and a meta server that maps regions to servers.
 //
@@ -19,4 +19,4 @@
 // The length of a spell is a time.
 //
 // A [Cluster] is safe for concurrent use.
-package store
+package hstore

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/weirflow/weir/examples/hbase-like/internal/store"
+	"github.com/weirflow/weir/examples/internal/hstore"
 )
 
 // Result is a row: the values of its columns (family:qualifier).
@@ -30,7 +30,7 @@ type Client struct {
 
 	mu      sync.Mutex // guards the fields below
 	conns   map[string]*rpc.Client
-	regions []store.Region // region cache
+	regions []hstore.Region // region cache
 	stats   Stats
 }
 
@@ -74,33 +74,33 @@ func (c *Client) get(ctx context.Context, row string) (Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	var resp store.GetResponse
-	err = c.call(ctx, region.Server, store.MethodGet, store.GetRequest{Region: region.Name, Row: row}, &resp)
+	var resp hstore.GetResponse
+	err = c.call(ctx, region.Server, hstore.MethodGet, hstore.GetRequest{Region: region.Name, Row: row}, &resp)
 	if err != nil {
 		return nil, err
 	}
 	if resp.NotServing {
-		c.forget(func(r store.Region) bool { return r == region }) // but not its successor
+		c.forget(func(r hstore.Region) bool { return r == region }) // but not its successor
 		return nil, &NotServingRegionError{Server: region.Server, Region: region.Name, Row: row}
 	}
 	return resp.Cells, nil
 }
 
 // locate returns the region of a row, from the cache if it is there.
-func (c *Client) locate(ctx context.Context, row string) (store.Region, error) {
+func (c *Client) locate(ctx context.Context, row string) (hstore.Region, error) {
 	c.mu.Lock()
-	i := slices.IndexFunc(c.regions, func(r store.Region) bool { return r.Contains(row) })
+	i := slices.IndexFunc(c.regions, func(r hstore.Region) bool { return r.Contains(row) })
 	if i >= 0 {
 		defer c.mu.Unlock()
 		return c.regions[i], nil
 	}
 	c.mu.Unlock()
-	var region store.Region
-	err := c.call(ctx, c.meta, store.MethodLocate, row, &region)
+	var region hstore.Region
+	err := c.call(ctx, c.meta, hstore.MethodLocate, row, &region)
 	if err != nil {
-		return store.Region{}, err
+		return hstore.Region{}, err
 	}
-	c.forget(func(r store.Region) bool { return r.Name == region.Name })
+	c.forget(func(r hstore.Region) bool { return r.Name == region.Name })
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.regions = append(c.regions, region)
@@ -153,7 +153,7 @@ func (c *Client) connect(ctx context.Context, server string) (*rpc.Client, error
 // lost removes a broken connection. The cached regions of its server may be outdated as
 // well.
 func (c *Client) lost(server string, conn *rpc.Client) {
-	c.forget(func(r store.Region) bool { return r.Server == server })
+	c.forget(func(r hstore.Region) bool { return r.Server == server })
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.conns[server] == conn && conn != nil {
@@ -163,7 +163,7 @@ func (c *Client) lost(server string, conn *rpc.Client) {
 }
 
 // forget removes regions from the cache.
-func (c *Client) forget(outdated func(store.Region) bool) {
+func (c *Client) forget(outdated func(hstore.Region) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.regions = slices.DeleteFunc(c.regions, outdated)

@@ -1,4 +1,4 @@
-package store
+package hstore
 
 import (
 	"errors"
@@ -107,9 +107,8 @@ func (c *Cluster) Close() error {
 
 // Stats counts the faults of a cluster.
 type Stats struct {
-	LateRows int // rows requested before they were loaded
-	Events   map[Kind]int
-	Last     Kind // of the last event, or ""
+	Events map[Kind]int
+	Last   Kind // of the last event of the plan, or ""
 }
 
 // Stats returns the faults so far.
@@ -156,7 +155,7 @@ func (c *Cluster) begin(id int, row string) time.Duration {
 	lag, late := c.faults.lag(row)
 	if exists && late && c.asked[row] == 1 {
 		c.loaded[row] = time.Now().Add(lag)
-		c.stats.LateRows++
+		c.stats.Events[Late]++
 	}
 	for c.faults.EventEvery > 0 && c.gets >= c.next.at {
 		c.injectLocked(c.next)
