@@ -221,7 +221,7 @@ func (s *supervisor) sample() progress.State {
 }
 
 // join proves each output against its part of the input, and writes them in order to
-// -out.
+// -out. The workers have ended, so it does not need the lock.
 func (s *supervisor) join() (*cli.PartitionedSummary, error) {
 	sum := &cli.PartitionedSummary{Config: s.cfg, Input: s.input, Calls: s.earlier.Calls, Retries: s.earlier.Retries, Kills: s.kills, Moves: s.moves}
 	joined, err := os.Create(s.cfg.Out + ".joining")

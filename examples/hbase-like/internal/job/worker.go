@@ -109,6 +109,7 @@ func (w *worker) stream(ctx context.Context, p partitions.Partition, r *partRepo
 	})
 	err = c.run()
 	stop()
+	r.InFlight = 0
 	if err == nil && r.Done == in.Total() {
 		r.Ended, r.Lost, r.Problems = true, book.Lost(), book.Balance().Problems
 	}
