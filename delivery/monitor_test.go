@@ -235,15 +235,12 @@ func TestMonitorOfASourceThatWaitsAgain(t *testing.T) {
 	})
 }
 
-// A Run that panics has opened no source. A source that stays open would keep other
-// sources of its queue out.
+// A Run that panics has opened no source: goleak would find its goroutines.
 func TestRunThatPanicsOpensNoSource(t *testing.T) {
-	q := delivery.NewQueue[int](memory.Open(), "q", delivery.WithKeepKeyOrder(10), noLog)
+	q := delivery.NewQueue[int](memory.Open(), "q", noLog)
 	op := operator(itoa)
 	require.Panics(t, func() { _, _ = delivery.Run(t.Context(), q, op, &collected{}, nil) })
 	require.NoError(t, op.Stop(t.Context()))
-	source := q.Source(nil) // it would panic while another source is open
-	require.NoError(t, source.Close(t.Context()))
 }
 
 // frozen is an engine whose leases cannot be extended for a while, as if the process
@@ -305,25 +302,6 @@ func TestMonitorOfLeasesAndClocks(t *testing.T) {
 		<-ended
 		require.GreaterOrEqual(t, m.Status().LeasesLost, lost)
 	})
-}
-
-// A source that panics in its constructor does not keep the monitor.
-func TestMonitor_SourcePanics(t *testing.T) {
-	q := delivery.NewQueue[int](memory.Open(), "q", delivery.WithKeepKeyOrder(10), noLog)
-	m := &delivery.Monitor{}
-	run := func() error {
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		op := asyncop.OrderedWait(asyncop.Blocking(func(_ context.Context, v int) (int, error) { return v, nil }), time.Minute, 1,
-			asyncop.WithFailureSink(q.TakeFailure))
-		_, err := delivery.Run(ctx, q, op, keepsResults{}, delivery.WithMonitor(m), delivery.WithLogger(slog.New(slog.DiscardHandler)))
-		return err
-	}
-	other := q.Source(nil)
-	require.PanicsWithValue(t, "ladder: Source: the ladder has a source that is not closed, and with Blocked the order of a key holds for one source",
-		func() { _ = run() })
-	require.NoError(t, other.Close(t.Context()))
-	require.NoError(t, run(), "another Run has the monitor")
 }
 
 // keepsResults is a sink that takes everything.

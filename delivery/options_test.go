@@ -34,10 +34,9 @@ func TestOptions_WrongArguments(t *testing.T) {
 		"delivery: WithIdempotencyWindow: 0s is not positive: leave the option out if the service does not recognize ids": func() {
 			delivery.WithIdempotencyWindow(0)
 		},
-		"delivery: WithKeepKeyOrder: 0 is less than 1: it is the number of messages that may wait": func() { delivery.WithKeepKeyOrder(0) },
-		"delivery: WithFairByKey: -1 is negative: 0 means no limit":                                func() { delivery.WithFairByKey(-1) },
-		"delivery: WithBatch: 0 is less than 1":                                                    func() { delivery.WithBatch(0) },
-		"delivery: WithDrain: -1ns is negative: 0 releases all messages at once":                   func() { delivery.WithDrain(-1) },
+		"delivery: WithFairByKey: -1 is negative: 0 means no limit":              func() { delivery.WithFairByKey(-1) },
+		"delivery: WithBatch: 0 is less than 1":                                  func() { delivery.WithBatch(0) },
+		"delivery: WithDrain: -1ns is negative: 0 releases all messages at once": func() { delivery.WithDrain(-1) },
 	} {
 		require.PanicsWithValue(t, want, f)
 	}
@@ -50,13 +49,9 @@ func TestOptions_WrongArguments(t *testing.T) {
 	}
 }
 
-func TestWithFairByKey_BesideKeyOrder(t *testing.T) {
-	engine := memory.Open()
+func TestNewQueue_NilOption(t *testing.T) {
 	require.PanicsWithValue(t, "delivery: NewQueue: option 2 is nil", func() {
-		delivery.NewQueue[int](engine, "q", noLog, nil)
-	})
-	require.PanicsWithValue(t, "delivery: NewQueue: queue \"q\": WithFairByKey and WithKeepKeyOrder do not go together", func() {
-		delivery.NewQueue[int](engine, "q", delivery.WithKeepKeyOrder(1), delivery.WithFairByKey(0))
+		delivery.NewQueue[int](memory.Open(), "q", noLog, nil)
 	})
 }
 

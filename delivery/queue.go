@@ -43,8 +43,7 @@ import (
 // engine. They must agree about the codec. They need not agree about the layers: the
 // program that puts a message into a layer sets when it is due, and a worker also takes
 // messages from layers that only another program has. It looks for these when it starts
-// and every five minutes. The option [WithKeepKeyOrder] can be added and dropped in the
-// same way.
+// and every five minutes.
 //
 // # Failures
 //
@@ -56,9 +55,8 @@ import (
 // # Names
 //
 // On the engine a queue "orders" has the names "orders", "orders-retry-1" and so on for
-// the layers, "orders-dead" for the dead letters, and "orders-blocked" for messages
-// behind others of their key ([WithKeepKeyOrder]). Tools that look at an engine show
-// them.
+// the layers, and "orders-dead" for the dead letters. Tools that look at an engine show
+// them. "orders-blocked" has messages that an earlier version of weir has left.
 //
 // A Queue is safe for concurrent use, except for Receive and Close, which belong to a
 // single worker: see [Queue.Receive].
@@ -84,8 +82,8 @@ type Queue[T any] struct {
 //   - the name is empty, is not UTF-8, has a NUL or a control character, begins or ends
 //     with a space, or ends like a name that belongs to another queue
 //   - T has a method Idempotent only on its pointer
-//   - the options have two of [WithOrdered], [WithFairByKey] and [WithKeepKeyOrder], or
-//     [WithOrdered] and a layer with a limit
+//   - the options have [WithOrdered] and [WithFairByKey], or [WithOrdered] and a layer
+//     with a limit
 //   - the codec of [WithCodec] is for another type, or would drop or change parts of T
 //
 // # Types
@@ -109,8 +107,8 @@ type Queue[T any] struct {
 // panic then, since the engine of a program may be a matter of its configuration.
 //
 // An engine without leases and index (store.Consumer), such as Kafka, does not support
-// [WithLease], [WithMaxDepth], [WithOrdered], [WithKeepKeyOrder], [WithFairByKey] and the
-// limits of a [Layer]. Put refuses [ID] and [After] there ([message.ErrRefused]); [Queue.Provider],
+// [WithLease], [WithMaxDepth], [WithOrdered], [WithFairByKey] and the limits of a
+// [Layer]. Put refuses [ID] and [After] there ([message.ErrRefused]); [Queue.Provider],
 // [Queue.Counts] and jobs return errors. A result that is put again after an error, or
 // after a worker was killed, is there twice, with the same id. Without layers, a failure
 // that matches [asyncop.ErrBackendDown] is a dead letter.
@@ -158,9 +156,6 @@ func NewQueue[T any](engine store.Engine, name string, opts ...QueueOption) *Que
 	if canLook {
 		c.Others = set.others(looks, name)
 	}
-	if set.keepKeyOrder > 0 {
-		c.Blocked, c.MaxBlocked = storearg.BlockedOf(name), set.keepKeyOrder
-	}
 	if set.fairByKey {
 		byKey, _ := engine.(store.ByKey) // missing has looked for it
 		c.Options = append(c.Options, leases.WithKeyRounds(byKey, set.maxPerKey))
@@ -173,8 +168,8 @@ func NewQueue[T any](engine store.Engine, name string, opts ...QueueOption) *Que
 }
 
 // others returns a function that finds the queues in which messages wait, and which this
-// program does not have: the layers of another version, and the messages that a version
-// with WithKeepKeyOrder has left. Without that option only this worker takes them.
+// program does not have: the layers of another version, and the messages that an earlier
+// version of weir has left behind others of their key.
 func (s *queueSettings) others(looks store.Inspector, queue string) func(context.Context) ([]string, error) {
 	var once sync.Once
 	own := len(s.layers)
@@ -188,13 +183,17 @@ func (s *queueSettings) others(looks store.Inspector, queue string) func(context
 			if isLayer(part, queue) && part.Layer > own {
 				others = append(others, name)
 			}
-			if name == storearg.BlockedOf(queue) && s.keepKeyOrder == 0 {
-				others = append(others, name)
-				once.Do(func() {
-					s.logger.Warn("weir: messages wait behind others of their key, and this version of the program does not have WithKeepKeyOrder: "+
-						"they are taken at once, and the order of keys does not hold for them; weir logs this once", "queue", name)
-				})
+			if name != storearg.BlockedOf(queue) {
+				continue
 			}
+			others = append(others, name)
+			if s.ordered {
+				continue
+			}
+			once.Do(func() {
+				s.logger.Warn("weir: an earlier version has left messages that wait for others of their key: they are delivered at once, "+
+					"and the order of keys does not hold for them, because the queue does not have the option WithOrdered; weir logs this once", "queue", name)
+			})
 		}
 		return others, err
 	}
@@ -259,8 +258,8 @@ func Headers(headers map[string]string) PutOption {
 	}
 }
 
-// Key sets the key by which messages are ordered ([WithOrdered], [WithKeepKeyOrder]) or
-// taken in turn ([WithFairByKey]). It has at most 1,024 bytes.
+// Key sets the key by which messages are ordered ([WithOrdered]) or taken in turn
+// ([WithFairByKey]). It has at most 1,024 bytes.
 func Key(key string) PutOption { return func(m *store.Message) { m.Meta.Key = key } }
 
 // Deadline sets the time after which a message is useless. It travels with the message
@@ -458,8 +457,7 @@ func (q *Queue[T]) providerError(ctx context.Context, isOwn bool, err error) err
 // [Run] makes its own source of a queue: there you need this only for first, and for a
 // [SourceWrapper]. If first is a wrapper, Source unwraps it to count lost leases and
 // refused settlements, to find purged messages, and to find the queue whose messages
-// first returns. With the option [WithKeepKeyOrder] a queue has a single source at a
-// time: Source panics while an earlier source is open.
+// first returns.
 func (q *Queue[T]) Source(first Source[T]) Source[T] {
 	if q.lacks != nil {
 		if guard.IsNil(first) {
@@ -491,7 +489,7 @@ func (q *Queue[T]) Receive(ctx context.Context, n int) ([]message.Message[T], er
 
 func (q *Queue[T]) opened() (Source[T], error) {
 	q.mu.Lock()
-	defer q.mu.Unlock() // also if Source panics
+	defer q.mu.Unlock()
 	if q.closed {
 		return nil, fmt.Errorf("delivery: queue %q: Receive after Close; Source makes another source", q.name)
 	}
@@ -520,7 +518,7 @@ func (q *Queue[T]) Close(ctx context.Context) error {
 // QueueCounts are the messages of a [Queue].
 type QueueCounts struct {
 	Waiting  int           // in the queue: due, delayed or in flight
-	Retrying int           // in layers, and behind others of their key
+	Retrying int           // in layers, and where an earlier version has left messages
 	Dead     int           // dead letters
 	Held     int           // of all these: they are not taken until they are released (package jobs)
 	Age      time.Duration // of the oldest message in the queue

@@ -36,20 +36,19 @@ func (s *queueSettings) missing(engine store.Engine, name string) error {
 // firstMissing names the first option that the engine does not support, and the
 // alternative, or returns "" if it supports all of them.
 func (s *queueSettings) firstMissing(engine store.Engine) (what, alternative string) {
+	_, takesInOrder := engine.(store.InOrder)
+	if s.ordered && !takesInOrder {
+		return "WithOrdered: it cannot take the messages of a key in order, since it is not a store.InOrder",
+			"use SQLite or PostgreSQL; asyncop.KeyOrderedWait keeps the order of the calls in one worker, except for messages that wait in a layer"
+	}
 	if consumes(engine) {
 		return s.missingInConsumer(engine), elsewhere
 	}
 	_, canLook := engine.(store.Inspector)
 	_, takesByKey := engine.(store.ByKey)
-	_, takesInOrder := engine.(store.InOrder)
 	switch {
 	case s.maxDepth > 0 && !canLook:
 		return "WithMaxDepth: it cannot count messages, since it is not a store.Inspector", looksElsewhere
-	case s.keepKeyOrder > 0 && !canLook:
-		return "WithKeepKeyOrder: it cannot look into its queues, since it is not a store.Inspector", looksElsewhere
-	case s.ordered && !takesInOrder:
-		return "WithOrdered: it cannot take the messages of a key in order, since it is not a store.InOrder",
-			"use SQLite or PostgreSQL; asyncop.KeyOrderedWait keeps the order of the calls in one worker, except for messages that wait in a layer"
 	case s.fairByKey && !takesByKey:
 		return "WithFairByKey: it cannot take by key, since it is not a store.ByKey", "use SQLite or PostgreSQL, or give each key a queue of its own"
 	}
@@ -67,10 +66,6 @@ func (s *queueSettings) missingInConsumer(engine store.Engine) string {
 		return "WithLease: it has no leases, and its client decides when a worker that was killed is noticed"
 	case s.maxDepth > 0:
 		return "WithMaxDepth: it has no index to count with"
-	case s.ordered:
-		return "WithOrdered: it has no index of keys"
-	case s.keepKeyOrder > 0:
-		return "WithKeepKeyOrder: it has no index to look with"
 	case s.fairByKey:
 		return "WithFairByKey: it has no index of keys"
 	}
@@ -85,7 +80,7 @@ func (s *queueSettings) missingInConsumer(engine store.Engine) string {
 // withoutAbilities removes the options that an engine may not support. A queue that lacks
 // an ability returns an error from each call, so it does not need them.
 func (s *queueSettings) withoutAbilities() {
-	s.lease, s.maxDepth, s.keepKeyOrder, s.fairByKey, s.ordered = 0, 0, 0, false, false
+	s.lease, s.maxDepth, s.fairByKey, s.ordered = 0, 0, false, false
 }
 
 // unable is the source of a queue whose engine lacks an ability.

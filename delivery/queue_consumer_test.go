@@ -76,8 +76,7 @@ func TestQueue_AbilityThatTheEngineLacks(t *testing.T) {
 	for want, q := range map[string]*delivery.Queue[string]{
 		"WithLease: it has no leases": delivery.NewQueue[string](&topics{}, "orders", delivery.WithLease(time.Second)),
 		"WithMaxDepth: it has no":     delivery.NewQueue[string](&topics{}, "orders", delivery.WithMaxDepth(1)),
-		"WithKeepKeyOrder: it has no": delivery.NewQueue[string](&topics{}, "orders", delivery.WithKeepKeyOrder(1)),
-		"WithOrdered: it has no":      delivery.NewQueue[string](&topics{}, "orders", delivery.WithOrdered()),
+		"KeyOrderedWait":              delivery.NewQueue[string](&topics{}, "orders", delivery.WithOrdered()),
 		"WithFairByKey: it has no":    delivery.NewQueue[string](&topics{}, "orders", delivery.WithFairByKey(1)),
 		"the limits of layer 2": delivery.NewQueue[string](&topics{}, "orders",
 			delivery.WithLayers(delivery.Layer{Delay: 1}, delivery.Layer{Delay: 1, Rate: 1})),
@@ -85,7 +84,6 @@ func TestQueue_AbilityThatTheEngineLacks(t *testing.T) {
 			delivery.WithLayers(delivery.Layer{Delay: 1, MaxConcurrent: 1})),
 		"it is neither a store.Store":                          delivery.NewQueue[string](struct{ store.Engine }{memory.Open()}, "orders"),
 		"WithMaxDepth: it cannot count":                        delivery.NewQueue[string](struct{ store.Store }{memory.Open()}, "orders", delivery.WithMaxDepth(1)),
-		"WithKeepKeyOrder: it cannot look into its queues":     delivery.NewQueue[string](struct{ store.Store }{memory.Open()}, "orders", delivery.WithKeepKeyOrder(1)),
 		"WithOrdered: it cannot take the messages of a key in": delivery.NewQueue[string](struct{ store.Store }{memory.Open()}, "orders", delivery.WithOrdered()),
 		"WithFairByKey: it cannot take by key, since it is no": delivery.NewQueue[string](struct{ store.Store }{memory.Open()}, "orders", delivery.WithFairByKey(1)),
 	} {
@@ -115,7 +113,7 @@ func TestQueue_AbilityThatTheEngineLacks(t *testing.T) {
 	text := ""
 	func() {
 		defer func() { text, _ = recover().(string) }()
-		delivery.NewQueue[string](&topics{}, "orders", delivery.WithFairByKey(1), delivery.WithKeepKeyOrder(1))
+		delivery.NewQueue[string](&topics{}, "orders", delivery.WithFairByKey(1), delivery.WithOrdered())
 	}()
 	require.Contains(t, text, "do not go together", "a mistake in the program")
 }

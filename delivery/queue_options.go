@@ -27,7 +27,6 @@ type queueSettings struct {
 	lease             time.Duration // 0 means the default
 	maxDepth          int           // 0 means no limit
 	idempotencyWindow time.Duration // 0 means that the service does not recognize ids
-	keepKeyOrder      int           // messages that may wait; 0 means no order of keys
 	ordered           bool
 	fairByKey         bool
 	maxPerKey         int // messages of a key in flight, with fairByKey; 0 means no limit
@@ -172,23 +171,6 @@ func WithIdempotencyWindow(d time.Duration) QueueOption {
 	return queueOption(func(s *queueSettings) { s.idempotencyWindow = d })
 }
 
-// WithKeepKeyOrder keeps the order of the messages of a key ([Key]): while a message
-// waits in a layer, later messages of its key wait behind it. At most n messages wait in
-// layers and behind others; then the worker stops taking new messages. By default later
-// messages of a key overtake a message that waits.
-//
-// The queue must have a single worker: docs/ladder.md explains why. A worker without the
-// option takes the messages that an earlier version has left behind others, as it takes
-// the rest of the queue, and logs that the order is not kept. WithKeepKeyOrder panics if
-// n is less than 1, and [NewQueue] panics if it is together with [WithFairByKey]. The
-// queue returns an error if the engine cannot look into its queues ([store.Inspector]).
-func WithKeepKeyOrder(n int) QueueOption {
-	if n < 1 {
-		panic(fmt.Sprintf("delivery: WithKeepKeyOrder: %d is less than 1: it is the number of messages that may wait", n))
-	}
-	return queueOption(func(s *queueSettings) { s.keepKeyOrder = n })
-}
-
 // WithOrdered delivers the messages of a key ([Key]) one at a time, in the order in which
 // they were put, by any number of workers: across retries, kills and restarts. Two puts
 // are in order if the first one returned before the second one began, or if they are in
@@ -201,10 +183,11 @@ func WithKeepKeyOrder(n int) QueueOption {
 // held. A dead letter and a purge free the key. A dead letter that is merged back is the
 // last message of its key. A message without a key does not wait for others.
 //
-// All workers of the queue must have the option, or the order does not hold. A message
-// that another version has put into a layer, an element of an operator that is not a
-// message of the queue, and a part of a message are put at the end of their key when they
-// fail. The messages of a first source ([Queue.Source]) are not in order: put them into
+// All workers of the queue must have the option, or the order does not hold. The messages
+// that an earlier version of the program has put into layers, or left behind others of
+// their key, go before the messages of the queue: docs/ladder.md. An element of an
+// operator that is not a message of the queue, and a part of a message, are put at the
+// end of their key when they fail. The messages of a first source ([Queue.Source]) are not in order: put them into
 // the queue instead. The messages of the queue that wait for another visit count for
 // [WithMaxDepth], and as waiting in [Queue.Counts].
 //
@@ -224,9 +207,7 @@ func (s *queueSettings) refuseCombinations(name string) {
 		}
 	}
 	isLimited := func(l Layer) bool { return l.MaxConcurrent > 0 || l.Rate > 0 }
-	refuse(s.fairByKey && s.keepKeyOrder > 0, "WithFairByKey and WithKeepKeyOrder")
 	refuse(s.ordered && s.fairByKey, "WithOrdered and WithFairByKey")
-	refuse(s.ordered && s.keepKeyOrder > 0, "WithOrdered and WithKeepKeyOrder")
 	refuse(s.ordered && slices.ContainsFunc(s.layers, isLimited), "WithOrdered and a layer with a limit")
 }
 
@@ -248,7 +229,7 @@ func (s *queueSettings) refuseCombinations(name string) {
 // If other programs put messages without a key, they are taken when they are among the
 // oldest that are due. Finding the next key takes an index step for each key in the
 // queue. WithFairByKey panics if n is negative, and [NewQueue] panics if it is together
-// with [WithKeepKeyOrder]. The queue returns an error if the engine cannot take by key
+// with [WithOrdered]. The queue returns an error if the engine cannot take by key
 // ([store.ByKey]).
 func WithFairByKey(n int) QueueOption {
 	if n < 0 {

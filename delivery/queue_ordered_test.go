@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +16,29 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/message"
 )
+
+// inOrder runs a worker that keeps the order of keys for a time, and returns the visits
+// that it makes.
+func inOrder(t *testing.T, q *delivery.Queue[job], d time.Duration, f func(context.Context, job) error) (visits []string) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	time.AfterFunc(d, stop)
+	var mu sync.Mutex
+	_, err := delivery.Run(ctx, q, operate(q, func(ctx context.Context, j job) (string, error) {
+		mu.Lock()
+		visits = append(visits, string(j))
+		mu.Unlock()
+		return "", f(ctx, j)
+	}), sinkFunc(func(context.Context, []message.Message[string]) error { return nil }), silently, delivery.WithFloodGuard(1, 100))
+	require.NoError(t, err)
+	return visits
+}
+
+func done(context.Context, job) error { return nil }
+
+func inLayer(id string, visit int, delay time.Duration) store.Message {
+	return store.Message{Meta: message.Meta{ID: id, Key: "k", Visit: visit}, Payload: []byte(`"` + id + `"`), Delay: delay}
+}
 
 // Law D4: a message that fails delays its own key, and no other.
 func TestWithOrdered_FailureDelaysItsOwnKey(t *testing.T) {
@@ -82,33 +106,12 @@ func TestWithOrdered_DeadLetter(t *testing.T) {
 	})
 }
 
-// A worker takes what another version has left in a layer. If such a message fails, it is
-// put into the queue, at the end of its key.
-func TestWithOrdered_LayerOfAnotherVersion(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		engine := memory.Open()
-		q := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Minute, time.Minute, time.Minute), delivery.WithOrdered(), noLog)
-		require.NoError(t, engine.Put(t.Context(), "jobs-retry-1", inLayer("left", 1, 0)))
-		require.NoError(t, q.Put(t.Context(), "new", delivery.ID("new"), delivery.Key("k"), delivery.After(time.Minute)))
-		visits := inOrder(t, q, time.Hour, func(ctx context.Context, j job) error {
-			meta, _ := message.MetaFromContext(ctx)
-			if j == "left" && meta.Visit == 2 {
-				return errors.New("it fails once more")
-			}
-			return nil
-		})
-		require.Equal(t, []string{"left", "new", "left"}, visits)
-		require.Empty(t, entriesOf(t, engine, "jobs"))
-	})
-}
-
 func TestWithOrdered_OptionsThatDoNotGoTogether(t *testing.T) {
 	for _, c := range []struct {
 		other delivery.QueueOption
 		want  string
 	}{
 		{delivery.WithFairByKey(0), "WithOrdered and WithFairByKey"},
-		{delivery.WithKeepKeyOrder(1), "WithOrdered and WithKeepKeyOrder"},
 		{delivery.WithLayers(delivery.Layer{Delay: 1, Rate: 1}), "WithOrdered and a layer with a limit"},
 		{delivery.WithLayers(delivery.Layer{Delay: 1, MaxConcurrent: 1}), "WithOrdered and a layer with a limit"},
 	} {
@@ -133,17 +136,13 @@ func (f fullDead) Move(ctx context.Context, moves ...store.Move) error {
 // A message that cannot be decoded, and whose dead letter does not fit, is set aside.
 // Later messages of its key do not wait for it.
 func TestWithOrdered_MessageSetAside(t *testing.T) {
-	for name, opt := range map[string]delivery.QueueOption{"WithKeepKeyOrder": delivery.WithKeepKeyOrder(100), "WithOrdered": delivery.WithOrdered()} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				engine := fullDead{memory.Open()}
-				q := delivery.NewQueue[job](engine, "jobs", opt, noLog)
-				require.NoError(t, engine.Put(t.Context(), "jobs", store.Message{Meta: message.Meta{ID: "damaged", Key: "k"}, Payload: []byte("{")}))
-				require.NoError(t, q.Put(t.Context(), "next", delivery.ID("next"), delivery.Key("k")))
-				visits := inOrder(t, q, time.Hour, done)
-				require.Len(t, entriesOf(t, engine.Engine, "jobs-dead"), 1, "the pointer is a dead letter")
-				require.Equal(t, []string{"next"}, visits)
-			})
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		engine := fullDead{memory.Open()}
+		q := delivery.NewQueue[job](engine, "jobs", delivery.WithOrdered(), noLog)
+		require.NoError(t, engine.Put(t.Context(), "jobs", store.Message{Meta: message.Meta{ID: "damaged", Key: "k"}, Payload: []byte("{")}))
+		require.NoError(t, q.Put(t.Context(), "next", delivery.ID("next"), delivery.Key("k")))
+		visits := inOrder(t, q, time.Hour, done)
+		require.Len(t, entriesOf(t, engine.Engine, "jobs-dead"), 1, "the pointer is a dead letter")
+		require.Equal(t, []string{"next"}, visits)
+	})
 }

@@ -127,11 +127,8 @@ type Operator[IN, OUT any] interface {
 // People can pause a queue (jobs.Jobs.PauseQueue, `weir queue pause`, or its page in the
 // console) if its engine keeps jobs. Within two seconds Run stops receiving its messages,
 // and releases the messages that op has not taken. It finishes the others, with their
-// retries. It receives again when the queue is resumed. With [WithKeepKeyOrder] it also
-// finishes the messages that it has received for op (see [WithBatch]), since a later
-// message of the key would overtake a message that is released. Run reads the orders
-// before it receives its first message; if it cannot read them, it receives, and reads
-// them again.
+// retries. It receives again when the queue is resumed. Run reads the orders before it
+// receives its first message; if it cannot read them, it receives, and reads them again.
 //
 // # Jobs
 //

@@ -108,14 +108,9 @@ func (w *worker[IN, OUT]) freeSlots() int {
 
 // pass passes messages on to the operator, and releases the rest if it is to stop. It
 // returns false if the operator takes no more.
-//
-// With [WithKeepKeyOrder] a pause and a flood stop only the next Receive: a
-// message that is released would come behind later messages of its key. At the end of the
-// run the rest is released, since the next source begins with those messages.
 func (w *worker[IN, OUT]) pass(ms []message.Message[IN], probe bool, yield func(message.Message[IN], error) bool) bool {
-	keepsOrder := w.buffer != nil && w.buffer.KeepsKeyOrder()
 	for i, m := range ms {
-		if w.receiving.Err() != nil || !keepsOrder && (w.paused() || !probe && w.flooded()) {
+		if w.receiving.Err() != nil || w.paused() || !probe && w.flooded() {
 			release(ms[i:])
 			return true
 		}

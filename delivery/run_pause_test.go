@@ -267,7 +267,7 @@ type wrappedOp[IN, OUT any] struct {
 	*asyncop.AsyncWaitOperator[IN, OUT]
 }
 
-// orderedRun is a worker of the queue orders with WithKeepKeyOrder, in virtual time, with
+// orderedRun is a worker of the queue orders with WithOrdered, in virtual time, with
 // 600 messages. Message i has the key i modulo the number of keys.
 type orderedRun struct {
 	keys   int
@@ -283,7 +283,7 @@ func runInOrder(t *testing.T, engine store.Keeper, keys int, op func(orders *del
 	j, err := jobs.New(engine, jobs.Config{})
 	require.NoError(t, err)
 	r := &orderedRun{keys: keys, jobs: j, called: map[int][]int{}}
-	r.orders = delivery.NewQueue[numbered](engine, "orders", delivery.RetryAfter(10*time.Second), delivery.WithKeepKeyOrder(1000), noLog)
+	r.orders = delivery.NewQueue[numbered](engine, "orders", delivery.RetryAfter(10*time.Second), delivery.WithOrdered(), noLog)
 	for i := range 600 {
 		require.NoError(t, r.orders.Put(t.Context(), numbered{N: i}, delivery.ID(fmt.Sprint(i)), delivery.Key(fmt.Sprint("k", i%keys))))
 		time.Sleep(time.Millisecond)
@@ -343,9 +343,9 @@ func wrapped(orders *delivery.Queue[numbered], call func(context.Context, number
 	return wrappedOp[numbered, int]{asyncop.UnorderedWait(asyncop.Blocking(call), 0, 2, asyncop.WithFailureSink(orders.TakeFailure), asyncop.WithLogger(slog.New(slog.DiscardHandler)))}
 }
 
-// A pause does not break the order of keys: a message that the worker has received is not
-// released, since later messages of its key would come first.
-func TestRun_PauseKeepsKeyOrder(t *testing.T) {
+// A pause does not break the order of keys: a message that is released stays the first of
+// its key.
+func TestWithOrdered_Pause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := runInOrder(t, memory.Open(), 10, wrapped, func() error { return nil })
 		defer r.end()
@@ -356,18 +356,18 @@ func TestRun_PauseKeepsKeyOrder(t *testing.T) {
 	})
 }
 
-// slowTake is an engine behind a network: Take needs 30 ms.
+// slowTake is an engine behind a network: TakeInOrder needs 30 ms.
 type slowTake struct{ *memory.Engine }
 
-func (s slowTake) Take(ctx context.Context, queue string, limit int, lease time.Duration) ([]store.Leased, error) {
-	taken, err := s.Engine.Take(ctx, queue, limit, lease)
+func (s slowTake) TakeInOrder(ctx context.Context, queue string, limit int, lease time.Duration) ([]store.Leased, error) {
+	taken, err := s.Engine.TakeInOrder(ctx, queue, limit, lease)
 	time.Sleep(30 * time.Millisecond)
 	return taken, err
 }
 
 // The order of keys holds for an operator that reports its free slots as well: pauses come
 // while messages are taken.
-func TestRun_PauseDuringATakeKeepsKeyOrder(t *testing.T) {
+func TestWithOrdered_PauseDuringATake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		plain := func(orders *delivery.Queue[numbered], call func(context.Context, numbered) (int, error)) delivery.Operator[numbered, int] {
 			return asyncop.UnorderedWait(asyncop.Blocking(call), 0, 4, asyncop.WithFailureSink(orders.TakeFailure), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
@@ -383,9 +383,8 @@ func TestRun_PauseDuringATakeKeepsKeyOrder(t *testing.T) {
 	})
 }
 
-// The flood guard does not break the order of keys either: the messages that the worker
-// has received when it stops are not released.
-func TestRun_FloodKeepsKeyOrder(t *testing.T) {
+// The flood guard does not break the order of keys either.
+func TestWithOrdered_Flood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var monitor delivery.Monitor
 		up := time.Now().Add(2 * time.Second)
@@ -404,9 +403,8 @@ func TestRun_FloodKeepsKeyOrder(t *testing.T) {
 	})
 }
 
-// At a pause a worker releases the messages that it has received and not begun, and those
-// that its source has taken. A worker that keeps the order of keys keeps the latter: later
-// messages of their keys would overtake them.
+// At a pause a worker releases the messages that it has received and not begun, and the
+// messages that its source has taken.
 func TestRun_PauseReleasesWhatIsNotBegun(t *testing.T) {
 	for _, keepsOrder := range []bool{true, false} {
 		t.Run(fmt.Sprint("keeps the order of keys: ", keepsOrder), func(t *testing.T) {
@@ -416,7 +414,7 @@ func TestRun_PauseReleasesWhatIsNotBegun(t *testing.T) {
 				require.NoError(t, err)
 				opts := []delivery.QueueOption{delivery.RetryAfter(10 * time.Second), noLog}
 				if keepsOrder {
-					opts = append(opts, delivery.WithKeepKeyOrder(1000))
+					opts = append(opts, delivery.WithOrdered())
 				}
 				orders := delivery.NewQueue[numbered](engine, "orders", opts...)
 				for i := range 600 {
@@ -446,7 +444,7 @@ func TestRun_PauseReleasesWhatIsNotBegun(t *testing.T) {
 				time.Sleep(10 * time.Minute)
 				synctest.Wait()
 				leased := 0
-				for _, q := range []string{"orders", "orders-retry-1", "orders-blocked"} {
+				for _, q := range []string{"orders", "orders-retry-1"} {
 					list, err := engine.List(t.Context(), q, store.Filter{}, store.Page{Max: 2000})
 					require.NoError(t, err)
 					for _, e := range list {
@@ -455,11 +453,7 @@ func TestRun_PauseReleasesWhatIsNotBegun(t *testing.T) {
 						}
 					}
 				}
-				if keepsOrder {
-					require.NotZero(t, leased)
-				} else {
-					require.Zero(t, leased)
-				}
+				require.Zero(t, leased)
 				cancel()
 				<-ended
 			})

@@ -120,23 +120,21 @@ type numbered struct{ N int }
 
 func (numbered) Idempotent() bool { return true }
 
-// A purged message of a layer frees its key: with key order, the messages behind it are
-// called next.
-func TestRun_PurgeWithKeyOrder(t *testing.T) {
+// A purged message frees its key: the messages behind it are called next.
+func TestWithOrdered_PurgeOfAMessageInFlight(t *testing.T) {
 	for name, c := range map[string]struct {
 		visit int64 // that the purge meets
-		queue string
-		waits bool // for a renewal
+		waits bool  // for a renewal
 	}{
-		"found at the hand-over":      {visit: 2, queue: "orders-retry-1"},
-		"found by a renewal":          {visit: 2, queue: "orders-retry-1", waits: true},
-		"at the first visit":          {visit: 1, queue: "orders"},
-		"at the first visit, renewal": {visit: 1, queue: "orders", waits: true},
+		"found at the settlement":     {visit: 2},
+		"found by a renewal":          {visit: 2, waits: true},
+		"at the first visit":          {visit: 1},
+		"at the first visit, renewal": {visit: 1, waits: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				engine := memory.Open()
-				orders := delivery.NewQueue[numbered](engine, "orders", delivery.RetryAfter(time.Second), delivery.WithKeepKeyOrder(100), noLog)
+				orders := delivery.NewQueue[numbered](engine, "orders", delivery.RetryAfter(time.Second), delivery.WithOrdered(), noLog)
 				results := delivery.NewQueue[int](engine, "results", noLog)
 				for i := range 8 {
 					require.NoError(t, orders.Put(t.Context(), numbered{i}, delivery.ID(strconv.Itoa(i)), delivery.Key("k")))
@@ -169,7 +167,7 @@ func TestRun_PurgeWithKeyOrder(t *testing.T) {
 				synctest.Wait()
 				require.EqualValues(t, c.visit, visits.Load())
 				require.Empty(t, order)
-				n, err := engine.Purge(t.Context(), c.queue, store.Filter{IDs: []string{"0"}})
+				n, err := engine.Purge(t.Context(), "orders", store.Filter{IDs: []string{"0"}})
 				require.NoError(t, err)
 				require.Equal(t, 1, n)
 				if c.waits {

@@ -1465,3 +1465,15 @@ func TestRunReceivesAsManyAsTheOperatorHasFreeSlots(t *testing.T) {
 		}
 	})
 }
+
+// A worker whose engine is closed ends, and its error names the queue.
+func TestRun_EngineIsClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		q := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Minute), noLog)
+		time.AfterFunc(time.Minute, func() { _ = engine.Close() })
+		_, err := delivery.Run(t.Context(), q, operate(q, func(context.Context, job) (string, error) { return "", nil }), &collected{}, silently)
+		require.ErrorIs(t, err, store.ErrClosed)
+		require.ErrorContains(t, err, `queue "jobs"`)
+	})
+}

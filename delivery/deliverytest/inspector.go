@@ -3,7 +3,6 @@ package deliverytest
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 	"strconv"
@@ -11,8 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weirflow/weir/codec"
-	"github.com/weirflow/weir/delivery/internal/leases"
 	"github.com/weirflow/weir/delivery/store"
 )
 
@@ -28,43 +25,6 @@ func entryIDs(es []store.Entry) []string {
 		list[i] = es[i].Meta.ID
 	}
 	return list
-}
-
-// sourceResumes checks that a source delivers first what an earlier one, which died, has
-// taken: one at a time, in the order of the queue.
-func sourceResumes(b *storeBench) {
-	b.inspector()
-	for _, id := range []string{"a", "b", "c", "d"} {
-		m := newMessage(id)
-		m.Payload = []byte(`"` + id + `"`)
-		b.put("q", m)
-	}
-	taken, err := b.Take(b.ctx, "q", 2, b.units(2))
-	b.ok(err, "Take")
-	b.must(len(taken) == 2, "Take returned %v in place of two messages", ids(taken))
-	s := leases.NewSource(b.Store, "q", "dead", codec.JSON[string](), leases.WithLogger(slog.New(slog.DiscardHandler)))
-	left, err := s.Resume(b.ctx)
-	b.ok(err, "Resume")
-	var resumed []string
-	for _, d := range left {
-		resumed = append(resumed, d.ID)
-		b.must(d.Put != "", "Resume returned %q without the origin of its put", d.ID)
-	}
-	b.must(slices.Equal(resumed, ids(taken)), "Resume returned %v in place of %v", resumed, ids(taken))
-	b.wait(3)
-	var got []string
-	var calls []int
-	for len(got) < 4 {
-		ms, err := s.Receive(b.ctx, 10)
-		b.ok(err, "Receive")
-		calls = append(calls, len(ms))
-		for _, m := range ms {
-			got = append(got, m.Value)
-			m.Ack()
-		}
-	}
-	b.must(slices.Equal(got, []string{"a", "b", "c", "d"}) && calls[0] == 1 && calls[1] == 1, "Receive returned %v in calls of %v", got, calls)
-	b.ok(s.Close(b.ctx), "Close")
 }
 
 var everything = store.Page{Max: 100_000}

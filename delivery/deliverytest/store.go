@@ -148,7 +148,6 @@ var storeRules = []storeRule{
 	{name: "inspector: hand over", check: handOver},
 	{name: "inspector: hand over beside a purge", check: handOverBesidePurge, isAtomic: true},
 	{name: "inspector: queues", check: queues},
-	{name: "inspector: a source resumes", check: sourceResumes},
 }
 
 // storeBench is a store under test. Its methods give up the rule when a call fails.

@@ -34,12 +34,6 @@ type QueueOrder struct {
 // worker without a backend tries again after 20 s. Messages can be put meanwhile, and
 // jobs run.
 //
-// A worker that keeps the order of keys (delivery.WithKeepKeyOrder) releases no message,
-// since later messages of its key would overtake it. It makes the calls for the messages
-// that its operator was about to get: at most delivery.WithBatch messages, and no more
-// than an operator of package asyncop has free slots. It keeps the messages that wait
-// behind them until the resume.
-//
 // Workers that run a version of weir without this order do not obey it: they never
 // report Paused. The relay of an outbox does not obey it either. PauseQueue returns an
 // error if the name is the name of a layer or of the dead letters of another queue, and

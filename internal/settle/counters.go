@@ -35,17 +35,10 @@ type PurgeFinder interface {
 	LookForPurged(ctx context.Context, key string)
 }
 
-// Buffer is a source that takes messages before Receive returns them, and may keep the
-// order of keys.
+// Buffer is a source that takes messages before Receive returns them.
 type Buffer interface {
-	// KeepsKeyOrder reports whether the order of the messages of a key depends on this
-	// source: a message that it has returned, and that is released, is delivered again
-	// behind later messages of its key. It does not change, and is called by the goroutine
-	// that calls Receive.
-	KeepsKeyOrder() bool
 	// ReleaseBuffered releases the messages that the source has taken, and has not
-	// returned yet. If KeepsKeyOrder is true it does not do anything. It is called by the
-	// goroutine that calls Receive.
+	// returned yet. It is called by the goroutine that calls Receive.
 	ReleaseBuffered()
 }
 

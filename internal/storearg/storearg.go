@@ -182,15 +182,6 @@ func IsLost(err error) bool {
 	return lost
 }
 
-// LostOf returns the leases of a *store.LeaseError, or nil for another error.
-func LostOf(err error) []store.Lease {
-	e, ok := errors.AsType[*store.LeaseError](err)
-	if !ok {
-		return nil
-	}
-	return e.Lost
-}
-
 // Lost returns the error for lost leases, or nil if leases is empty.
 func Lost(leases []store.Lease) error {
 	if len(leases) == 0 {

@@ -46,23 +46,14 @@
 //
 // # The order of a key
 //
-// Later messages of a key overtake a message that waits in a layer. With [Config.Blocked]
-// they wait behind it instead: at most one message of a key is in flight, messages that
-// arrive meanwhile wait in memory, and while one waits in a layer they wait in the queue
-// Blocked. Each is delivered when its predecessor is done or a dead letter. The order is
-// the one in which their sources return them. Over [Config.MaxBlocked] the sources of new
-// messages are held back. A restart finds the waiting messages in the store.
+// Later messages of a key overtake a message that waits in a layer. With [Config.InOrder]
+// they wait behind it: the store takes the messages of a key one at a time, and a message
+// that fails waits for its next visit in its place in the queue.
 //
-// This holds for the messages of one process. So all messages of a key must reach the
-// same process, as messages of a partition do, and each process needs queues of its own:
-// with several workers on one queue another worker would call the later message. A nacked
-// message is redelivered when its source returns it, and the messages behind it are
-// released with it: a queue returns waiting messages first. A nacked message of the queue
-// Blocked waits for its delay by this machine's clock, not by the store's. A ladder then
-// has one Source at a time. When a worker finds out that another one extends a lease in
-// its queue Blocked, it logs a warning.
-//
-// A ladder without Blocked takes the messages in the Blocked of another version as it
-// takes that version's layers, if [Config.Others] names it: at once, and in no order of
-// keys. So no message stays for ever when a program drops Blocked.
+// An earlier version of the program may have left messages in layers, and in a queue of
+// messages that wait behind these, named "<queue>-blocked". [Config.Others] names these
+// queues. They become inputs of the source, and a ladder with InOrder delivers their
+// messages before those of the queue: a message whose key has messages in an earlier
+// queue is released until they are done. No message is moved. Without InOrder they are
+// delivered at once.
 package ladder

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/benbjohnson/clock"
@@ -40,7 +39,8 @@ type Config[T any] struct {
 	Layers      []Layer // in order
 
 	// Others returns more queues in which messages wait, and which only another version
-	// has: its layers, and its Blocked if this one has none. It may be nil.
+	// has: its layers, and the messages that it has left behind others of their key. It
+	// may be nil.
 	Others func(ctx context.Context) (queues []string, err error)
 	// IsLayer is the IsLayer of a [store.Consumption].
 	IsLayer func(name string) bool
@@ -48,15 +48,6 @@ type Config[T any] struct {
 	// calls in doubt in the layers. If it is 0, each call in doubt goes to the dead
 	// letters.
 	Remembers time.Duration
-
-	// Blocked is a queue in which messages wait behind an earlier message of their key:
-	// while one waits in a layer, later messages of its key wait there, in order. If it
-	// is empty, they overtake it. The store must be a [store.Inspector].
-	Blocked string
-	// MaxBlocked bounds the messages that wait in layers, in Blocked, and in memory
-	// behind a message in flight; the default is 10,000. At the bound, no new messages
-	// are received (a batch more may come from each source).
-	MaxBlocked int
 
 	// InOrder keeps the order of keys in the queue Main: a message that fails waits in its
 	// place, and not in a layer. The store must be a [store.InOrder].
@@ -71,9 +62,8 @@ type Config[T any] struct {
 type Ladder[T any] struct {
 	c      Config[T]
 	router failed.Router[T]
-	open   sync.Map                // keys are *source[T] that are not closed: fail ends them
-	keys   atomic.Pointer[keys[T]] // of the open Source; nil without one, or without [Config.Blocked]
-	doubts sync.Once               // of advise, which logs once
+	open   sync.Map  // keys are *source[T] that are not closed: fail ends them
+	doubts sync.Once // of advise, which logs once
 
 	// adopted has the other ladders whose sources were passed to Source as its parameter
 	// first: their messages are messages of this ladder, too.
@@ -104,27 +94,13 @@ func New[T any](c Config[T]) (*Ladder[T], error) {
 	if c.InOrder && !takesInOrder {
 		return nil, fmt.Errorf("ladder: New: InOrder: a %T is not a store.InOrder", c.Store)
 	}
-	if c.Blocked != "" {
-		_, canLook := c.Store.(store.Inspector)
-		switch {
-		case seen[c.Blocked]:
-			return nil, fmt.Errorf("ladder: New: Blocked: the queue %q must have a name that no other one has", c.Blocked)
-		case !canLook:
-			return nil, fmt.Errorf("ladder: New: Blocked: a %T cannot look into its queues: it is not a store.Inspector", c.Store)
-		case c.MaxBlocked == 0:
-			c.MaxBlocked = defaultMaxBlocked
-		}
-	}
 	c.Layers = slices.Clone(c.Layers)
 	if c.Clock == nil {
 		c.Clock = clock.New()
 	}
 	c.Logger = guard.Logger(c.Logger)
 	_, hasLeases := c.Store.(store.Store) // otherwise only layers have delays
-	l := &Ladder[T]{c: c, router: failed.Router[T]{
-		Returns:   hasLeases && c.Blocked == "", // otherwise later messages of its key would overtake it
-		Remembers: c.Remembers,
-	}}
+	l := &Ladder[T]{c: c, router: failed.Router[T]{Returns: hasLeases, Remembers: c.Remembers}}
 	for _, layer := range c.Layers {
 		l.router.Layers = append(l.router.Layers, failed.Layer{Delay: layer.Delay, Jitter: layer.Jitter})
 	}
@@ -167,17 +143,11 @@ func (l *Ladder[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
 		}
 	}
 	queue := l.queueOf(to)
-	var ofKey handOver[T]
 	if m.Cause == "" {
 		m.Delay = to.Delay
-		k := l.keys.Load()
-		if k != nil {
-			ofKey = k.beginHandOver(meta, queue, m.Delay)
-		}
 	}
 	isGone, err := leases.HandOver(ctx, l.c.Store, queue, []store.Message{m}, []message.Delivery{from})
 	if err != nil {
-		ofKey.undo()
 		err = fmt.Errorf("message %q: %w", meta.ID, err)
 		if guard.IsPermanent(err) {
 			l.fail(err)
@@ -185,10 +155,8 @@ func (l *Ladder[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
 		return err
 	}
 	if isGone[0] {
-		ofKey.undo()
 		return nil
 	}
-	ofKey.noteStored()
 	if m.Cause == store.UnsafeToRepeat && len(l.c.Layers) > 0 {
 		l.doubts.Do(func() { l.advise(ctx, meta.ID) })
 	}

@@ -528,16 +528,8 @@ func TestSource_EndOfTheFirstSource(t *testing.T) {
 }
 
 func TestLayersAreASource(t *testing.T) {
-	for _, blocked := range []string{"", "blocked"} {
-		t.Run("Blocked="+blocked, func(t *testing.T) { layersAreASource(t, blocked) })
-	}
-}
-
-func layersAreASource(t *testing.T, blocked string) {
-	t.Helper()
 	deliverytest.RunSource(t, func(t *testing.T) deliverytest.Queue[string] {
 		c, s := config()
-		c.Blocked = blocked
 		c.Layers = []ladder.Layer{{Queue: "a", Delay: 1}, {Queue: "b", Delay: 1, MaxConcurrent: 1000, Rate: 1e6}}
 		n := 0
 		return deliverytest.Queue[string]{
@@ -568,9 +560,8 @@ func TestNewRefusesAWrongConfig(t *testing.T) {
 		{"DeadLetters is empty", func(c *ladder.Config[string]) { c.DeadLetters = "" }},
 		{`layer 2: the queue "1h"`, func(c *ladder.Config[string]) { c.DeadLetters = "1h" }},
 		{`layer 2: the queue "1m"`, func(c *ladder.Config[string]) { c.Layers[1].Queue = "1m" }},
-		{`Blocked: the queue "dead"`, func(c *ladder.Config[string]) { c.Blocked = "dead" }},
-		{"not a store.Inspector", func(c *ladder.Config[string]) {
-			c.Blocked, c.Store = "blocked", struct{ store.Store }{c.Store.(store.Store)}
+		{"not a store.InOrder", func(c *ladder.Config[string]) {
+			c.InOrder, c.Store = true, struct{ store.Store }{c.Store.(store.Store)}
 		}},
 	} {
 		c, _ := config()
@@ -644,7 +635,7 @@ func TestLadder_OutageMakesNoDeadLetter(t *testing.T) {
 		"no layers":                {func(c *ladder.Config[string]) { c.Layers = nil }, 1, closed, "new"},
 		"no layers, answered":      {func(c *ladder.Config[string]) { c.Layers = nil }, 2, answered, "dead"},
 		"no layers, too often":     {func(c *ladder.Config[string]) { c.Layers = nil }, 101, closed, "dead"},
-		"no layers, order of keys": {func(c *ladder.Config[string]) { c.Layers, c.Blocked = nil, "blocked" }, 1, closed, "dead"},
+		"no layers, order of keys": {func(c *ladder.Config[string]) { c.Layers, c.InOrder = nil, true }, 1, closed, "new"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, s := config()
@@ -669,6 +660,16 @@ func TestLadder_OutageMakesNoDeadLetter(t *testing.T) {
 	}
 }
 
+// idle is a source without messages.
+type idle struct{}
+
+func (idle) Receive(ctx context.Context, _ int) ([]message.Message[string], error) {
+	<-ctx.Done()
+	return nil, context.Cause(ctx)
+}
+
+func (idle) Close(context.Context) error { return nil }
+
 // slowEnd is a source whose Close needs all the time that it has.
 type slowEnd struct{ ladder.Source[string] }
 
@@ -685,7 +686,7 @@ func TestSource_ClosesSlowly(t *testing.T) {
 		m, err := leases.Encode(c.Codec, "a", message.Meta{ID: "a", Visit: 1})
 		require.NoError(t, err)
 		require.NoError(t, s.Put(t.Context(), "1m", m))
-		source := build(t, c).Source(slowEnd{&journal{}})
+		source := build(t, c).Source(slowEnd{idle{}})
 		one(t, source)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -699,7 +700,7 @@ func TestSource_ClosesSlowly(t *testing.T) {
 }
 
 // panicky is a source that panics in Close.
-type panicky struct{ *journal }
+type panicky struct{ idle }
 
 func (panicky) Close(context.Context) error { panic("broken source") }
 
@@ -708,7 +709,7 @@ func (panicky) Close(context.Context) error { panic("broken source") }
 func TestSource_BreaksWhenClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := config()
-		source := build(t, c).Source(panicky{&journal{}})
+		source := build(t, c).Source(panicky{})
 		require.ErrorContains(t, source.Close(t.Context()), "broken source")
 	})
 }

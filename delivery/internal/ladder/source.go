@@ -46,9 +46,6 @@ var errClosed = errors.New("ladder: the source is closed")
 //
 // wrapped are the sources that first wraps, if it is a wrapper: Source looks there for
 // the abilities that first lacks.
-//
-// With [Config.Blocked] a ladder has one source at a time: Source panics before the
-// previous one is closed.
 func (l *Ladder[T]) Source(first Source[T], wrapped ...Source[T]) Source[T] {
 	s := &source[T]{
 		ladder: l, clock: l.c.Clock, closed: make(chan struct{}), settled: make(chan struct{}, 1), broken: make(chan error, 1),
@@ -56,13 +53,10 @@ func (l *Ladder[T]) Source(first Source[T], wrapped ...Source[T]) Source[T] {
 			leases.WithKeysInFlight(leases.NewKeysInFlight()), leases.WithHeadStarts(leases.NewHeadStarts()),
 		},
 	}
-	if l.c.Blocked != "" {
-		s.keys = newKeys[T](l.c)
-		s.keys.wake = []func(){func() { settle.Wake(s.settled) }}
-		if !l.keys.CompareAndSwap(nil, s.keys) {
-			panic("ladder: Source: the ladder has a source that is not closed, and with Blocked the order of a key holds for one source")
-		}
-		s.keyed = &keyedStore[T]{l.c.Store.(store.Inspector), s.keys} // New has looked
+	if l.c.InOrder {
+		inOrder, _ := l.c.Store.(store.InOrder) // New has looked
+		s.earlier = newEarlier(inOrder, l.c.Clock, l.c.Logger)
+		s.shared = append(s.shared, leases.WithOrder(s.earlier))
 	}
 	leads := &input[T]{kind: leading, source: first, wrapped: wrapped}
 	other, isOfLadder := ofInput[*source[T]](leads)
@@ -79,11 +73,8 @@ func (l *Ladder[T]) Source(first Source[T], wrapped ...Source[T]) Source[T] {
 	if !hasLeases {
 		return s // its source has the layers
 	}
-	if l.c.Blocked != "" {
-		s.add(l.c.Blocked, 0, 0)
-	}
 	if l.c.InOrder {
-		return s // Config.Others finds what another version has left in layers
+		return s // Config.Others finds the messages that another version has left in layers
 	}
 	for _, layer := range l.c.Layers {
 		s.add(layer.Queue, layer.Rate, layer.MaxConcurrent)
@@ -96,12 +87,7 @@ func (l *Ladder[T]) Source(first Source[T], wrapped ...Source[T]) Source[T] {
 func (l *Ladder[T]) main(shared []leases.SourceOption) Source[T] {
 	s, hasLeases := l.c.Store.(store.Store)
 	if hasLeases {
-		opts := l.sourceOptions(shared)
-		if l.c.InOrder {
-			inOrder, _ := l.c.Store.(store.InOrder) // New has looked
-			opts = append(opts, leases.WithOrder(inOrder))
-		}
-		return leases.NewSource(s, l.c.Main, l.c.DeadLetters, l.c.Codec, opts...)
+		return leases.NewSource(s, l.c.Main, l.c.DeadLetters, l.c.Codec, l.sourceOptions(shared)...)
 	}
 	return newConsumed(l)
 }
@@ -109,16 +95,13 @@ func (l *Ladder[T]) main(shared []leases.SourceOption) Source[T] {
 // sourceOptions returns the options of the sources of the ladder's queues. shared are the
 // options that are the same for all inputs of a source.
 func (l *Ladder[T]) sourceOptions(shared []leases.SourceOption) []leases.SourceOption {
-	return slices.Concat(l.c.Options, shared, []leases.SourceOption{leases.WithOwner(l), leases.WithEngine(l.c.Store)})
+	return slices.Concat(l.c.Options, shared, []leases.SourceOption{leases.WithOwner(l)})
 }
 
 // add adds a queue of the store to the inputs.
 func (s *source[T]) add(queue string, rate float64, limit int) {
 	c := s.ladder.c
 	from, _ := c.Store.(store.Store)
-	if s.keyed != nil {
-		from = s.keyed
-	}
 	in := leases.NewSource(from, queue, c.DeadLetters, c.Codec, s.ladder.sourceOptions(s.shared)...)
 	in.OnPurge(s.onPurge)
 	s.inputs = append(s.inputs, &input[T]{kind: returning, queue: queue, source: in, rate: rate, limit: limit})
@@ -174,6 +157,9 @@ func (s *source[T]) addOtherQueues(ctx context.Context) error {
 		return nil
 	}
 	names, err := s.ladder.c.Others(ctx)
+	if err == nil && s.earlier != nil {
+		err = s.earlier.note(ctx, names)
+	}
 	if ctx.Err() != nil {
 		return nil // it will be asked again
 	}
@@ -181,14 +167,6 @@ func (s *source[T]) addOtherQueues(ctx context.Context) error {
 		return fmt.Errorf("weir: layers of queue %q: %w", s.ladder.c.Main, err)
 	}
 	names = slices.DeleteFunc(names, func(name string) bool { return slices.Contains(s.queues(), name) })
-	if s.restored { // otherwise restore looks for the messages that wait there
-		for _, name := range names {
-			_, err := s.keys.noteWaiting(ctx, s.keyed.Inspector, name, nil)
-			if err != nil {
-				return err
-			}
-		}
-	}
 	s.looked = now
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -225,8 +203,7 @@ func (s *source[T]) isClosed() bool {
 // (law D4), and only messages that are asked for are taken.
 type source[T any] struct {
 	ladder  *Ladder[T]
-	keys    *keys[T] // nil if messages of a key overtake each other
-	keyed   *keyedStore[T]
+	earlier *earlier // nil without Config.InOrder
 	clock   clock.Clock
 	closing sync.Once
 
@@ -241,11 +218,10 @@ type source[T any] struct {
 	onPurge func()      // see OnPurge; nil if it is not set
 
 	// Owned by Receive.
-	looked   time.Time // for other layers
-	rest     []message.Message[T]
-	ended    bool  // the leading input has ended
-	restored bool  // keys knows the messages that an earlier process has left; false without keys
-	failed   error // to be returned when rest is empty
+	looked time.Time // for other layers
+	rest   []message.Message[T]
+	ended  bool  // the leading input has ended
+	failed error // to be returned when rest is empty
 }
 
 // input is a source among others. All but flying is owned by Receive, and by the
@@ -284,10 +260,8 @@ const (
 	// source ends after it.
 	leading   inputKind = iota
 	beside              // new messages of the queue, beside first
-	returning           // messages from a layer, or from Blocked
+	returning           // messages from a layer, or that another version has left behind others
 )
-
-func (k inputKind) isNew() bool { return k != returning }
 
 // Receive implements delivery.Source.
 func (s *source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], error) {
@@ -325,42 +299,17 @@ func (s *source[T]) fill(ctx context.Context, n int) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		s.failed = errors.Join(s.addOtherQueues(ctx), s.tend(ctx))
+		s.failed = s.addOtherQueues(ctx)
 		switch {
-		case len(s.rest) > 0:
-		case s.keys != nil && !s.restored:
-			// Messages that an earlier process has left go before new messages. They are
-			// not known yet: s.failed is the reason, or ctx has ended.
-		case s.ended && s.flying.Load() == 0 && (s.keys == nil || s.keys.isIdle()):
+		case s.ended && s.flying.Load() == 0:
 			return io.EOF
+		case s.earlier != nil && s.ladder.c.Others != nil && s.looked.IsZero():
+			// Messages of other versions go before those of the queue. They are not known
+			// yet: s.failed is the reason, or ctx has ended.
 		default: // also after a failure, which does not delay other messages (law D4)
 			s.failed = errors.Join(s.failed, s.ask(ctx, n))
 		}
 	}
-	return nil
-}
-
-// tend takes care of the order of keys before the inputs are asked: it finds the messages
-// of an earlier process, parks messages, and adds to rest the messages that may be
-// delivered.
-func (s *source[T]) tend(ctx context.Context) error {
-	k := s.keys
-	if k == nil {
-		return nil
-	}
-	if !s.restored {
-		if s.ladder.c.Others != nil && s.looked.IsZero() {
-			return nil // the layers of other versions are not known yet
-		}
-		if err := k.restore(ctx, s.keyed.Inspector, s.queues(), s.inputs); err != nil {
-			return err
-		}
-		s.restored = true
-	}
-	if err := errors.Join(k.store(ctx, s.ladder), k.check(ctx, s.keyed.Inspector)); err != nil {
-		return err
-	}
-	s.rest = append(s.rest, k.takeReady()...)
 	return nil
 }
 
@@ -407,7 +356,7 @@ wait:
 			break wait
 		case <-due: // another input may be asked, or endAt has come
 		case <-s.settled: // an input at its limit may be asked again
-			if s.keys != nil || s.ended { // and a key may be free, or the source may have ended
+			if s.ended { // and the source may have ended
 				break wait
 			}
 		case failure = <-s.broken:
@@ -432,9 +381,6 @@ func (s *source[T]) tendAgain() (at time.Time) {
 	if s.ladder.c.Others != nil {
 		at = now.Add(lookAgain)
 	}
-	if s.keys != nil {
-		at = now.Add(overdue) // to look for messages that are gone
-	}
 	if s.failed != nil {
 		at = now.Add(time.Second) // to try again
 	}
@@ -448,8 +394,7 @@ func (s *source[T]) start(asking context.Context, n int, asked map[*input[T]]boo
 	for _, in := range s.inputs {
 		most := min(n, in.mayGive())
 		hasEnded := in.kind == leading && s.ended
-		isHeldBack := in.kind.isNew() && s.keys != nil && s.keys.isFull()
-		if asked[in] || hasEnded || isHeldBack || most == 0 {
+		if asked[in] || hasEnded || most == 0 {
 			continue // a settlement wakes ask when it may be asked again
 		}
 		if d := in.next.Sub(now); d > 0 {
@@ -500,13 +445,7 @@ func (s *source[T]) answered(asking context.Context, a answer[T]) error {
 		if in.kind != leading {
 			m = s.counted(in, m)
 		}
-		isNext := true
-		if in.kind.isNew() && s.keys != nil {
-			m, isNext = s.keys.arrive(m)
-		}
-		if isNext {
-			s.rest = append(s.rest, m)
-		}
+		s.rest = append(s.rest, m)
 	}
 	return nil
 }
@@ -575,19 +514,8 @@ var (
 	_ settle.Buffer         = (*source[any])(nil)
 )
 
-// KeepsKeyOrder implements [settle.Buffer]: it is true if the ladder or an input does so.
-func (s *source[T]) KeepsKeyOrder() bool {
-	return s.keys != nil || slices.ContainsFunc(s.inputs, func(in *input[T]) bool {
-		buffer, ok := ofInput[settle.Buffer](in)
-		return ok && buffer.KeepsKeyOrder()
-	})
-}
-
 // ReleaseBuffered implements [settle.Buffer], for all inputs.
 func (s *source[T]) ReleaseBuffered() {
-	if s.KeepsKeyOrder() {
-		return
-	}
 	for _, m := range s.rest {
 		m.Release()
 	}
@@ -639,8 +567,5 @@ func (s *source[T]) Close(ctx context.Context) error {
 	}
 	all.Wait()
 	s.ladder.open.Delete(s)
-	if s.keys != nil {
-		s.ladder.keys.CompareAndSwap(s.keys, nil)
-	}
 	return errors.Join(errs...)
 }

@@ -176,7 +176,7 @@ func (s *Source[T]) findPurged(ctx context.Context, lost []*held) (purged []*hel
 	return purged
 }
 
-func (s *Source[T]) engineOf() store.Engine { return s.engine }
+func (s *Source[T]) engineOf() store.Engine { return s.store }
 
 // leaseOf returns the lease of a message, and whether the message is in flight. A program
 // may acknowledge a message before it puts a result: then the message has left its queue,

@@ -15,10 +15,6 @@ const forGood = storearg.ForGood
 // years, so that IsSetAside does not return true for it.
 const longestNack = forGood / 4
 
-// SetsAside reports whether a source that releases a message with this delay sets the
-// message aside for good.
-func SetsAside(delay time.Duration) bool { return delay >= forGood }
-
 // IsSetAside reports whether a message that is due at this time in a layer, or behind
 // others of its key, was set aside for good. It returns true for the first 50 years after
 // that. Other messages there are due within the delay of their layer, or within

@@ -65,7 +65,6 @@ type Source[T any] struct {
 	woken     atomic.Bool // the store wakes the source, so it need not poll
 
 	receiving chan struct{} // capacity 1: held by a Receive
-	left      []int64       // positions that Resume has found, and that were not taken yet; owned by the Receive
 	rounds    keyRounds     // owned by the Receive
 
 	// takesOne makes the next take ask for one message, because the last take has found a
@@ -103,7 +102,6 @@ type sourceSettings struct {
 
 	headStarts *HeadStarts
 	owner      any // of the handles of messages
-	engine     store.Engine
 }
 
 // SourceOption changes a setting of [NewSource].
@@ -147,12 +145,6 @@ func WithOwner(ladder any) SourceOption {
 	return func(s *sourceSettings) { s.owner = ladder }
 }
 
-// WithEngine sets the engine of the store, if that only stands in front of an engine. The
-// default is the store.
-func WithEngine(e store.Engine) SourceOption {
-	return func(s *sourceSettings) { s.engine = e }
-}
-
 // NewSource returns a source of a queue. dead is the queue of its dead letters. It panics
 // if an argument is nil or empty, or if the queues are the same. The source must be
 // closed.
@@ -165,7 +157,7 @@ func NewSource[T any](s store.Store, queue, dead string, c codec.Codec[T], opts 
 	if queue == dead {
 		panic(fmt.Sprintf("weir: NewSource: the queue %q cannot be the queue of its own dead letters", queue))
 	}
-	set := sourceSettings{clock: clock.New(), lease: DefaultLease, maxPoll: defaultMaxPoll, logger: guard.Logger(nil), engine: s}
+	set := sourceSettings{clock: clock.New(), lease: DefaultLease, maxPoll: defaultMaxPoll, logger: guard.Logger(nil)}
 	for _, opt := range opts {
 		opt(&set)
 	}
@@ -275,14 +267,14 @@ func (s *Source[T]) take(n int) (ms []message.Message[T], found bool, err error)
 		n = 1
 	}
 	asked, looks := s.clock.Now(), s.looksBegun()
-	taken, isLeft, err := s.takeNext(s.recorder.Calls, n)
+	taken, err := s.takeNext(s.recorder.Calls, n)
 	if err != nil || len(taken) == 0 {
 		return nil, false, err
 	}
 	s.releasing <- struct{}{}
 	defer func() { <-s.releasing }()
 	until := asked.Add(s.lease)
-	taken, back := s.choose(taken, isLeft, until)
+	taken, back := s.choose(taken, until)
 	if len(back) > 0 {
 		if err := s.store.Release(s.recorder.Calls, 0, back...); err != nil && !storearg.IsLost(err) {
 			s.logger.Warn("weir: messages could not be released, and are redelivered when their leases end", "queue", s.queue, "error", err)
@@ -298,6 +290,17 @@ func (s *Source[T]) take(n int) (ms []message.Message[T], found bool, err error)
 		s.lookInFlight(s.recorder.Calls, "")
 	}
 	return ms, true, nil
+}
+
+// takeNext takes messages in the way of the source.
+func (s *Source[T]) takeNext(ctx context.Context, n int) ([]store.Leased, error) {
+	switch {
+	case s.inOrder != nil:
+		return s.inOrder.TakeInOrder(ctx, s.queue, n, s.lease)
+	case s.byKey != nil:
+		return s.takeByKey(ctx, n)
+	}
+	return s.store.Take(ctx, s.queue, n, s.lease)
 }
 
 // deliver makes a message of a message of the store, whose lease lasts until the time
@@ -354,10 +357,8 @@ func Same[T any](d *decoder.Decoder[T], c codec.Codec[T], schema, payload, encod
 // key.
 //
 // A suspect is delivered alone, and begins its head start: see [HeadStarts]. If another
-// source has begun a head start since take looked, the suspects are released. But a
-// suspect that Resume has found (isLeft) is delivered in any case, since it would lose its
-// place.
-func (s *Source[T]) choose(taken []store.Leased, isLeft bool, until time.Time) (chosen []store.Leased, back []store.Lease) {
+// source has begun a head start since take looked, the suspects are released.
+func (s *Source[T]) choose(taken []store.Leased, until time.Time) (chosen []store.Leased, back []store.Lease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var suspects, others []store.Leased
@@ -390,7 +391,7 @@ func (s *Source[T]) choose(taken []store.Leased, isLeft bool, until time.Time) (
 	first := &suspects[0]
 	begins := s.headStarts.begin(suspectOf(first.Lease, s.queue), s.clock.Now(), settle.HeadStart(first.Lapses))
 	deliver, release := []store.Leased{*first}, append(suspects[1:], others...)
-	if !begins && !isLeft { // another input has a head start: only messages taken before it continue, and others were
+	if !begins { // another input has a head start: only messages taken before it continue, and others were
 		deliver, release = others, suspects
 	}
 	for _, l := range release {
@@ -414,8 +415,7 @@ func (s *Source[T]) settle(h *held, v message.Settlement) {
 	case s.held[h.lease.Entry] != h: // the source was closed
 	case h.isGone.Load():
 		// The message was purged or has another owner, so its settlement must not put it
-		// anywhere. Done changes nothing in the store, and a store that keeps the order of
-		// keys notices that the key is free.
+		// anywhere. Done changes nothing in the store.
 		h.settlement = &message.Settlement{Kind: message.Done}
 		s.settled = append(s.settled, h)
 	default:

@@ -56,7 +56,7 @@ var shown = map[string]string{
 	"D1": "asyncop/internal/tests/messages.TestMessages_SettledOnce",
 	"D2": "asyncop/internal/tests/messages.TestMessages_SettledOnce",
 	"D3": "delivery/internal/ladder.TestLadder_MessageThatAlwaysFails",
-	"D4": "delivery/internal/ladder.TestKeys_OtherKeysContinue",
+	"D4": "delivery.TestWithOrdered_FailureDelaysItsOwnKey",
 	"D5": "delivery.TestRunWithASinkThatIsFull",
 	"D6": "delivery/internal/ladder.TestLadder_MessageThatAlwaysFails",
 	"F1": "asyncop/internal/tests/endings.TestCancelUnderBackpressure",

@@ -1,0 +1,187 @@
+package ladder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/delivery/internal/leases"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/storearg"
+)
+
+const (
+	pageSize = 500 // entries that are listed at once
+	// How long a message waits before its source looks again for earlier messages of its
+	// key.
+	shortestTurn = time.Second
+	longestTurn  = 30 * time.Second
+)
+
+// earlier is a store that takes the messages of a key in order over several queues. An
+// earlier version of the program may have left messages in layers, and in a queue of
+// messages that wait behind these. They go before the messages of the queue itself:
+//
+//	layers ─▶ messages left behind others ─▶ the queue
+//
+// A message whose key has messages in an earlier queue is released, and is due again when
+// the first of them may be done. No message moves from queue to queue, so a crash changes
+// nothing. With [Config.InOrder] a message that fails stays in its queue, so the earlier
+// queues only become shorter.
+type earlier struct {
+	store.InOrder
+	clock  clock.Clock
+	logger *slog.Logger
+
+	mu   sync.Mutex
+	keys map[string]map[string]bool // by queue: the keys of which it may still have messages
+}
+
+func newEarlier(s store.InOrder, c clock.Clock, logger *slog.Logger) *earlier {
+	return &earlier{InOrder: s, clock: c, logger: logger, keys: map[string]map[string]bool{}}
+}
+
+// note finds the keys of the messages in earlier queues.
+func (e *earlier) note(ctx context.Context, queues []string) error {
+	all := map[string]map[string]bool{}
+	for _, queue := range queues {
+		keys, err := e.keysIn(ctx, queue)
+		if err != nil {
+			return err
+		}
+		all[queue] = keys
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.keys = all
+	return nil
+}
+
+// keysIn returns the keys of the messages in a queue.
+func (e *earlier) keysIn(ctx context.Context, queue string) (map[string]bool, error) {
+	keys := map[string]bool{}
+	for page := (store.Page{Max: pageSize}); ; {
+		entries, err := e.List(ctx, queue, store.Filter{}, page)
+		if err != nil {
+			return nil, fmt.Errorf("messages waiting in %q: %w", queue, err)
+		}
+		if len(entries) == 0 {
+			delete(keys, "") // messages without a key do not wait
+			return keys, nil
+		}
+		for i := range entries {
+			keys[entries[i].Meta.Key] = true
+		}
+		page.After = entries[len(entries)-1].Position
+	}
+}
+
+// before returns the queues that may have messages of a key that go before those of a
+// queue.
+func (e *earlier) before(queue, key string) (queues []string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for other, keys := range e.keys {
+		// Roles are in the order in which messages move, so a message in a later one is
+		// ahead.
+		isAhead := storearg.PartOf(other).Role > storearg.PartOf(queue).Role
+		if isAhead && keys[key] {
+			queues = append(queues, other)
+		}
+	}
+	return queues
+}
+
+// TakeInOrder implements [store.InOrder]. It leaves out the messages that wait for
+// messages in earlier queues.
+func (e *earlier) TakeInOrder(ctx context.Context, queue string, limit int, lease time.Duration) ([]store.Leased, error) {
+	for {
+		taken, err := e.InOrder.TakeInOrder(ctx, queue, limit, lease)
+		if err != nil || len(taken) == 0 {
+			return nil, err
+		}
+		var first []store.Leased
+		var failure error // of the last message for which it failed
+		for i := range taken {
+			isFirst, err := e.putOffUnlessFirst(ctx, queue, &taken[i])
+			if err != nil && !storearg.IsLost(err) {
+				failure = err
+			}
+			if isFirst {
+				first = append(first, taken[i])
+			}
+		}
+		if failure != nil {
+			e.logger.Warn("weir: messages wait, because weir cannot find out whether earlier messages of their keys are left", "queue", queue, "error", failure)
+		}
+		if len(first) > 0 {
+			return first, nil
+		}
+	}
+}
+
+// putOffUnlessFirst returns true if a message that was taken goes before all others of its
+// key. Otherwise it releases the message, or removes it if an earlier queue has it as
+// well.
+func (e *earlier) putOffUnlessFirst(ctx context.Context, queue string, l *store.Leased) (isFirst bool, err error) {
+	var wait time.Duration
+	for _, other := range e.before(queue, l.Meta.Key) {
+		isCopy, err := e.hasCopy(ctx, other, queue, l)
+		if isCopy {
+			return false, e.Done(ctx, l.Lease) // the copy is durable (law D1)
+		}
+		var left time.Duration
+		if err == nil {
+			left, err = e.findWait(ctx, other, l.Meta.Key)
+		}
+		if err != nil {
+			return false, errors.Join(err, e.Release(ctx, shortestTurn, l.Lease))
+		}
+		wait = max(wait, left)
+	}
+	if wait == 0 {
+		return true, nil
+	}
+	return false, e.Release(ctx, wait, l.Lease)
+}
+
+// hasCopy reports whether an earlier queue has the message itself: the earlier version was
+// killed after it had handed the message over, and before it acknowledged it.
+func (e *earlier) hasCopy(ctx context.Context, other, queue string, l *store.Leased) (bool, error) {
+	put := storearg.OriginOfPut(queue, &l.Meta, l.Position, l.Lease.Entry) // law W5
+	entries, err := e.List(ctx, other, store.Filter{IDs: []string{l.Meta.ID}, Key: l.Meta.Key}, store.Page{Max: pageSize})
+	return slices.ContainsFunc(entries, func(c store.Entry) bool {
+		return c.Meta.Put == put && !leases.IsSetAside(c.Meta.Due, e.clock.Now())
+	}), err
+}
+
+// findWait returns how long the messages of a key in later queues wait for the messages in
+// an earlier queue. If no message is left there, it returns 0 and forgets the key.
+func (e *earlier) findWait(ctx context.Context, queue, key string) (time.Duration, error) {
+	now := e.clock.Now()
+	for page := (store.Page{Max: 1}); ; page.Max = pageSize { // many may have been set aside
+		entries, err := e.List(ctx, queue, store.Filter{Key: key}, page)
+		if err != nil {
+			return 0, err
+		}
+		if len(entries) == 0 {
+			e.mu.Lock()
+			delete(e.keys[queue], key)
+			e.mu.Unlock()
+			return 0, nil
+		}
+		for i := range entries {
+			due := entries[i].Meta.Due
+			if !leases.IsSetAside(due, now) {
+				return min(max(due.Sub(now), shortestTurn), longestTurn), nil
+			}
+		}
+		page.After = entries[len(entries)-1].Position
+	}
+}
