@@ -15,6 +15,7 @@ import (
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 // An option with a wrong argument panics where it is written, with its name and the
@@ -53,6 +54,13 @@ func TestNewQueue_NilOption(t *testing.T) {
 	require.PanicsWithValue(t, "delivery: NewQueue: option 2 is nil", func() {
 		delivery.NewQueue[int](memory.Open(), "q", noLog, nil)
 	})
+}
+
+// Each message of a queue that is taken by key needs a key.
+func TestWithFairByKey_MessageWithoutKey(t *testing.T) {
+	q := delivery.NewQueue[int](memory.Open(), "q", delivery.WithFairByKey(0), noLog)
+	require.ErrorIs(t, q.Put(t.Context(), 1), message.ErrRefused)
+	require.NoError(t, q.Put(t.Context(), 1, delivery.Key("k")))
 }
 
 func TestRun_NilOption(t *testing.T) {
