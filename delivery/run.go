@@ -130,6 +130,9 @@ type Operator[IN, OUT any] interface {
 // retries. It receives again when the queue is resumed. Run reads the orders before it
 // receives its first message; if it cannot read them, it receives, and reads them again.
 //
+// In the same way people can hold a key (jobs.Jobs.HoldKey, `weir key hold`), if the queue
+// has [WithFairByKey]: Run takes no messages of the key from the queue and its layers.
+//
 // # Jobs
 //
 // Where the queue of source or sink is on an engine that keeps jobs, Run runs the jobs of
@@ -211,6 +214,7 @@ type worker[IN, OUT any] struct {
 	close   func() error              // closes the source, once
 	purges  settle.PurgeFinder        // the source, or nil if it does not find purged messages
 	keys    settle.KeyLimiter         // the source, or nil if it cannot leave out keys
+	held    heldKeys                  // keys of the queue that people hold
 	buffer  settle.Buffer             // the source, or nil if it returns what it takes
 	pausing *pausing                  // nil if the source is not a queue of an engine that keeps jobs
 	cutAt   atomic.Pointer[time.Time] // when calls were first cut off; nil if they were not
@@ -275,6 +279,7 @@ func (w *worker[IN, OUT]) open() {
 	if canLimit {
 		w.keys = limiter
 		w.restrictKeys()
+		w.held.canHold = limiter.HoldKeys(nil)
 	}
 	panics = false
 }

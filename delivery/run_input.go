@@ -114,7 +114,7 @@ func (w *worker[IN, OUT]) pass(ms []message.Message[IN], probe bool, yield func(
 			release(ms[i:])
 			return true
 		}
-		if m.IsPurged() { // since it was received
+		if m.IsPurged() || w.holdsKey(m.Meta().Key) { // since it was received
 			m.Release()
 			continue
 		}

@@ -110,6 +110,9 @@ func (w *worker[IN, OUT]) beside(ctx context.Context, engines []hosted) (end fun
 		if h.reads != "" {
 			config.QueuesPaused = func(paused []jobs.QueueOrder, err error) { w.takePauses(h.reads, paused, err) }
 		}
+		if h.reads != "" && w.held.canHold {
+			config.KeysHeld = func(held []jobs.KeyOrder, err error) { w.takeHeldKeys(h.reads, held, err) }
+		}
 		if w.purges != nil && h.reads != "" {
 			config.Busy = func() bool { return w.unsettled() > 0 }
 			config.Cancelled = func(queue, key string) {
@@ -152,7 +155,7 @@ const mostGroups = 5
 
 // about returns the worker's report.
 func (w *worker[IN, OUT]) about(h hosted) jobs.Worker {
-	about := jobs.Worker{Queues: h.queues, Reads: h.reads, Paused: h.reads != "" && w.paused()}
+	about := jobs.Worker{Queues: h.queues, Reads: h.reads, Paused: h.reads != "" && w.paused(), HoldsKeys: h.reads != "" && w.held.canHold}
 	w.mu.Lock()
 	counts := struct {
 		Summary

@@ -12,6 +12,7 @@
 //	weir outbox                                      staged messages, and their relay
 //	weir keys orders                                 messages and dead letters, by key
 //	weir cancel orders --key customer-7              removes its messages and ends its calls
+//	weir key hold orders customer-7                  keeps workers from taking its messages
 //	weir requests                                    requests with idempotency keys
 //
 // The database is a URL in the flag --db or in the environment variable WEIR_DB:

@@ -281,6 +281,9 @@ func logRow(l jobs.Line) []string {
 	if l.Queue != nil {
 		about = []string{"", "queue", l.Queue.Queue, ""}
 	}
+	if l.Key != nil {
+		about = []string{"", "key", l.Key.Queue + ": " + l.Key.Key, ""}
+	}
 	row := append([]string{strconv.Itoa(l.N), when(l.At), l.Event}, about...)
 	return append(row, l.By, l.Why, l.Hash[:8])
 }

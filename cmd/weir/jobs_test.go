@@ -253,3 +253,52 @@ func TestQueue_ControlCharacters(t *testing.T) {
 		}
 	}
 }
+
+func TestKey_HoldAndResume(t *testing.T) {
+	dir := seed(t)
+	run := func(args ...string) result { return execute(t, command(t, dir, args...)) }
+	assert.Equal(t, result{"", "No key is held.\n", 0}, run("key", "list"))
+	assert.Equal(t, exitUsage, run("key", "hold", "orders").status)
+	assert.Contains(t, run("key", "hold", "orders").stderr, "key hold needs a QUEUE and a KEY, and has 1 arguments")
+	assert.Equal(t, result{"Key customer-1 of queue orders is held: 0 workers read it\n", "", 0}, run("key", "hold", "orders", "customer-1", "--by", "ann", "--why", "they migrate"))
+	assert.Regexp(t, `QUEUE +KEY +SINCE +BY +WHY *\norders +customer-1 +\S+ \S+ +ann +they migrate`, run("key", "list").stdout)
+	assert.Equal(t, result{"customer-1\n", "", 0}, run("key", "list", "-o", "name"))
+	assert.Regexp(t, `\{"queue":"orders","key":"customer-1","event":"hold","held":true,"by":"ann","why":"they migrate","at":"[^"]+"\}`, run("key", "list", "--json").stdout)
+	for _, refused := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"hold", "orders", "customer-1"}, `key "customer-1" of queue "orders" is held already, by ann since`},
+		{[]string{"hold", "order", "customer-1"}, `queue "order" is unknown`},
+		{[]string{"hold", "orders", ""}, `which key of queue "orders"?`},
+		{[]string{"resume", "orders", "customer-2"}, `key "customer-2" of queue "orders" is not held`},
+	} {
+		r := run(append([]string{"key"}, refused.args...)...)
+		assert.Equal(t, exitFailed, r.status)
+		assert.Contains(t, r.stderr, refused.want)
+	}
+	assert.Equal(t, result{"Key customer-1 of queue orders is resumed: 0 workers read it\n", "", 0}, run("key", "resume", "orders", "customer-1"))
+	log := run("log").stdout
+	for _, event := range []string{"hold +key +orders: customer-1 +ann +they migrate", "resume +key +orders: customer-1"} {
+		assert.Regexp(t, event, log)
+	}
+}
+
+// Keys and reasons cannot send control characters to a terminal.
+func TestKey_ControlCharacters(t *testing.T) {
+	dir := seed(t)
+	bad := "x\x1b[31m\u202e\r\nqueue y is fine"
+	for _, args := range [][]string{
+		{"key", "hold", "orders", bad, "--by", bad, "--why", bad},
+		{"key", "list"},
+		{"key", "list", "--json"},
+		{"log"},
+		{"key", "resume", "orders", bad},
+	} {
+		r := execute(t, command(t, dir, args...))
+		assert.Zero(t, r.status, args)
+		for _, part := range []string{"\x1b", "\u202e", "\nqueue y"} {
+			assert.NotContains(t, r.stdout+r.stderr, part, args)
+		}
+	}
+}

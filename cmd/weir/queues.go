@@ -56,24 +56,11 @@ func (a *app) queuesPaused() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				var rows [][]string
+				t := a.orderTable([]column{{name: "QUEUE", whole: true}, {name: "SINCE"}, {name: "BY", least: 5}, {name: "WHY", least: 5}}, "No queue is paused.")
 				for _, o := range list {
-					if a.json {
-						err := a.object(o)
-						if err != nil {
-							return err
-						}
-					}
-					rows = append(rows, []string{o.Queue, when(o.At), o.By, o.Why})
+					t.add(o, o.Queue, when(o.At), o.By, o.Why)
 				}
-				if a.json {
-					return nil
-				}
-				if len(rows) == 0 {
-					a.note("No queue is paused.")
-					return nil
-				}
-				return a.table([]column{{name: "QUEUE", whole: true}, {name: "SINCE"}, {name: "BY", least: 5}, {name: "WHY", least: 5}}, rows)
+				return t.print()
 			})
 		},
 	}
@@ -83,13 +70,26 @@ func (a *app) queuesPaused() *cobra.Command {
 
 // queueOrder returns the command pause or resume.
 func (a *app) queueOrder(use, short, long string, order func(ctx context.Context, s inspected, j *jobs.Jobs, queue, by, why string) (jobs.QueueOrder, error)) *cobra.Command {
+	return a.workerOrder(use, short, long, one("QUEUE"), func(ctx context.Context, s inspected, j *jobs.Jobs, args []string, by, why string) (any, string, error) {
+		o, err := order(ctx, s, j, args[0], by, why)
+		state := "resumed"
+		if o.Paused {
+			state = "paused"
+		}
+		return o, fmt.Sprintf("Queue %s is %s", escaped(o.Queue), state), err
+	})
+}
+
+// workerOrder returns a command that orders something to the workers of the queue that is
+// its first argument. order returns the order, and describes its effect.
+func (a *app) workerOrder(use, short, long string, args cobra.PositionalArgs, order func(ctx context.Context, s inspected, j *jobs.Jobs, args []string, by, why string) (o any, effect string, err error)) *cobra.Command {
 	var p person
 	c := &cobra.Command{
-		Use: use, Short: short, Long: long, Args: one("QUEUE"),
+		Use: use, Short: short, Long: long, Args: args,
 		RunE: func(c *cobra.Command, args []string) error {
 			by, why := p.read(c)
 			return a.withJobs(c, func(ctx context.Context, s inspected, j *jobs.Jobs) error {
-				o, err := order(ctx, s, j, args[0], by, why)
+				o, effect, err := order(ctx, s, j, args, by, why)
 				if err != nil {
 					return err
 				}
@@ -100,16 +100,49 @@ func (a *app) queueOrder(use, short, long string, order func(ctx context.Context
 				if err != nil {
 					return err
 				}
-				state := "resumed"
-				if o.Paused {
-					state = "paused"
-				}
-				return a.print(fmt.Sprintf("Queue %s is %s: %d workers read it\n", escaped(o.Queue), state, readersOf(o.Queue, workers)))
+				return a.print(fmt.Sprintf("%s: %d workers read it\n", effect, readersOf(args[0], workers)))
 			})
 		},
 	}
 	p.flags(c)
 	return c
+}
+
+// orderTable is a list of orders to workers, to be printed.
+type orderTable struct {
+	app     *app
+	columns []column
+	none    string // printed in place of an empty table
+	orders  []any
+	rows    [][]string
+}
+
+func (a *app) orderTable(columns []column, none string) *orderTable {
+	return &orderTable{app: a, columns: columns, none: none}
+}
+
+// add adds an order, with its row.
+func (t *orderTable) add(order any, row ...string) {
+	t.orders = append(t.orders, order)
+	t.rows = append(t.rows, row)
+}
+
+// print prints the table, or the orders as JSON.
+func (t *orderTable) print() error {
+	if t.app.json {
+		for _, o := range t.orders {
+			err := t.app.object(o)
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if len(t.rows) == 0 {
+		t.app.note(t.none)
+		return nil
+	}
+	return t.app.table(t.columns, t.rows)
 }
 
 // readersOf returns how many workers report that they read a queue.

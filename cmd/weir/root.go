@@ -8,7 +8,7 @@ import (
 
 func (a *app) commands() *cobra.Command {
 	root := group("weir", "Look into the database of programs that use weir",
-		a.dead(), a.layers(), a.hold(), a.release(), a.due(), a.cancelKey(), a.jobs(), a.log(), a.workers(), a.queue(), a.backend(), a.top(), a.ui(), a.outbox(), a.keys(), a.requests(),
+		a.dead(), a.layers(), a.hold(), a.release(), a.due(), a.cancelKey(), a.jobs(), a.log(), a.workers(), a.queue(), a.key(), a.backend(), a.top(), a.ui(), a.outbox(), a.keys(), a.requests(),
 		a.generate())
 	root.Long = `Look into the database of programs that use weir, and help when something
 lies there.

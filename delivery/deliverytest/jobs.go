@@ -15,9 +15,12 @@ import (
 
 	"github.com/benbjohnson/clock"
 
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/storearg"
+	"github.com/weirflow/weir/message"
 )
 
 var jobRules = []storeRule{
@@ -33,6 +36,7 @@ var jobRules = []storeRule{
 	{name: "jobs: rate and maximum", check: jobRate},
 	{name: "jobs: pause, resume, cancel", check: jobOrders},
 	{name: "jobs: a key is cancelled", check: jobCancelKey},
+	{name: "jobs: a key is held", check: jobHoldKey},
 	{name: "jobs: two processes", check: jobTwo},
 	{name: "jobs: the log", check: jobLog},
 	{name: "jobs: workers", check: jobWorkers},
@@ -562,6 +566,77 @@ func jobOrders(b *storeBench) {
 		bad.By, bad.Why = "ann", "test"
 		_, err := p.Start(b.ctx, bad)
 		b.must(err != nil, "Start of %+v is no error", bad)
+	}
+}
+
+// jobHoldKey checks that a worker takes no messages of a key that people hold, neither from
+// the queue nor from its layers, and that it takes them after the resume.
+func jobHoldKey(b *storeBench) {
+	const key = "customer <7>\x00\u202e"
+	p := b.process()
+	queues := []string{"in", "in-retry-1"}
+	for _, queue := range queues {
+		for _, k := range []string{key, "other"} {
+			m := newMessage(queue + k)
+			m.Meta.Key, m.Payload = k, []byte(strconv.Quote(k[:5]))
+			b.put(queue, m)
+		}
+	}
+	_, err := p.HoldKey(b.ctx, "in", key, "ann", "their server is moved")
+	_, canSkip := b.Store.(store.ByKey)
+	if !canSkip {
+		b.must(errors.Is(err, errors.ErrUnsupported), "HoldKey on an engine that cannot skip keys returned %v", err)
+		return
+	}
+	b.ok(err, "HoldKey")
+	_, err = p.HoldKey(b.ctx, "in", key, "bob", "again")
+	b.must(errors.Is(err, fs.ErrExist), "a second HoldKey returned %v", err)
+	held, err := p.HeldKeys(b.ctx)
+	b.ok(err, "HeldKeys")
+	b.must(len(held) == 1 && held[0].Key == key && held[0].Queue == "in" && held[0].By == "ann", "the held keys are %+v", held)
+
+	in := b.quietQueue("in", delivery.WithFairByKey(2), delivery.RetryAfter(b.units(1)))
+	called := make(chan string, 100)
+	defer b.runWorker(in, called)()
+	next := func(want string) {
+		select {
+		case got := <-called:
+			b.must(got == want[:5], "a message of key %q was called, want one of key %q", got, want)
+		case <-time.After(putPatience):
+			b.fail("no message of key %q was called within %v", want, putPatience)
+		}
+	}
+	next("other")
+	next("other")
+	for _, queue := range queues {
+		list := b.list(queue, store.Filter{Key: key}, everything)
+		b.must(len(list) == 1 && list[0].Fence == 0 && list[0].Meta.Visit == 0, "queue %q has %+v of the held key", queue, list)
+	}
+	_, err = p.ResumeKey(b.ctx, "in", key, "ann", "it is moved")
+	b.ok(err, "ResumeKey")
+	next(key)
+	next(key)
+	_, err = p.ResumeKey(b.ctx, "in", key, "ann", "again")
+	b.must(errors.Is(err, fs.ErrNotExist), "a second ResumeKey returned %v", err)
+}
+
+// runWorker starts a worker that sends the messages of a queue to called, until end is
+// called.
+func (b *storeBench) runWorker(in *delivery.Queue[string], called chan<- string) (end func()) {
+	quiet := slog.New(slog.DiscardHandler)
+	op := asyncop.UnorderedWait(asyncop.Blocking(func(_ context.Context, v string) (string, error) {
+		called <- v
+		return v, nil
+	}), 0, 5, asyncop.WithFailureSink(in.TakeFailure), asyncop.WithLogger(quiet))
+	ctx, stop := context.WithCancel(b.ctx)
+	ended := make(chan error, 1)
+	go func() { // ends with ctx
+		_, err := delivery.Run(ctx, in, op, sinkOf(func([]message.Message[string]) {}), delivery.WithLogger(quiet))
+		ended <- err
+	}()
+	return func() {
+		stop()
+		b.ok(<-ended, "Run")
 	}
 }
 

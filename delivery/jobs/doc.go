@@ -48,7 +48,8 @@
 // # Workers
 //
 // A running worker reports its state every 20 s: [Jobs.Workers] lists the reports.
-// [Jobs.HoldBackend] and its siblings steer the services that workers call; their orders
-// are in the log, too. [Groups] shows the dead letters of a queue by similar failures,
+// [Jobs.HoldBackend] and its siblings steer the services that workers call, and
+// [Jobs.PauseQueue] and [Jobs.HoldKey] the messages that workers take; their orders are in
+// the log, too. [Groups] shows the dead letters of a queue by similar failures,
 // and [Keys] the messages of a queue by key.
 package jobs

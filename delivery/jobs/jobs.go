@@ -30,6 +30,7 @@ const (
 
 	kindCancelled = "cancelled" // the last keys that were cancelled, by queue
 	kindPaused    = "paused"    // the queues that people have paused
+	kindHeld      = "held-key"  // the keys that people hold
 	kindGroups    = "groups"    // the last groups of dead letters that were counted, by queue
 )
 
@@ -72,6 +73,11 @@ type Config struct {
 	// On an engine that cannot announce a change, Work reads them once a second. It must
 	// not block.
 	QueuesPaused func(paused []QueueOrder, err error)
+
+	// KeysHeld, if it is not nil, is called by [Jobs.Work] with the keys that people hold
+	// ([Jobs.HoldKey]): at the same times and under the same rules as QueuesPaused, before
+	// it.
+	KeysHeld func(held []KeyOrder, err error)
 }
 
 // Jobs are the jobs of an engine. Safe for concurrent use.

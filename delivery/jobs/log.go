@@ -21,14 +21,16 @@ import (
 type Line struct {
 	N     int       `json:"n"` // from 1
 	At    time.Time `json:"at"`
-	Event string    `json:"event"` // start, pause, resume, cancel, end; of a backend: hold, resume, limit; of a queue: pause, resume
+	Event string    `json:"event"` // start, pause, resume, cancel, end; of a backend: hold, resume, limit; of a queue: pause, resume; of a key: hold, resume
 	By    string    `json:"by"`
 	Why   string    `json:"why"`
-	Job   Job       `json:"job,omitzero"` // as it was then; zero if Backend or Queue is set
+	Job   Job       `json:"job,omitzero"` // as it was then; zero if Backend, Queue or Key is set
 	// Backend is the order to a backend; nil for other lines.
 	Backend *BackendOrder `json:"backend,omitempty"`
 	// Queue is the order to the workers of a queue; nil for other lines.
 	Queue *QueueOrder `json:"queue,omitempty"`
+	// Key is the order to the workers of a queue about a key; nil for other lines.
+	Key *KeyOrder `json:"key,omitempty"`
 	// Hash is the SHA-256 of the line and of the hash of the line before, in hexadecimal.
 	Hash string `json:"-"`
 }

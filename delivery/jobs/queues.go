@@ -51,7 +51,7 @@ func (j *Jobs) ResumeQueue(ctx context.Context, queue, by, why string) (QueueOrd
 // orderQueue writes the order for a queue, and a line of the log, in one transaction (law
 // J2). A resume removes the record of the pause.
 func (j *Jobs) orderQueue(ctx context.Context, o QueueOrder) (QueueOrder, error) {
-	err := j.checkQueueOrder(o)
+	err := j.checkOrder(o.Event, fmt.Sprintf("queue %q", o.Queue), o.Queue, o.By, o.Why)
 	if err != nil {
 		return QueueOrder{}, err
 	}
@@ -66,18 +66,12 @@ func (j *Jobs) orderQueue(ctx context.Context, o QueueOrder) (QueueOrder, error)
 		o.At = tx.Now().UTC()
 		r := store.Record{Kind: kindPaused, Name: o.Queue, Version: there.version}
 		if o.Paused {
-			text, err := json.Marshal(o)
+			r.Value, err = orderText(o)
 			if err != nil {
-				return fmt.Errorf("jobs: queue %q: %w", o.Queue, err)
+				return err
 			}
-			r.Value = string(text)
 		}
-		tx.Announce()
-		err = tx.Write(ctx, r)
-		if err != nil {
-			return err
-		}
-		return appendLine(ctx, tx, Line{At: o.At, Event: o.Event, By: o.By, Why: o.Why, Queue: &o})
+		return keepOrder(ctx, tx, r, Line{At: o.At, Event: o.Event, By: o.By, Why: o.Why, Queue: &o})
 	})
 	if err != nil {
 		return QueueOrder{}, err
@@ -85,19 +79,41 @@ func (j *Jobs) orderQueue(ctx context.Context, o QueueOrder) (QueueOrder, error)
 	return o, nil
 }
 
-func (j *Jobs) checkQueueOrder(o QueueOrder) error {
+// checkOrder checks the parts that orders for queues and for keys share. target names the
+// queue or key for people.
+func (j *Jobs) checkOrder(event, target, queue, by, why string) error {
 	_, isLocal := j.engine.(*local)
 	switch {
 	case isLocal:
 		return errors.New("jobs: this engine does not keep orders for workers: it is not a store.Keeper. Use SQLite, PostgreSQL or JetStream")
-	case o.By == "" || o.Why == "":
-		return fmt.Errorf("jobs: who wants to %s queue %q, and why? Both are required", o.Event, o.Queue)
-	case !utf8.ValidString(o.By) || !utf8.ValidString(o.Why):
-		return fmt.Errorf("jobs: by %q, why %q: both must be UTF-8", o.By, o.Why)
-	case storearg.PartOf(o.Queue).Queue != o.Queue:
-		return fmt.Errorf("jobs: queue %q belongs to queue %q: name that queue, whose layers are included", o.Queue, storearg.PartOf(o.Queue).Queue)
+	case by == "" || why == "":
+		return fmt.Errorf("jobs: who wants to %s %s, and why? Both are required", event, target)
+	case !utf8.ValidString(by) || !utf8.ValidString(why):
+		return fmt.Errorf("jobs: by %q, why %q: both must be UTF-8", by, why)
+	case storearg.PartOf(queue).Queue != queue:
+		return fmt.Errorf("jobs: queue %q belongs to queue %q: name that queue, whose layers are included", queue, storearg.PartOf(queue).Queue)
 	}
-	return storearg.Queue(o.Queue)
+	return storearg.Queue(queue)
+}
+
+// orderText returns the value of the record of an order.
+func orderText(order any) (string, error) {
+	text, err := json.Marshal(order)
+	if err != nil {
+		return "", fmt.Errorf("jobs: an order to workers: %w", err)
+	}
+	return string(text), nil
+}
+
+// keepOrder writes the record of an order to workers, or removes it if its value is
+// empty, announces the change to workers, and appends a line to the log.
+func keepOrder(ctx context.Context, tx store.Tx, r store.Record, l Line) error {
+	tx.Announce()
+	err := tx.Write(ctx, r)
+	if err != nil {
+		return err
+	}
+	return appendLine(ctx, tx, l)
 }
 
 // PausedQueues returns the queues that people have paused. A record that cannot be read,

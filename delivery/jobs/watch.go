@@ -18,8 +18,8 @@ const (
 	readAfterRefusal = 20 * time.Second
 )
 
-// watcher passes the orders of people on to a worker: orders for backends, paused queues
-// and cancelled keys. The goroutine of watch owns it.
+// watcher passes the orders of people on to a worker: orders for backends, paused queues,
+// held keys and cancelled keys. The goroutine of watch owns it.
 type watcher struct {
 	jobs          *Jobs
 	steer         func(BackendOrder) // nil if the worker has no backend
@@ -37,7 +37,7 @@ func (w *watcher) watch(ctx context.Context) {
 	changed := make(chan struct{}, 1)  // orders and cancelled keys
 	readNext := make(chan struct{}, 1) // only orders
 	wake := func() { signal(changed) }
-	if w.jobs.QueuesPaused != nil {
+	if w.jobs.QueuesPaused != nil || w.jobs.KeysHeld != nil {
 		wake() // a worker waits for the first read, and Watch may take long
 	}
 	watched := make(chan struct{})
@@ -54,7 +54,7 @@ func (w *watcher) watch(ctx context.Context) {
 		}
 	}()
 	defer func() { <-watched }()
-	failures := counting.NewFailureLog(w.jobs.Logger, w.jobs.Clock, "jobs: this worker cannot read the orders for its backends and queues, or which keys were cancelled")
+	failures := counting.NewFailureLog(w.jobs.Logger, w.jobs.Clock, "jobs: this worker cannot read the orders for its backends, queues and keys, or which keys were cancelled")
 	defer failures.Flush()
 	for {
 		var err error
@@ -98,16 +98,28 @@ func (w *watcher) pass(ctx context.Context) error {
 	return err
 }
 
-// passOrders reads the paused queues and the orders for backends, and passes them on.
+// passOrders reads the held keys, the paused queues and the orders for backends, and
+// passes them on. A worker receives its first message after QueuesPaused, so the held keys
+// come first.
 func (w *watcher) passOrders(ctx context.Context) error {
-	var paused, steered error
+	var held, paused, steered error
+	if w.jobs.KeysHeld != nil {
+		held = w.passHeld(ctx)
+	}
 	if w.jobs.QueuesPaused != nil {
 		paused = w.passPaused(ctx)
 	}
 	if w.steer != nil {
 		steered = w.passToBackends(ctx)
 	}
-	return errors.Join(paused, steered)
+	return errors.Join(held, paused, steered)
+}
+
+// passHeld passes on the held keys.
+func (w *watcher) passHeld(ctx context.Context) error {
+	list, err := heldKeys(ctx, w.jobs.engine)
+	w.jobs.KeysHeld(list, err)
+	return err
 }
 
 // passPaused passes on the paused queues.

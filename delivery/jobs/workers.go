@@ -34,14 +34,17 @@ type Worker struct {
 	Seen    time.Time `json:"seen"`    // when it reported
 	// ClockOffset is how far the engine's clock is ahead of the clock of the worker's
 	// machine. The time of the engine's answer is its error.
-	ClockOffset time.Duration     `json:"clockOffset,omitempty"` // in ns
-	Queues      []string          `json:"queues,omitempty"`
-	Reads       string            `json:"reads,omitempty"`  // the queue whose messages it takes, with its layers
-	Outbox      string            `json:"outbox,omitempty"` // the outbox that it relays, or would relay
-	Paused      bool              `json:"paused,omitempty"` // it receives no messages of Reads, since people have paused that queue
-	Counts      json.RawMessage   `json:"counts,omitempty"`
-	Operators   []json.RawMessage `json:"operators,omitempty"`
-	Backends    []Backend         `json:"backends,omitempty"`
+	ClockOffset time.Duration `json:"clockOffset,omitempty"` // in ns
+	Queues      []string      `json:"queues,omitempty"`
+	Reads       string        `json:"reads,omitempty"`  // the queue whose messages it takes, with its layers
+	Outbox      string        `json:"outbox,omitempty"` // the outbox that it relays, or would relay
+	Paused      bool          `json:"paused,omitempty"` // it receives no messages of Reads, since people have paused that queue
+	// HoldsKeys reports that the worker leaves out the messages of keys that people hold
+	// ([Jobs.HoldKey]).
+	HoldsKeys bool              `json:"holdsKeys,omitempty"`
+	Counts    json.RawMessage   `json:"counts,omitempty"`
+	Operators []json.RawMessage `json:"operators,omitempty"`
+	Backends  []Backend         `json:"backends,omitempty"`
 
 	Checkpoints map[string]json.RawMessage `json:"checkpoints,omitempty"` // by pipeline, or pipeline/partition
 	// Partitions are the worker's, and partitions without an owner as far as it knows, at
@@ -52,8 +55,10 @@ type Worker struct {
 // Workers returns the workers of the engine. A killed worker is among them for two
 // minutes, and until another worker notices. A worker whose report cannot be read has
 // only an ID.
-func (j *Jobs) Workers(ctx context.Context) (list []Worker, err error) {
-	err = each(ctx, j.engine, kindWorker, func(r store.Record) error {
+func (j *Jobs) Workers(ctx context.Context) ([]Worker, error) { return workersOf(ctx, j.engine) }
+
+func workersOf(ctx context.Context, from reader) (list []Worker, err error) {
+	err = each(ctx, from, kindWorker, func(r store.Record) error {
 		var w Worker
 		if json.Unmarshal([]byte(r.Value), &w) != nil {
 			w = Worker{ID: r.Name}
@@ -75,7 +80,7 @@ func (j *Jobs) Work(ctx context.Context, about func() Worker, steer func(Backend
 	b := &beats{Jobs: j, about: about, id: strings.ToLower(rand.Text()[:10]), running: map[string]bool{}, told: map[int]bool{}}
 	defer b.runs.Wait()
 	report := make(chan struct{}, 1) // sent to when the paused queues have changed
-	if steer != nil || j.Cancelled != nil || j.QueuesPaused != nil {
+	if steer != nil || j.Cancelled != nil || j.QueuesPaused != nil || j.KeysHeld != nil {
 		w := &watcher{jobs: j, steer: steer, cancellations: cancellations{jobs: j}, report: report}
 		b.runs.Go(func() { w.watch(ctx) }) // ends with ctx
 	}

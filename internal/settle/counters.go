@@ -51,4 +51,8 @@ type KeyLimiter interface {
 	// RestrictKeys returns false if the source cannot leave out keys. Any goroutine may
 	// call it.
 	RestrictKeys(f func() (list []gate.Restriction, next time.Duration)) bool
+	// HoldKeys makes the source leave out the messages of these keys, and take the
+	// messages of keys that it has left out before. It returns false if the source cannot
+	// leave out keys. Any goroutine may call it.
+	HoldKeys(keys map[string]bool) bool
 }

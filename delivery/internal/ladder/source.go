@@ -136,6 +136,11 @@ func (s *source[T]) RestrictKeys(f func() (list []gate.Restriction, next time.Du
 	return s.eachLimiter(func(in settle.KeyLimiter) bool { return in.RestrictKeys(f) })
 }
 
+// HoldKeys implements [settle.KeyLimiter], for all inputs.
+func (s *source[T]) HoldKeys(keys map[string]bool) bool {
+	return s.eachLimiter(func(in settle.KeyLimiter) bool { return in.HoldKeys(keys) })
+}
+
 // eachLimiter calls f for the inputs that can leave out keys, and returns true if all
 // inputs can do so. The inputs of the ladder's queues share their limits.
 func (s *source[T]) eachLimiter(f func(settle.KeyLimiter) bool) bool {

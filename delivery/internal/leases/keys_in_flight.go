@@ -1,6 +1,7 @@
 package leases
 
 import (
+	"maps"
 	"math"
 	"sync"
 	"time"
@@ -27,6 +28,7 @@ type KeysInFlight struct {
 	skipped  map[string]bool        // keys in flight that a round has left out: their sources wait for a message to be settled
 	restrict func() (list []gate.Restriction, next time.Duration)
 	shares   map[string]float64 // of the keys with a limit of their own, as of the last round
+	held     map[string]bool    // keys that people hold: their limit is 0; never changed, only replaced
 }
 
 // NewKeysInFlight returns counts of 0.
@@ -48,6 +50,18 @@ func (k *KeysInFlight) Restrict(f func() (list []gate.Restriction, next time.Dur
 	k.restrict = f
 }
 
+// hold sets the keys that people hold. The sources that have left out keys look again.
+// keys must not change later.
+func (k *KeysInFlight) hold(keys map[string]bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if maps.Equal(k.held, keys) {
+		return
+	}
+	k.held = keys
+	k.wakeAll()
+}
+
 // usualPerKey is the number of messages of a key in flight of which a restricted key has
 // a share, if there is no limit.
 const usualPerKey = 100
@@ -56,6 +70,8 @@ const usualPerKey = 100
 func (k *KeysInFlight) limitOf(key string, most int) int {
 	share, isRestricted := k.shares[key]
 	switch {
+	case k.held[key]:
+		return 0
 	case isRestricted:
 		if most == 0 {
 			most = usualPerKey
@@ -111,7 +127,7 @@ func (k *KeysInFlight) room(most, n int, withFew bool, wake chan struct{}) (r ro
 	defer k.mu.Unlock()
 	for key, flying := range k.flying {
 		_, isRestricted := k.shares[key]
-		if isRestricted {
+		if isRestricted || k.held[key] {
 			continue
 		}
 		left := k.limitOf(key, most) - flying
@@ -126,7 +142,13 @@ func (k *KeysInFlight) room(most, n int, withFew bool, wake chan struct{}) (r ro
 		r.each = min(r.each, most)
 	}
 	usual := r.each
+	for key := range k.held {
+		r.except = append(r.except, key)
+	}
 	for key := range k.shares {
+		if k.held[key] {
+			continue
+		}
 		left := k.limitOf(key, most) - k.flying[key]
 		isFew := left > 0 && left < usual
 		switch {

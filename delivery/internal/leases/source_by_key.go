@@ -95,3 +95,12 @@ func (s *Source[T]) RestrictKeys(f func() (list []gate.Restriction, next time.Du
 	s.inFlight.Restrict(f)
 	return true
 }
+
+// HoldKeys implements [settle.KeyLimiter].
+func (s *Source[T]) HoldKeys(keys map[string]bool) bool {
+	if s.byKey == nil {
+		return false
+	}
+	s.inFlight.hold(keys)
+	return true
+}
