@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/weirflow/weir/delivery/jobs"
@@ -22,6 +23,9 @@ type byKeyData struct {
 	Contains    string
 	Rows        []store.KeyCounts
 	More        bool // keys than are shown
+	CanHold     bool // people can hold the keys of the queue
+	Held        []jobs.KeyOrder
+	Chosen      *jobs.KeyOrder // of the key for the form of the page: not held if it has no author; nil without a form
 	At          time.Time
 	Failed      string // why the messages could not be counted, or ""
 }
@@ -45,13 +49,76 @@ func (s *server) byKey(r *http.Request) (view, error) {
 	if !counts {
 		return view{}, wrong("This engine does not count by key: SQLite, PostgreSQL and memory do. Filter the messages of the queue by one key instead.")
 	}
+	err := s.readHeld(r, &d)
+	if err != nil {
+		return view{}, err
+	}
 	rows, at, err := s.keysOf(r.Context(), d.Queue, d.Contains)
 	if err != nil {
 		d.Failed = failure(300, err)
 	}
 	d.At, d.More = at, len(rows) > shownByKey
 	d.Rows = rows[:min(len(rows), shownByKey)]
-	return view{Name: "bykey", Title: "Keys of " + cut(100, d.Queue), Data: d}, nil
+	return view{Name: "bykey", Title: "Keys of " + cut(100, d.Queue), Data: &d}, nil
+}
+
+// HeldBy returns the order that holds a key, or nil.
+func (d *byKeyData) HeldBy(key string) *jobs.KeyOrder {
+	for i := range d.Held {
+		if d.Held[i].Key == key {
+			return &d.Held[i]
+		}
+	}
+	return nil
+}
+
+// readHeld reads which keys of the queue people hold, and the key that the address
+// chooses for an order.
+func (s *server) readHeld(r *http.Request, d *byKeyData) error {
+	_, canSkip := s.engine.(store.ByKey)
+	d.CanHold = s.keeps && canSkip
+	if !d.CanHold {
+		return nil
+	}
+	all, err := s.jobs.HeldKeys(r.Context())
+	if err != nil {
+		return err
+	}
+	for _, o := range all {
+		if o.Queue == d.Queue {
+			d.Held = append(d.Held, o)
+		}
+	}
+	key := r.URL.Query().Get("key")
+	if key == "" {
+		return nil
+	}
+	d.Chosen = d.HeldBy(key)
+	if d.Chosen == nil {
+		d.Chosen = &jobs.KeyOrder{Queue: d.Queue, Key: key}
+	}
+	return nil
+}
+
+// holdKey holds or resumes a key. The address of the request names the queue and the key.
+func (s *server) holdKey(r *http.Request) (string, error) {
+	q := r.URL.Query()
+	why := reason(r.PostForm)
+	if why == "" {
+		return "", wrong("%s", noWhy)
+	}
+	order, ok := map[string]func(ctx context.Context, queue, key, by, why string) (jobs.KeyOrder, error){
+		"hold": s.jobs.HoldKey, "resume": s.jobs.ResumeKey,
+	}[r.PostForm.Get("do")]
+	if !ok {
+		return "", missing("There is no such action.")
+	}
+	o, err := order(r.Context(), q.Get("queue"), q.Get("key"), personOf(r).who, why)
+	if err != nil {
+		return "", mine(r.Context(), err)
+	}
+	s.logs.stale()
+	return "/bykey?" + url.Values{"queue": {o.Queue}}.Encode(), nil
 }
 
 // keysOf returns the counts of the keys of a queue, and when they were counted: a zero

@@ -162,7 +162,7 @@ func (s *server) routes() http.Handler {
 		mux.Handle("GET /keys", s.page(s.keys))
 	}
 	for path, action := range map[string]func(*http.Request) (string, error){
-		"/start": s.start, "/job": s.order, "/queue": s.pauseQueue, "/backends": s.steer, "/edit": s.edit,
+		"/start": s.start, "/job": s.order, "/queue": s.pauseQueue, "/bykey": s.holdKey, "/backends": s.steer, "/edit": s.edit,
 	} {
 		mux.Handle("POST "+path, s.action(action))
 	}

@@ -87,6 +87,9 @@ func (f *logFilter) isOfQueue(l *jobs.Line) bool {
 	if l.Queue != nil {
 		names = append(names, l.Queue.Queue)
 	}
+	if l.Key != nil {
+		names = append(names, l.Key.Queue)
+	}
 	return slices.ContainsFunc(names, func(name string) bool {
 		base, _ := roleOf(name, false)
 		return name == f.Queue || base == f.Queue

@@ -232,3 +232,51 @@ func TestHandlerByKey_Cancel(t *testing.T) {
 		assert.Equal(t, want, n.Messages, queue)
 	}
 }
+
+// A person holds a key, and resumes it. The page shows who holds it and why.
+func TestHandlerByKey_Hold(t *testing.T) {
+	e := memory.Open()
+	key := "<b>\u202e7"
+	require.NoError(t, e.Put(t.Context(), "orders", ofKey(key, 3)...))
+	require.NoError(t, e.Put(t.Context(), "orders", ofKey("not text \xff", 1)...))
+	reader := handler(t, console.Config{Engine: e, Authorize: role(console.Reader, "bob")})
+	h := handler(t, console.Config{Engine: e, Authorize: role(console.Actor, "ann")})
+	address := "/bykey?" + url.Values{"queue": {"orders"}, "key": {key}}.Encode()
+	for _, path := range []string{"/bykey?queue=orders", address} {
+		assert.NotContains(t, page(t, reader, path), "Hold")
+	}
+	assert.Equal(t, 1, strings.Count(page(t, h, "/bykey?queue=orders"), "Hold…"), "the other key is not text")
+	assert.Contains(t, page(t, h, address), "Hold &lt;b&gt;")
+
+	hold := url.Values{"do": {"hold"}, "why": {"it loses <b>money</b>"}}
+	assert.Equal(t, http.StatusForbidden, ask(reader, address, hold).Code)
+	assert.Equal(t, http.StatusUnprocessableEntity, ask(h, address, url.Values{"do": {"hold"}}).Code, "without a reason")
+	assert.Equal(t, http.StatusUnprocessableEntity, ask(h, "/bykey?queue=orders", hold).Code, "without a key")
+	assert.Equal(t, http.StatusUnprocessableEntity, ask(h, "/bykey?queue=order&key=a", hold).Code, "of an unknown queue")
+	assert.Equal(t, http.StatusNotFound, ask(h, address, url.Values{"do": {"cut"}, "why": {"x"}}).Code)
+	w := ask(h, address, hold)
+	require.Equal(t, http.StatusSeeOther, w.Code)
+	require.Equal(t, "/bykey?queue=orders", w.Header().Get("Location"))
+	again := ask(h, address, hold)
+	assert.Equal(t, http.StatusUnprocessableEntity, again.Code)
+	assert.Contains(t, again.Body.String(), "is held already, by ann since")
+
+	for _, h := range []http.Handler{h, reader} {
+		text := page(t, h, "/bykey?queue=orders")
+		assert.Contains(t, text, `<td data-l="Who">ann</td><td data-l="Why">it loses &lt;b&gt;money&lt;/b&gt;</td>`)
+		assert.NotContains(t, text, "\u202e")
+	}
+	text := page(t, h, "/bykey?queue=orders")
+	assert.Contains(t, text, "<b>held</b>")
+	assert.Contains(t, text, "Resume…")
+	assert.NotContains(t, page(t, h, "/bykey?queue=mails"), "Held key")
+	log := page(t, h, "/log?queue=orders")
+	assert.Contains(t, log, "key &lt;b&gt;")
+	assert.Contains(t, log, "it loses &lt;b&gt;money&lt;/b&gt;")
+
+	assert.Contains(t, page(t, h, address), "Resume &lt;b&gt;")
+	resume := url.Values{"do": {"resume"}, "why": {"fixed"}}
+	require.Equal(t, http.StatusSeeOther, ask(h, address, resume).Code)
+	assert.NotContains(t, page(t, h, "/bykey?queue=orders"), "Held key")
+	assert.Equal(t, http.StatusNotFound, ask(h, address, resume).Code)
+}
