@@ -19,3 +19,8 @@ func openForFleet(ctx context.Context, url string) (store.Keeper, error) {
 func TestFleet_ProcessesShareALimit(t *testing.T) {
 	fleettest.Run(t, schemas(t)(t))
 }
+
+// Law B5, while processes are killed and paused.
+func TestFleet_KillsAndPauses(t *testing.T) {
+	fleettest.RunFaults(t, schemas(t)(t))
+}

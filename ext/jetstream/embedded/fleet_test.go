@@ -22,7 +22,18 @@ func openForFleet(ctx context.Context, url string) (store.Keeper, error) {
 
 // Law B5.
 func TestFleet_ProcessesShareALimit(t *testing.T) {
+	fleettest.Run(t, startForFleet(t))
+}
+
+// Law B5, while processes are killed and paused.
+func TestFleet_KillsAndPauses(t *testing.T) {
+	fleettest.RunFaults(t, startForFleet(t))
+}
+
+// startForFleet starts a server with a stream, and returns its address.
+func startForFleet(t *testing.T) string {
+	t.Helper()
 	all, js := startCluster(t, clustertest.Config{Servers: 1})
 	require.NoError(t, clustertest.CreateStream(t.Context(), js, weirjs.StreamConfig("queues")))
-	fleettest.Run(t, all.URL())
+	return all.URL()
 }
