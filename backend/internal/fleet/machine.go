@@ -334,7 +334,7 @@ func (m *Machine) findLoss(now Instant, version int64, read Table, longest time.
 // passTurn returns the ticket of the process. Members with low tickets come first if
 // there are fewer permits than members. A process goes to the end when its turn is over.
 func (m *Machine) passTurn(now Instant, t Table, h Health, l Local) int64 {
-	mine, isMember := t.Members[m.id]
+	_, isMember := t.Members[m.id]
 	if m.isTurnOver(now, h, l) || !isMember && m.ticket == 0 {
 		last := int64(0)
 		for _, x := range t.Members {
@@ -343,7 +343,6 @@ func (m *Machine) passTurn(now Instant, t Table, h Health, l Local) int64 {
 		m.ticket = last + 1
 		m.beginTurn(now, l)
 	}
-	m.ticket = max(m.ticket, mine.Ticket)
 	return m.ticket
 }
 

@@ -249,3 +249,54 @@ func TestMachine_LimitLoweredWhileAClaimWaits(t *testing.T) {
 	second.step(now + time.Second)
 	require.Equal(t, 1, second.local.Running)
 }
+
+// Law B5: the share of a process shrinks, and the answer to its write is late. Another
+// process takes this one for silent, and uses the released permits without its notice.
+func TestMachine_ShrinksBeforeTheAnswer(t *testing.T) {
+	r := &record{}
+	shrinks, grows := newMember(r, "a", time.Second), newMember(r, "b", time.Second)
+	now := join(shrinks, grows)
+	shrinks.local.Need = 10
+	for d := 0 * ms; d < 3*time.Second; d += 200 * ms {
+		shrinks.step(now + d)
+		grows.step(now + d + 10*ms)
+	}
+	now += 3 * time.Second
+	require.Equal(t, 10, shrinks.share(now))
+	grows.local.Need = 10
+	grows.step(now)
+	shrinks.local.Need, shrinks.local.Running = 3, 3
+	shrinks.write(now + 10*ms)
+	require.Equal(t, 3, shrinks.share(now+10*ms))
+	last := 3 * time.Second
+	for d := 100 * ms; d <= last; d += 200 * ms {
+		grows.step(now + d)
+	}
+	require.Equal(t, 7, grows.share(now+last))
+	require.Equal(t, 3, shrinks.share(now+last), "its lease has not ended")
+}
+
+// Law B5: a process that has found a loss records the longest call of all. If it dies and
+// the process with that call ends, its entry stops growth for long enough.
+func TestMachine_StoppedEntryHasTheLongestCallOfAll(t *testing.T) {
+	const longest = 30 * time.Second
+	r := &record{}
+	ends, finds := newMember(r, "a", longest), newMember(r, "b", time.Second)
+	now := join(ends, finds)
+	before := r.backup()
+	finds.step(now)
+	*r = before
+	finds.step(now + time.Second)
+	require.True(t, finds.entry().Stopped)
+	require.Equal(t, longest, finds.entry().Longest)
+	r.table = ends.Leave(r.table)
+	r.version++
+
+	found := now + time.Second
+	next := newMember(r, "c", time.Second)
+	next.local.Need = 10
+	for d := 100 * ms; d < fleet.Lease+longest; d += 300 * ms {
+		next.step(found + d)
+		require.Zero(t, next.share(found+d), d)
+	}
+}
