@@ -100,6 +100,12 @@ func (p *Process) Line(patience time.Duration) (string, error) {
 	defer timer.Stop()
 	select {
 	case <-p.line:
+	case <-p.ended: // it may have printed the line before
+	case <-timer.C:
+		return "", fmt.Errorf("child: process %d prints nothing within %v", p.cmd.Process.Pid, patience)
+	}
+	select {
+	case <-p.line:
 		p.mu.Lock()
 		line := string(p.first)
 		p.mu.Unlock()
@@ -107,9 +113,7 @@ func (p *Process) Line(patience time.Duration) (string, error) {
 			return line, nil
 		}
 		<-p.ended
-	case <-p.ended:
-	case <-timer.C:
-		return "", fmt.Errorf("child: process %d prints nothing within %v", p.cmd.Process.Pid, patience)
+	default:
 	}
 	return "", p.failure()
 }

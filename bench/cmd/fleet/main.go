@@ -1,0 +1,43 @@
+// Command fleet measures processes that share the limit of a service (backend.Shared), on
+// a file of SQLite. By default it compares their throughput with the same processes that
+// have fixed parts of the limit. With -picture it draws the calls of a fleet in which a
+// process starts and another one is killed:
+//
+//	go run ./bench/cmd/fleet                                  # 100 s
+//	go run ./bench/cmd/fleet -picture > docs/pictures/fleet.svg # 40 s
+package main
+
+import (
+	"flag"
+	"io"
+	"log"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+func main() {
+	runChild()
+	err := run(os.Args[1:], os.Stdout)
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(args []string, out io.Writer) error {
+	flags := flag.NewFlagSet("fleet", flag.ExitOnError)
+	draws := flags.Bool("picture", false, "draw a run instead")
+	rounds := flags.Int("rounds", 5, "compare `n` times")
+	window := flags.Duration("for", 5*time.Second, "count the calls for this `time`, after as long a start")
+	_ = flags.Parse(args) // ends the program on an error
+	dir, err := os.MkdirTemp("", "fleet-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // temporary
+	file := filepath.Join(dir, "engine.db")
+	if *draws {
+		return picture(file, out)
+	}
+	return compare(file, *rounds, *window, out)
+}

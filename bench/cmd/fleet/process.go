@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/backend"
+	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/internal/testing/child"
+)
+
+const (
+	childName = "fleet"
+	takes     = 20 * time.Millisecond // a call
+)
+
+// process is a process of the fleet.
+type process struct {
+	File    string // the engine; "" if the limit is not shared
+	Limit   int
+	Service string        // URL with the name of the process; "" if a call only takes its time
+	Window  time.Duration // for which it counts its calls, after as long a start; 0 means until it is killed
+}
+
+// start starts a process.
+func (p process) start() (*child.Process, error) {
+	arg, err := json.Marshal(p)
+	if err != nil {
+		return nil, err
+	}
+	return child.Start(childName, string(arg))
+}
+
+// runChild does not return in a process that start has started.
+func runChild() {
+	child.Run(childName, func(arg string) error {
+		var p process
+		err := json.Unmarshal([]byte(arg), &p)
+		if err != nil {
+			return err
+		}
+		return p.run(context.Background())
+	})
+}
+
+// run makes as many calls as the backend allows, and prints how many it has made in the
+// window.
+func (p process) run(ctx context.Context) error {
+	options := []backend.Option{backend.Limit(p.Limit), backend.LongestCall(time.Second)}
+	if p.File != "" {
+		engine, err := sqlite.Open(ctx, p.File)
+		if err != nil {
+			return err
+		}
+		defer engine.Close() //nolint:errcheck // the process ends
+		options = append(options, backend.Shared(engine))
+	}
+	var calls atomic.Int64
+	op := asyncop.UnorderedWait(asyncop.Blocking(func(ctx context.Context, n int) (int, error) {
+		err := p.call(ctx)
+		calls.Add(1)
+		return n, err
+	}), time.Minute, 100, asyncop.WithBackend(backend.New("service", options...)))
+	if p.Window == 0 {
+		return until(ctx, op)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- until(ctx, op) }() // ends with ctx
+	time.Sleep(p.Window)
+	before := calls.Load()
+	time.Sleep(p.Window)
+	fmt.Println(calls.Load() - before)
+	cancel()
+	return <-ended
+}
+
+func (p process) call(ctx context.Context) error {
+	if p.Service == "" {
+		time.Sleep(takes)
+		return nil
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.Service, nil)
+	if err != nil {
+		return err
+	}
+	reply, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	return reply.Body.Close()
+}
+
+// until passes elements to the operator until ctx ends.
+func until(ctx context.Context, op *asyncop.AsyncWaitOperator[int, int]) error {
+	elements := func(yield func(int) bool) {
+		for i := 0; ctx.Err() == nil && yield(i); i++ {
+		}
+	}
+	for _, err := range op.Results(elements) {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
