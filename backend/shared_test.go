@@ -560,6 +560,46 @@ func TestShared_EndReleasesTheShare(t *testing.T) {
 	})
 }
 
+// delayedKeeper is an engine that needs half a second for a step while a condition holds.
+type delayedKeeper struct {
+	store.Keeper
+	isDelayed func() bool
+}
+
+func (k *delayedKeeper) Update(ctx context.Context, f func(context.Context, store.Tx) error) error {
+	if k.isDelayed() {
+		time.Sleep(500 * time.Millisecond)
+	}
+	return k.Keeper.Update(ctx, f)
+}
+
+// Law B5: the last operator has ended. While the engine records that, another operator
+// starts calls with the permits of the process, which keeps them.
+func TestShared_CallsStartWhileTheProcessLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		service := &counted{takes: 100 * time.Millisecond}
+		engine := newEngine(t)
+		keeper := &delayedKeeper{engine, func() bool { return service.calls.Load() == 300 && service.now.Load() == 0 }}
+		b := backend.New("payments", backend.Limit(10), backend.Shared(keeper))
+		first := startWorkerAt(b, service, 300, time.Minute)
+		ended := make(chan struct{})
+		go func() { // ends with the first worker
+			first.end()
+			close(ended)
+		}()
+		within(t, 10*time.Second, keeper.isDelayed)
+		long := &counted{takes: 10 * time.Second}
+		second := startWorkerAt(b, long, 5, time.Minute)
+		within(t, 100*time.Millisecond, func() bool { return long.now.Load() == 5 })
+		for range 200 {
+			require.Regexp(t, `"share":([5-9]|10),`, shares(t, engine))
+			time.Sleep(10 * time.Millisecond)
+		}
+		<-ended
+		second.end()
+	})
+}
+
 func TestLongestCall_Huge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := newEngine(t)
