@@ -226,6 +226,18 @@ func TestWithoutEngine_WhileTheEngineIsDown(t *testing.T) {
 	}
 }
 
+func TestWithoutEngine_MoreThanTheLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		keeper := &flakyKeeper{Keeper: newEngine(t)}
+		keeper.down.Store(true)
+		service := &counted{takes: 100 * time.Millisecond}
+		w := startWorker(t, service, 100, keeper, backend.Limit(3), backend.WithoutEngine(50))
+		time.Sleep(10 * time.Second)
+		w.end()
+		require.EqualValues(t, 3, service.most.Load())
+	})
+}
+
 func TestShared_RateOfAFleet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := newEngine(t)
