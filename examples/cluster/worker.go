@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/backend"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/examples/internal/bank"
@@ -60,9 +61,11 @@ func work(s settings) error {
 		}
 		return p, err
 	})
+	// The providers get at most 20 calls at a time from all workers together.
+	bothProviders := backend.New("bank", backend.Limit(20), backend.Shared(engine), backend.LongestCall(time.Second), backend.WithLogger(quiet))
 	op := asyncop.UnorderedWaitWithRetry(charge, 2*time.Second, 50,
 		strategies.ReasonAware(httpretry.Classifier[bank.Payment](), nil).WithMaxDelay(250*time.Millisecond),
-		asyncop.WithFailureSink(orders.TakeFailure), asyncop.WithLogger(quiet))
+		asyncop.WithBackend(bothProviders), asyncop.WithFailureSink(orders.TakeFailure), asyncop.WithLogger(quiet))
 	fmt.Println("ready")
 	_, err = delivery.Run(ctx, orders, op, payments, delivery.WithLogger(quiet))
 	return err
