@@ -35,8 +35,8 @@ const (
 	patience = 2 * time.Minute // for a slow machine
 )
 
-// Child is a process of the fleet, if this process was started by [Run] or [RunFaults]; it
-// does not return then. TestMain calls it first.
+// Child is a process of the fleet, if this process was started by [Run] or [RunFaults].
+// Then it does not return. TestMain calls it first.
 func Child(open func(ctx context.Context, dsn string) (store.Keeper, error)) {
 	child.Run(name, func(arg string) error {
 		service, rest, _ := strings.Cut(arg, " ")
@@ -250,8 +250,8 @@ func RunFaults(t *testing.T, dsn string) {
 	require.LessOrEqual(t, most, limit)
 }
 
-// disturb pauses a part of the fleet until the others have taken its permits. Meanwhile it
-// pauses another process for a shorter time, or kills it.
+// disturb pauses a part of the fleet until the others have taken its permits. Meanwhile
+// it pauses another process for a shorter time, or kills it.
 func (f *fleet) disturb(r *rand.Rand) {
 	f.t.Helper()
 	order := r.Perm(len(f.all))
