@@ -47,6 +47,7 @@ type confirmData struct {
 	Partly               bool // Unsafe and Lapsed count only some of them
 	NewTo                bool
 	Few, Rate            int
+	EndsAt               time.Time // at that rate
 	Back                 string
 	Verb, Question, Then string
 }
@@ -97,6 +98,7 @@ func (s *server) confirm(r *http.Request) (view, error) {
 		}
 		d.NewTo = !l.known(d.To)
 	}
+	d.EndsAt = s.endsAt(d.Count, slowly)
 	what := count(d.Count, "message")
 	if d.Many {
 		what = "all messages that match (more than can be counted in " + (queryTime / 2).String() + ")"
@@ -353,7 +355,7 @@ func (s *server) resume() {
 	}()
 }
 
-// order pauses, resumes or cancels a job.
+// order pauses, resumes or cancels a job, or changes its rate.
 func (s *server) order(r *http.Request) (string, error) {
 	id, err := strconv.Atoi(r.PostForm.Get("id"))
 	if err != nil {
@@ -363,13 +365,21 @@ func (s *server) order(r *http.Request) (string, error) {
 	if why == "" {
 		return "", wrong("%s", noWhy)
 	}
-	order, ok := map[string]func(context.Context, int, string, string) (jobs.Job, error){
-		"pause": s.jobs.Pause, "resume": s.jobs.Resume, "cancel": s.jobs.Cancel,
+	rate, err := whole(r.PostForm.Get("rate"))
+	if err != nil {
+		return "", err
+	}
+	setRate := func(ctx context.Context, id int, by, why string) (jobs.Job, error) {
+		return s.jobs.SetRate(ctx, id, float64(rate), by, why)
+	}
+	order, ok := map[string]func(ctx context.Context, id int, by, why string) (jobs.Job, error){
+		"pause": s.jobs.Pause, "resume": s.jobs.Resume, "cancel": s.jobs.Cancel, "rate": setRate,
 	}[r.PostForm.Get("do")]
 	if !ok {
 		return "", missing("There is no such action.")
 	}
-	if _, err := order(r.Context(), id, personOf(r).who, why); err != nil {
+	_, err = order(r.Context(), id, personOf(r).who, why)
+	if err != nil {
 		return "", mine(r.Context(), err)
 	}
 	s.run(id)

@@ -32,6 +32,10 @@ type jobData struct {
 	Filter  string
 	Handled int  // of Total
 	IsSame  bool // a person started the same job again, and sees this one instead
+	EndsAt  time.Time
+	Tried   []tried // the messages of a first try
+	Others  int     // messages that matched as well
+	Rest    string  // the page that sends them back
 }
 
 func (s *server) job(r *http.Request) (view, error) {
@@ -49,6 +53,21 @@ func (s *server) job(r *http.Request) (view, error) {
 	}
 	if job.Max > 0 {
 		d.Total = min(d.Total, job.Max)
+	}
+	left := d.Total - d.Handled
+	if job.State() == "running" && job.Rate > 0 && left > 0 {
+		d.EndsAt = s.endsAt(left, job.Rate)
+	}
+	d.Tried, err = s.triedBy(r.Context(), &job)
+	if err != nil {
+		return view{}, err
+	}
+	d.Others = job.Total - job.Done
+	if len(d.Tried) > 0 && d.Others > 0 && job.State() == "done" {
+		rest := filterValues(job.Queue, job.Filter)
+		rest.Set("do", string(job.Do))
+		rest.Set("to", job.To)
+		d.Rest = s.address("/start", rest)
 	}
 	return view{Name: "job", Title: "Job " + strconv.Itoa(id), Data: d}, nil
 }

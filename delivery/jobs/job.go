@@ -69,6 +69,9 @@ type Job struct {
 	Cancelled bool      `json:"cancelled,omitempty"`
 	Error     string    `json:"error,omitempty"`  // of the last step, which is tried again
 	Runner    string    `json:"runner,omitempty"` // the process that ran the last step
+	// Sent are the ids of the messages that a merge with a Max of at most 10 has sent
+	// back, so that a person who tries a few can see how they end.
+	Sent []string `json:"sent,omitempty"`
 
 	// Where it is. A later version may know actions and filters that this version does
 	// not.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -328,6 +329,26 @@ func (j *Jobs) Cancel(ctx context.Context, id int, by, why string) (Job, error) 
 	return j.order(ctx, id, "cancel", by, why, func(job *Job, now time.Time) bool {
 		job.Cancelled, job.Paused, job.Ended = true, false, now
 		return true
+	})
+}
+
+// SetRate changes the rate of a job, in messages a second; 0 means no limit. A job that
+// runs obeys within 20 s. The line of the log has the event "rate".
+func (j *Jobs) SetRate(ctx context.Context, id int, rate float64, by, why string) (Job, error) {
+	if !(rate >= 0) || math.IsInf(rate, 1) {
+		return Job{}, fmt.Errorf("jobs: the rate %v of job %d must be 0 or a positive number of messages a second", rate, id)
+	}
+	return j.order(ctx, id, "rate", by, why, func(job *Job, now time.Time) bool {
+		was := job.Rate
+		job.Rate = rate
+		soonest := now
+		if rate > 0 {
+			soonest = now.Add(pauseFor(1, rate))
+		}
+		if job.Next.After(soonest) {
+			job.Next = soonest
+		}
+		return was != rate
 	})
 }
 

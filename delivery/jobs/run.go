@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/delivery/store"
@@ -22,6 +23,7 @@ const (
 	firstWait = time.Second      // after a step that failed; it doubles
 	lastWait  = 30 * time.Second // at most
 	maxPause  = 24 * time.Hour   // between two messages of a low rate
+	mostSent  = 10               // the highest Spec.Max of a job that keeps the ids of its messages
 	watchEach = 200 * time.Millisecond
 	lookEach  = 20 * time.Second // how often a waiting job checks whether it was stopped
 )
@@ -183,9 +185,10 @@ func (j *Jobs) run(ctx context.Context, job Job) error {
 }
 
 // rest waits before the next step, and returns the job as it is then. It ends when the
-// job is stopped, so that the next one can begin.
+// job is stopped, so that the next one can begin, and when its rate is changed.
 func (j *Jobs) rest(ctx context.Context, job Job, d time.Duration) (Job, error) {
-	for ; d > 0 && job.runs(); d -= lookEach {
+	rate := job.Rate
+	for ; d > 0 && job.runs() && job.Rate == rate; d -= lookEach {
 		if err := wait.For(ctx, j.Clock, min(d, lookEach)); err != nil {
 			return job, err
 		}
@@ -246,11 +249,12 @@ func (j *Jobs) step(ctx context.Context, job Job, size int) (_ Job, _ time.Durat
 		if before, err := get(ctx, tx, job.ID); err != nil || before.version != job.version || !before.runs() {
 			return cmp.Or(err, store.ErrChanged) // before the edits: local cannot undo them
 		}
-		done, err := tx.Edit(ctx, next.plan(entries, now)...)
+		edits := next.plan(entries, now)
+		done, err := tx.Edit(ctx, edits...)
 		if err != nil {
 			return err
 		}
-		again = next.count(done, entries, now)
+		again = next.count(edits, done, entries, now)
 		if next.Family && slices.Contains(done, true) {
 			err = noteCancelled(ctx, tx, next.Queue, next.Filter.Key, isShort)
 			if err != nil {
@@ -285,8 +289,9 @@ func (j *Jobs) entries(ctx context.Context, job Job, size int) ([]store.Entry, e
 	return j.engine.List(ctx, job.queue(), job.Filter, store.Page{After: job.After, Until: job.Until, Max: size})
 }
 
-// count notes what was done to entries, and returns how long to wait.
-func (j *Job) count(done []bool, entries []store.Entry, now time.Time) (again time.Duration) {
+// count notes which edits of entries were done, and returns how long to wait.
+func (j *Job) count(edits []store.Edit, done []bool, entries []store.Entry, now time.Time) (again time.Duration) {
+	j.noteSent(edits, done)
 	n := 0
 	for _, ok := range done {
 		if ok {
@@ -295,10 +300,28 @@ func (j *Job) count(done []bool, entries []store.Entry, now time.Time) (again ti
 	}
 	j.Done, j.Skipped, j.After = j.Done+n, j.Skipped+len(done)-n, entries[len(entries)-1].Position
 	if j.Rate > 0 && n > 0 {
-		again = time.Duration(min(float64(n)/j.Rate*float64(time.Second), float64(maxPause)))
+		again = pauseFor(n, j.Rate)
 		j.Next = now.Add(again)
 	}
 	return again
+}
+
+// pauseFor returns the pause after n messages at a rate.
+func pauseFor(n int, rate float64) time.Duration {
+	return time.Duration(min(float64(n)/rate*float64(time.Second), float64(maxPause)))
+}
+
+// noteSent notes the ids of messages that a job with a small Max has sent back.
+func (j *Job) noteSent(edits []store.Edit, done []bool) {
+	if j.Do != store.Merge || j.Max < 1 || j.Max > mostSent {
+		return
+	}
+	for i, e := range edits {
+		id := e.Entry.Meta.ID
+		if done[i] && id != "" && utf8.ValidString(id) {
+			j.Sent = append(slices.Clip(j.Sent), id)
+		}
+	}
 }
 
 // skip leaves a message alone that the engine refuses to change.

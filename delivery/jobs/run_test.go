@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -587,4 +588,82 @@ func TestJobState(t *testing.T) {
 	} {
 		require.Equal(t, want, job.State())
 	}
+}
+
+// A few messages that are tried are named by the job, without those that stayed.
+func TestJobsRun_SentIDs(t *testing.T) {
+	for _, c := range []struct {
+		most int
+		sent []string
+	}{{2, []string{"0", "2"}}, {10, []string{"0", "2", "3", "4"}}, {11, nil}, {0, nil}} {
+		e := memory.Open()
+		for i := range 5 {
+			m := letter(i)
+			m.Meta.ID = fmt.Sprint(i)
+			m.Meta.UnsafeToRepeat = i == 1
+			require.NoError(t, e.Put(t.Context(), "dead", m))
+		}
+		j := jobsOf(t, e)
+		spec := merge(0)
+		spec.Max = c.most
+		job, err := j.Start(t.Context(), spec)
+		require.NoError(t, err)
+		job, err = j.Run(t.Context(), job.ID, nil)
+		require.NoError(t, err)
+		require.Equal(t, c.sent, job.Sent)
+		_, err = readLog(t, j)
+		require.NoError(t, err)
+	}
+}
+
+// The rate of a job can be changed while it runs, even if its next step is hours away.
+func TestJobsSetRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := memory.Open()
+		for i := range 10 {
+			require.NoError(t, e.Put(t.Context(), "dead", letter(i)))
+		}
+		j := jobsOf(t, e)
+		job, err := j.Start(t.Context(), merge(1.0/3600))
+		require.NoError(t, err)
+		ctx, end := context.WithCancel(t.Context())
+		defer end()
+		go j.Work(ctx, func() jobs.Worker { return jobs.Worker{} }, nil) // ends with ctx
+		time.Sleep(time.Minute)
+		job, err = j.Get(t.Context(), job.ID)
+		require.NoError(t, err)
+		require.Equal(t, 1, job.Done)
+		job, err = j.SetRate(t.Context(), job.ID, 0.1, "bob", "the bank is quick")
+		require.NoError(t, err)
+		require.InDelta(t, 0.1, job.Rate, 0)
+		time.Sleep(time.Minute)
+		job, err = j.Get(t.Context(), job.ID)
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, job.Done, 5)
+		require.LessOrEqual(t, job.Done, 8, "not faster than the new rate")
+		_, err = j.SetRate(t.Context(), job.ID, 0, "bob", "at once")
+		require.NoError(t, err)
+		time.Sleep(30 * time.Second)
+		job, err = j.Get(t.Context(), job.ID)
+		require.NoError(t, err)
+		require.Equal(t, "done", job.State())
+		lines, err := readLog(t, j)
+		require.NoError(t, err)
+		require.Equal(t, "rate", lines[1].Event)
+		require.Equal(t, "the bank is quick", lines[1].Why)
+		require.InDelta(t, 0.1, lines[1].Job.Rate, 0)
+	})
+}
+
+func TestJobsSetRate_Refused(t *testing.T) {
+	e := memory.Open()
+	j := ranJobs(t, e) // 1 is done, 5 runs
+	for _, rate := range []float64{-1, math.NaN(), math.Inf(1)} {
+		_, err := j.SetRate(t.Context(), 5, rate, "ann", "why")
+		require.ErrorContains(t, err, "must be 0 or a positive number")
+	}
+	_, err := j.SetRate(t.Context(), 1, 5, "ann", "why")
+	require.ErrorContains(t, err, "job 1 is over: it is done")
+	_, err = j.SetRate(t.Context(), 5, 5, "ann", "")
+	require.ErrorContains(t, err, "why?")
 }

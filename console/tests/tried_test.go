@@ -1,0 +1,88 @@
+package tests
+
+import (
+	"html"
+	"net/http"
+	"net/url"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/console"
+	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/delivery/store"
+)
+
+// The page of a job that has sent a few messages back shows how each of them ends, and
+// leads to the others.
+func TestJobPage_TriedMessages(t *testing.T) {
+	engines(t, func(t *testing.T, e store.Keeper) {
+		put(t, e, 20)
+		h := handler(t, console.Config{Engine: e, Authorize: role(console.Actor, "ann")})
+		form := url.Values{"do": {"merge"}, "queue": {"orders-dead"}, "cause": {"exhausted"}, "to": {"orders"}, "new": {"yes"}, "why": {"three"}, "max": {"3"}}
+		require.Equal(t, http.StatusSeeOther, ask(h, "/start", form).Code)
+		require.Equal(t, []string{"orders/0/0", "orders/0/1", "orders/0/2"}, awaitEnd(t, e, 1).Sent)
+		text := page(t, h, "/job?id=1")
+		assert.Len(t, regexp.MustCompile(`data-l="State">waiting<`).FindAllString(text, -1), 3)
+		assert.NotContains(t, text, "no answer of", "an error from before the try")
+		assert.Contains(t, text, "Send back the other 17…")
+		rest := regexp.MustCompile(`href="(/start[^"]*)"`).FindStringSubmatch(text)
+		require.Len(t, rest, 2)
+
+		tried, err := e.List(t.Context(), "orders", store.Filter{}, store.Page{Max: 3})
+		require.NoError(t, err)
+		_, err = e.Purge(t.Context(), "orders", store.Filter{IDs: []string{"orders/0/0", "orders/0/1"}})
+		require.NoError(t, err)
+		again := tried[1].Message
+		again.Cause, again.Meta.LastError, again.Meta.LastFailure = store.Permanent, "<b>account</b> closed", time.Now().Add(time.Hour)
+		require.NoError(t, e.Put(t.Context(), "orders-dead", again))
+		text = page(t, h, "/job?id=1")
+		assert.Contains(t, text, `data-l="Id">orders/0/0</td><td data-l="State">done, or removed<`)
+		assert.Contains(t, text, `>orders/0/1</a></td><td data-l="State"><b class="bad">failed again</b></td><td data-l="Error">&lt;b&gt;account&lt;/b&gt; closed<`)
+		assert.Contains(t, text, `>orders/0/2</a></td><td data-l="State">waiting<`)
+
+		text = page(t, h, html.UnescapeString(rest[1]))
+		assert.Contains(t, text, "Send 17 messages back", "the message that has failed again is not among them")
+		assert.Contains(t, text, "At 10 a second, 17 messages take until ")
+		reader := handler(t, console.Config{Engine: e, Authorize: role(console.Reader, "bob")})
+		text = page(t, reader, "/job?id=1")
+		assert.Contains(t, text, "failed again")
+		assert.NotContains(t, text, "Send back the other")
+	})
+}
+
+// The page of a job that runs shows when it ends, and changes its rate.
+func TestJobPage_Rate(t *testing.T) {
+	mock := clock.NewMock()
+	mock.Set(time.Date(2026, 1, 2, 4, 30, 0, 0, time.UTC))
+	e := memory.Open(memory.WithClock(mock))
+	put(t, e, 100)
+	j, err := jobs.New(e, jobs.Config{Logger: quiet, Clock: mock})
+	require.NoError(t, err)
+	_, err = j.Start(t.Context(), jobs.Spec{Do: store.Merge, Queue: "orders-dead", To: "orders", Filter: store.Filter{Cause: store.Exhausted}, Rate: 0.5, By: "ann", Why: "slowly"})
+	require.NoError(t, err)
+	h := handler(t, console.Config{Engine: e, Clock: mock, Authorize: role(console.Reader, "bob")})
+	text := page(t, h, "/job?id=1")
+	assert.Contains(t, text, "running: 0 of 100 done, at 0.5 a second until 2026-01-02 04:33:20Z")
+	assert.NotContains(t, text, "Change the rate")
+	change := url.Values{"id": {"1"}, "do": {"rate"}, "rate": {"1"}, "why": {"quicker"}}
+	require.Equal(t, http.StatusForbidden, ask(h, "/job", change).Code)
+
+	_, err = j.Pause(t.Context(), 1, "ann", "so that it does not run in the test")
+	require.NoError(t, err)
+	h = handler(t, console.Config{Engine: e, Clock: mock, Authorize: role(console.Actor, "ann")})
+	assert.Contains(t, page(t, h, "/job?id=1"), "Change the rate")
+	change.Set("rate", "-1")
+	require.Equal(t, http.StatusUnprocessableEntity, ask(h, "/job", change).Code)
+	change.Set("rate", "7")
+	require.Equal(t, http.StatusSeeOther, ask(h, "/job", change).Code)
+	job, err := j.Get(t.Context(), 1)
+	require.NoError(t, err)
+	require.InDelta(t, 7, job.Rate, 0)
+	assert.Contains(t, page(t, h, "/log"), "quicker")
+}

@@ -1,0 +1,90 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/delivery/store"
+)
+
+const mostTried = 100 // messages with the ids that a job has sent back, in a queue
+
+// tried is a message that a job has sent back, and its state now.
+type tried struct {
+	ID    string
+	State string
+	IsBad bool
+	Error string
+	Path  string // of its page; empty if it is not in the queue any more
+}
+
+// triedBy returns the messages that a job has sent back, if it keeps their ids.
+func (s *server) triedBy(ctx context.Context, job *jobs.Job) ([]tried, error) {
+	if len(job.Sent) == 0 {
+		return nil, nil
+	}
+	list := make([]tried, len(job.Sent))
+	for i, id := range job.Sent {
+		list[i] = tried{ID: id, State: "done, or removed"}
+	}
+	queues, err := s.pathOf(ctx, job)
+	if err != nil {
+		return nil, err
+	}
+	for _, queue := range queues {
+		entries, err := s.engine.List(ctx, queue, store.Filter{IDs: job.Sent}, store.Page{Max: mostTried})
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			i := slices.Index(job.Sent, e.Meta.ID)
+			if i >= 0 && e.Meta.MergeJob >= job.ID { // else it is an older message with the same id
+				list[i] = s.triedMessage(job, queue, &e)
+			}
+		}
+	}
+	return list, nil
+}
+
+// pathOf returns the queues in which a message that a job has sent back can be, in the
+// order of its way through them, so that a message that moves meanwhile is found.
+func (s *server) pathOf(ctx context.Context, job *jobs.Job) ([]string, error) {
+	l, err := s.latest(ctx)
+	if err != nil {
+		return nil, err
+	}
+	path := []string{job.To}
+	for _, q := range l.Queues {
+		if q.Base == job.To && q.Name != job.To && q.Name != job.Queue {
+			path = append(path, q.Name)
+		}
+	}
+	return append(path, job.Queue), nil
+}
+
+func (s *server) triedMessage(job *jobs.Job, queue string, e *store.Entry) tried {
+	t := tried{ID: e.Meta.ID, State: "waiting", Path: s.link("/message", "queue", queue, "position", e.Position)}
+	if e.Meta.LastFailure.After(job.Begun) {
+		t.Error = e.Meta.LastError
+	}
+	switch {
+	case e.Meta.MergeJob > job.ID:
+		t.State = fmt.Sprintf("sent back again by job %d", e.Meta.MergeJob)
+	case e.Cause != "":
+		t.State, t.IsBad = "failed again", true
+	case e.Held:
+		t.State = "held"
+	case e.LeasedUntil.After(s.Clock.Now()):
+		t.State = "in a worker"
+	}
+	return t
+}
+
+// endsAt returns when n messages are done at a rate that is not 0.
+func (s *server) endsAt(n int, rate float64) time.Time {
+	const longest = 365 * 24 * time.Hour
+	return s.Clock.Now().Add(time.Duration(min(float64(n)/rate*float64(time.Second), float64(longest))))
+}
