@@ -63,13 +63,13 @@ func (s *server) confirm(r *http.Request) (view, error) {
 	words, ok := map[string][3]string{
 		"merge":   {"Send back", "Send %s back, to be processed again?", "Each starts as for a first visit, with its history. Those that are in doubt, and those whose workers died, stay here, unless you choose otherwise."},
 		"purge":   {"Remove", "Remove %s for good?", "They cannot be brought back. Export them first if in doubt: weir dead export."},
-		"cancel":  {"Cancel", "Cancel %s?", "They are removed from the queue, its layers and its dead letters for good, and the calls that run for them end. What is put later stays."},
-		"hold":    {"Hold", "Hold %s?", "No worker takes them until they are released. What a worker has now, and what arrives later, is not held."},
+		"cancel":  {"Cancel", "Cancel %s?", "They are removed from the queue, its layers and its dead letters for good, and the calls that run for them end. Messages that are put later stay."},
+		"hold":    {"Hold", "Hold %s?", "No worker takes them until they are released. Messages that a worker has now, or that arrive later, are not held."},
 		"due":     {"Run", "Let %s run now?", "Each is due at once, where it is: it keeps its visits and the order of its key."},
-		"release": {"Release", "Release what is held of %s?", "Workers take them when they are due."},
+		"release": {"Release", "Release the held messages of %s?", "Workers take them when they are due."},
 	}[d.Do]
 	if !ok || d.Queue == "" {
-		return view{}, missing("There is no such action.")
+		return view{}, missing("The action is unknown.")
 	}
 	var n store.Counts
 	if d.Do == cancelKey {
@@ -243,7 +243,8 @@ func (s *server) start(r *http.Request) (string, error) {
 	if spec.Why == "" {
 		return "", wrong("%s", noWhy)
 	}
-	if spec.Max, err = whole(q.Get("max")); err != nil {
+	spec.Max, err = whole(q.Get("max"))
+	if err != nil {
 		return "", err
 	}
 	rate, err := whole(q.Get("rate"))
@@ -329,7 +330,8 @@ func (s *server) run(id int) {
 	s.looks.stale()
 	s.logs.stale()
 	go func() { // ends with the job, or s.ctx
-		if _, err := s.jobs.Run(s.ctx, id, nil); err != nil && s.ctx.Err() == nil {
+		_, err := s.jobs.Run(s.ctx, id, nil)
+		if err != nil && s.ctx.Err() == nil {
 			s.Logger.LogAttrs(s.ctx, slog.LevelWarn, "console: cannot run a job now", slog.Int("job", id), slog.String("error", guard.Text(err)))
 		}
 		s.looks.stale()
@@ -376,7 +378,7 @@ func (s *server) order(r *http.Request) (string, error) {
 		"pause": s.jobs.Pause, "resume": s.jobs.Resume, "cancel": s.jobs.Cancel, "rate": setRate,
 	}[r.PostForm.Get("do")]
 	if !ok {
-		return "", missing("There is no such action.")
+		return "", missing("The action is unknown.")
 	}
 	_, err = order(r.Context(), id, personOf(r).who, why)
 	if err != nil {
@@ -390,7 +392,8 @@ func (s *server) order(r *http.Request) (string, error) {
 // in the address, as start has the queue.
 func (s *server) steer(r *http.Request) (string, error) {
 	q := r.PostForm
-	name, who, why := r.Form.Get("backend"), personOf(r).who, reason(q)
+	name, who := r.Form.Get("backend"), personOf(r).who
+	why := reason(q)
 	if why == "" {
 		return "", wrong("%s", noWhy)
 	}
@@ -409,14 +412,16 @@ func (s *server) steer(r *http.Request) (string, error) {
 		_, err = s.jobs.ResumeBackend(r.Context(), name, who, why)
 	case "limit":
 		n := -1
-		if text := strings.TrimSpace(q.Get("limit")); text != "" {
-			if n, err = whole(text); err != nil {
-				return "", err
-			}
+		text := strings.TrimSpace(q.Get("limit"))
+		if text != "" {
+			n, err = whole(text)
+		}
+		if err != nil {
+			return "", err
 		}
 		_, err = s.jobs.LimitBackend(r.Context(), name, n, who, why)
 	default:
-		return "", missing("There is no such action.")
+		return "", missing("The action is unknown.")
 	}
 	if err != nil {
 		return "", mine(r.Context(), err)
@@ -483,12 +488,13 @@ func reason(q url.Values) string {
 
 // whole reads a number that is not negative; "" is 0.
 func whole(text string) (int, error) {
-	if text = strings.TrimSpace(text); text == "" {
+	text = strings.TrimSpace(text)
+	if text == "" {
 		return 0, nil
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 0 {
-		return 0, wrong("%q is no whole number, 0 or more.", cut(50, text))
+		return 0, wrong("%q is not a whole number of 0 or more.", cut(50, text))
 	}
 	return n, nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -33,7 +32,7 @@ type grouping struct {
 	More     int       // groups that are known, and left out
 	Messages int       // that were counted
 	Oldest   time.Time // when the oldest of them arrived
-	At       time.Time // of the count; zero if there is none yet
+	At       time.Time // of the count; zero before the first count
 	IsPart   bool      // older messages are still being counted
 	Percent  int       // that were counted, if IsPart is set
 	Err      error     // why the last count failed, or nil
@@ -277,7 +276,7 @@ func groupsFor(found []jobs.Group, f store.Filter) []group {
 	return groups
 }
 
-// isNew reports whether the table has nothing to show yet.
+// isNew reports whether the first count of the table has not ended.
 func (t *groupTable) isNew() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -327,7 +326,8 @@ func likeGroup(f store.Filter, g jobs.Group) store.Filter {
 	}
 	longest := ""
 	for part := range strings.SplitSeq(g.Error, "#") {
-		if part = strings.TrimSpace(part); len(part) > len(longest) && strings.Contains(g.ExampleText, part) {
+		part = strings.TrimSpace(part)
+		if len(part) > len(longest) && strings.Contains(g.ExampleText, part) {
 			longest = part
 		}
 	}
@@ -350,11 +350,11 @@ func (g groupRow) Frequent() (list []string) {
 		values []jobs.Frequency
 	}{{"key ", g.Keys}, {"provider ", g.Providers}, {"", g.Replaced}} {
 		for _, v := range kind.values {
-			count := strconv.Itoa(v.Count)
+			count := num(v.Count)
 			if v.AtLeast {
 				count = "at least " + count
 			}
-			list = append(list, fmt.Sprintf("%s%s: %s of %d", kind.name, cut(60, v.Text), count, g.Count))
+			list = append(list, fmt.Sprintf("%s%s: %s of %s", kind.name, cut(60, v.Text), count, num(g.Count)))
 		}
 	}
 	return list
@@ -398,11 +398,11 @@ func (s *server) grouped(ctx context.Context, d *queueData) {
 	}
 }
 
-// headline says whether the messages have one cause.
+// headline returns whether the messages have one cause.
 func headline(g *grouping) string {
-	of := strconv.Itoa(g.Messages)
+	of := num(g.Messages)
 	if g.IsPart {
-		of = fmt.Sprintf("the newest %d", g.Messages)
+		of = "the newest " + num(g.Messages)
 	}
 	largest := g.Groups[0].Count
 	switch {
@@ -411,8 +411,8 @@ func headline(g *grouping) string {
 	case len(g.Groups) == 1:
 		return "All of them failed alike, so it is one cause: look at one of them, and at the backend."
 	case largest*10 >= g.Messages*8:
-		return fmt.Sprintf("One failure stands out: %d of %s failed alike.", largest, of)
+		return fmt.Sprintf("One failure stands out: %s of %s failed alike.", num(largest), of)
 	default:
-		return fmt.Sprintf("There are %d kinds of failures; the largest is %d of %s.", len(g.Groups)+g.More, largest, of)
+		return fmt.Sprintf("There are %d kinds of failures; the largest is %s of %s.", len(g.Groups)+g.More, num(largest), of)
 	}
 }

@@ -48,7 +48,8 @@ func (s *server) job(r *http.Request) (view, error) {
 		return view{}, err
 	}
 	d := &jobData{Job: job, Handled: job.Done + job.Looping + job.Unsafe + job.Lapsed + job.Skipped, IsSame: r.URL.Query().Get("same") == "yes"}
-	if b, err := json.Marshal(job.Spec.Filter); err == nil && string(b) != "{}" {
+	b, err := json.Marshal(job.Spec.Filter)
+	if err == nil && string(b) != "{}" {
 		d.Filter = string(b)
 	}
 	if job.Max > 0 {
@@ -172,7 +173,8 @@ func (s *server) matchingLines(ctx context.Context, f *logFilter) (lines []jobs.
 // wholeLog returns the last lines of the log, and whether it is whole.
 func (s *server) wholeLog(r *http.Request) (logged, error) {
 	wait := patience
-	if _, at, _ := s.logs.peek(); at.IsZero() {
+	_, last, _ := s.logs.peek()
+	if last.IsZero() {
 		wait = firstLook
 	}
 	l, at, err := s.logs.get(r.Context(), s.ctx, s.Clock, wait, s.readLog)
@@ -198,7 +200,8 @@ func (s *server) readLog(ctx context.Context) (l logged, err error) {
 		}
 		l.Total++
 		l.Hash = line.Hash
-		if l.Lines = append(l.Lines, line); len(l.Lines) >= 2*shownLines {
+		l.Lines = append(l.Lines, line)
+		if len(l.Lines) >= 2*shownLines {
 			l.Lines = slices.Clone(l.Lines[len(l.Lines)-shownLines:])
 		}
 	}

@@ -147,10 +147,12 @@ func (s *server) look(ctx context.Context) (*look, error) {
 	l.addRead()
 	l.Partitions = jobs.Owners(workers)
 	l.services = jobs.Services(workers, l.at)
-	if l.orders, err = s.jobs.BackendOrders(ctx); err != nil {
+	l.orders, err = s.jobs.BackendOrders(ctx)
+	if err != nil {
 		return nil, err
 	}
-	if l.paused, err = s.jobs.PausedQueues(ctx); err != nil {
+	l.paused, err = s.jobs.PausedQueues(ctx)
+	if err != nil {
 		return nil, err
 	}
 	all, err := s.jobs.List(ctx)

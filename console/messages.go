@@ -41,7 +41,8 @@ func (s *server) readFilter(q url.Values) (f store.Filter, err error) {
 			f.IDs = append(f.IDs, id)
 		}
 	}
-	if f.Since, err = s.parseTime(q.Get("since")); err != nil {
+	f.Since, err = s.parseTime(q.Get("since"))
+	if err != nil {
 		return f, err
 	}
 	f.Before, err = s.parseTime(q.Get("before"))
@@ -62,7 +63,7 @@ func (s *server) parseTime(text string) (time.Time, error) {
 	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
 		return s.Clock.Now().Add(-d), nil
 	}
-	return time.Time{}, wrong("%q is no time such as 2026-01-31, 2026-01-31T15:04:05Z, or 90m for 90 minutes ago.", cut(50, text))
+	return time.Time{}, wrong("%q is not a time such as 2026-01-31, 2026-01-31T15:04:05Z, or 90m for 90 minutes ago.", cut(50, text))
 }
 
 // filterValues is the reverse of readFilter, and adds the queue.
@@ -126,7 +127,7 @@ func (s *server) queue(r *http.Request) (view, error) {
 	}
 	after, err := strconv.ParseInt("0"+q.Get("after"), 10, 64)
 	if err != nil {
-		return view{}, wrong("The position %q is no number.", cut(50, q.Get("after")))
+		return view{}, wrong("The position %q is not a number.", cut(50, q.Get("after")))
 	}
 	var reached int64
 	d.Entries, reached, err = s.search(r.Context(), d.Queue, f, after)
@@ -142,7 +143,8 @@ func (s *server) queue(r *http.Request) (view, error) {
 	values := filterValues(d.Queue, f)
 	d.Filtered = len(values) > 1
 	last := reached
-	if n := len(d.Entries); n > 0 && reached == 0 {
+	n := len(d.Entries)
+	if n > 0 && reached == 0 {
 		last = d.Entries[n-1].Position
 	}
 	if last > 0 {

@@ -62,7 +62,10 @@ type failing struct {
 // calls that are retried as well, before any message is a dead letter. Silent workers
 // count: what they have reported has happened.
 func failuresOf(l *look) []failing {
-	type key struct{ error, reason string }
+	type key struct {
+		error  string
+		reason string
+	}
 	groups := map[key]*failing{}
 	for _, w := range l.Workers {
 		for _, g := range w.groups {
@@ -240,9 +243,9 @@ func count(n int, one string, many ...string) string {
 		return "1 " + one
 	}
 	if len(many) > 0 {
-		return fmt.Sprintf("%d %s", n, many[0])
+		return num(n) + " " + many[0]
 	}
-	return fmt.Sprintf("%d %ss", n, one)
+	return num(n) + " " + one + "s"
 }
 
 // causesOf returns the causes of dead letters in words.
@@ -252,7 +255,7 @@ func causesOf(n store.Counts) string {
 	})
 	parts := make([]string, len(causes))
 	for i, c := range causes {
-		parts[i] = fmt.Sprintf("%d %s", n.Causes[c], cut(40, c))
+		parts[i] = num(n.Causes[c]) + " " + cut(40, c)
 	}
 	if len(parts) == 0 {
 		return "without a cause"

@@ -178,7 +178,9 @@ func (s *server) funcs() template.FuncMap {
 		"text": visible, "cut": cut, "field": fieldText, "failure": failure, "age": age, "size": size, "took": took, "link": s.link, "nav": nav,
 		"quoted": strconv.Quote, "isText": utf8.ValidString,
 		"ago":   func(t time.Time) string { return age(max(0, s.Clock.Since(t))) },
-		"when":  when,
+		"when":  timeElement,
+		"stamp": when, // for the value of a field
+		"num":   num,
 		"until": func(t time.Time) string { return age(max(0, s.Clock.Until(t))) },
 		"past":  func(t time.Time) bool { return !t.After(s.Clock.Now()) },
 	}
@@ -232,13 +234,15 @@ func cut(n int, v any) string {
 	if more {
 		s = s[:n]
 		for range utf8.UTFMax { // not in the middle of a character
-			if r, size := utf8.DecodeLastRuneInString(s); r != utf8.RuneError || size != 1 {
+			r, size := utf8.DecodeLastRuneInString(s)
+			if r != utf8.RuneError || size != 1 {
 				break
 			}
 			s = s[:len(s)-1]
 		}
 	}
-	if s = strings.ReplaceAll(visible(s), "\n", " "); more {
+	s = strings.ReplaceAll(visible(s), "\n", " ")
+	if more {
 		s += "…"
 	}
 	return s
@@ -249,6 +253,27 @@ func when(t time.Time) string {
 		return "–"
 	}
 	return t.UTC().Format("2006-01-02 15:04:05Z")
+}
+
+// timeElement returns a time for a page; the script adds the local time.
+func timeElement(t time.Time) template.HTML {
+	if t.IsZero() {
+		return "–"
+	}
+	return template.HTML(`<time datetime="` + t.UTC().Format(time.RFC3339) + `">` + when(t) + `</time>`) //nolint:gosec // digits and separators
+}
+
+// num returns a number with separators of thousands.
+func num(n any) string {
+	digits := fmt.Sprint(n)
+	sign := ""
+	if strings.HasPrefix(digits, "-") {
+		sign, digits = "-", digits[1:]
+	}
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return sign + digits
 }
 
 // age returns a duration in its one or two largest units.
@@ -263,7 +288,8 @@ func age(d time.Duration) string {
 			continue
 		}
 		text := strconv.Itoa(int(d/u.d)) + " " + u.name
-		if rest := d % u.d; i+1 < len(units) && d < 10*u.d && rest >= units[i+1].d {
+		rest := d % u.d
+		if i+1 < len(units) && d < 10*u.d && rest >= units[i+1].d {
 			text += " " + strconv.Itoa(int(rest/units[i+1].d)) + " " + units[i+1].name
 		}
 		return text

@@ -134,7 +134,7 @@ func (s *server) pauseQueue(r *http.Request) (string, error) {
 		"pause": s.jobs.PauseQueue, "resume": s.jobs.ResumeQueue,
 	}[r.PostForm.Get("do")]
 	if !ok {
-		return "", missing("There is no such action.")
+		return "", missing("The action is unknown.")
 	}
 	if r.PostForm.Get("do") == "pause" && r.PostForm.Get("new") != "yes" {
 		isNew, err := s.isNewQueue(r.Context(), queue)

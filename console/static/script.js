@@ -11,7 +11,7 @@ const keyOf = (node) => node.nodeType === Node.ELEMENT_NODE && (node.id || node.
 // the focus, the selection and open details stay.
 const morph = (now, next) => {
 	for (const a of [...now.attributes]) {
-		const isOurs = a.name === "open" || a.name === "disabled"; // of a person, or of a form that is being sent
+		const isOurs = a.name === "open" || a.name === "disabled" || a.name === "title"; // of a person, of a form that is being sent, or of a time
 		if (!isOurs && !next.hasAttribute(a.name)) now.removeAttribute(a.name);
 	}
 	for (const a of next.attributes) {
@@ -92,6 +92,12 @@ if (document.querySelector("[data-live]")) {
 	show();
 	setInterval(() => { if (!document.hidden) show(); }, 1000);
 }
+
+// A time shows the local time of the person.
+document.addEventListener("pointerover", (e) => {
+	const time = e.target.closest("time[datetime]");
+	if (time) time.title = new Date(time.dateTime).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" });
+});
 
 // A form is sent once.
 document.addEventListener("submit", (e) => setTimeout(() => e.target.querySelectorAll("button").forEach((b) => { b.disabled = true; })));

@@ -22,6 +22,7 @@ import (
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/console"
 	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/exactlyonce/keys"
 	"github.com/weirflow/weir/ext/sqlite"
@@ -303,6 +304,20 @@ func TestPages_WidthsAndBarriers(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A time shows the local time of the person who points at it.
+func TestPages_LocalTime(t *testing.T) {
+	p := at(t, console.Config{Engine: memory.Open()})
+	_, err := chromedp.Call(p.ctx, emulation.SetTimezoneOverride, emulation.SetTimezoneOverrideParams{TimezoneID: "Asia/Kolkata"})
+	require.NoError(t, err)
+	p.open("/")
+	title := js[string](p, `(() => {
+		const time = document.querySelector("footer time");
+		time.dispatchEvent(new PointerEvent("pointerover", { bubbles: true }));
+		return time.title;
+	})()`)
+	assert.Contains(t, title, "5:30")
 }
 
 // ownRules returns the findings of our own rules, which need no other program.

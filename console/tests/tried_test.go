@@ -68,7 +68,7 @@ func TestJobPage_Rate(t *testing.T) {
 	require.NoError(t, err)
 	h := handler(t, console.Config{Engine: e, Clock: mock, Authorize: role(console.Reader, "bob")})
 	text := page(t, h, "/job?id=1")
-	assert.Contains(t, text, "running: 0 of 100 done, at 0.5 a second until 2026-01-02 04:33:20Z")
+	assert.Contains(t, text, "running: 0 of 100 done, at 0.5 a second until <time datetime=\"2026-01-02T04:33:20Z\">2026-01-02 04:33:20Z</time>")
 	assert.NotContains(t, text, "Change the rate")
 	change := url.Values{"id": {"1"}, "do": {"rate"}, "rate": {"1"}, "why": {"quicker"}}
 	require.Equal(t, http.StatusForbidden, ask(h, "/job", change).Code)
