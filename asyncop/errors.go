@@ -26,7 +26,9 @@ var (
 	ErrRetriesExhausted = errors.New("asyncop: retries exhausted: the last result still matches the retry predicate")
 
 	// ErrBackendDown is matched by the [*TimeoutError] of an element whose time ran out
-	// while its backend was down, or never let it start: see [WithBackend].
+	// while its backend was down, or never let it start: see [WithBackend]. A call whose
+	// own error matches it has failed. To make the call later without a failure, use
+	// [predicates.WithSnooze].
 	ErrBackendDown = message.ErrBackendDown
 
 	// ErrBudgetSpent is matched by the error of an operator whose calls have used up its

@@ -86,7 +86,8 @@ func WithDrain(d time.Duration) RunOption {
 // kinds of messages do not count as failed, since they show that the service answers, or
 // are not evidence about it: a message whose retry succeeded; a message that was refused
 // for good, by a rejection (asyncop.Failure.Reason) or by [message.Message.Reject]; and a
-// message that has failed before, and comes from a layer.
+// message that has failed before, and comes from a layer. A message that was released, for
+// instance because its call has snoozed it, does not count at all.
 //
 // If messages have keys, Run also judges the keys, since a key is often a customer: it
 // stops only if more than this share of the keys in the window has failed as well, and at

@@ -21,7 +21,7 @@ type Summary struct {
 	HandedOver int           // failed, and taken by the failure sink; or dropped by the failure policy
 	Rejected   int           // not done, and not to be delivered again
 	Failed     int           `json:"Nacked"`    // failed, and to be redelivered
-	Released   int           `json:"GivenBack"` // not done at the end, or while a backend was down; to be redelivered
+	Released   int           `json:"GivenBack"` // snoozed, or not done at the end or while a backend was down; to be redelivered
 	Purged     int           // purged while they were in flight; their failures and results are not stored
 	Floods     int           // how often the flood guard has stopped the worker: see [WithFloodGuard]
 	Elapsed    time.Duration // of Run, without its wait for calls that run on after their end

@@ -9,7 +9,11 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync/atomic"
+	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/delivery"
@@ -148,4 +152,31 @@ func Example_ladderInDoubt() {
 	// Output:
 	// visit 2 replayed <nil>
 	// charges: 1
+}
+
+var errClosed = errors.New("the shop is closed")
+
+func TestLadder_Snooze(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		opens := time.Now().Add(9 * time.Hour)
+		sales := delivery.NewQueue[sale](memory.Open(), "sales", delivery.WithLogger(quiet))
+		require.NoError(t, sales.Put(t.Context(), sale{"sale-1", 100}))
+		calls := 0
+		sell := func(_ context.Context, s sale) (receipt, error) {
+			calls++
+			wait := time.Until(opens)
+			if wait > 0 {
+				return "", predicates.WithSnooze(errClosed, wait) // then again, without a visit
+			}
+			return receipt(s.ID), nil
+		}
+		ctx, stop := context.WithTimeout(t.Context(), 10*time.Hour)
+		defer stop()
+		op := asyncop.OrderedWait(asyncop.Blocking(sell), time.Minute, 1, asyncop.WithFailureSink(sales.TakeFailure), asyncop.WithLogger(quiet))
+		summary, err := delivery.Run(ctx, sales, op, delivery.NewQueue[receipt](memory.Open(), "receipts"), delivery.WithLogger(quiet))
+		require.NoError(t, err)
+		require.Equal(t, 2, calls)
+		require.Equal(t, 1, summary.Released)
+		require.Equal(t, 1, summary.Done)
+	})
 }

@@ -14,8 +14,9 @@ type Settlement struct {
 	// Failed, from now; 0 means at once. It is 0 for the other kinds.
 	Delay time.Duration
 	// Err is the reason. Done: nil. HandedOver: the error of the failure. Released: nil,
-	// or an error that matches [ErrBackendDown] or [ErrPurged]. Failed: the error of the
-	// failure, [ErrLost], or nil if the caller gave no error. Rejected: never nil.
+	// an error that matches [ErrBackendDown] or [ErrPurged], or the error of a call that
+	// has snoozed the message (predicates.WithSnooze). Failed: the error of the failure,
+	// [ErrLost], or nil if the caller gave no error. Rejected: never nil.
 	Err error
 	// Refused reports that a call for a message that was HandedOver or has Failed was
 	// refused for good: its service has answered, so the flood guard of a worker does not

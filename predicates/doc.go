@@ -36,7 +36,8 @@
 // requests that were refused for good ([NewRejection]).
 //
 // [ByException], [ByResult] and [ByCode] make classifiers, [Named] reads the reason that
-// a function has added to its error ([WithReason]), and [Classifiers] chains them.
+// a function has added to its error ([WithReason]), and [Classifiers] chains them. An
+// error of [WithSnooze] is not judged: its call asks for a later time.
 // Ready-made classifiers are in httpretry, grpcretry and netretry, and for clients of
 // databases in modules of their own, such as ext/postgres, ext/couchbase and
 // ext/hbase.

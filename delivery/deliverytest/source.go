@@ -89,6 +89,7 @@ func sourceRules[T any]() []sourceRule[T] {
 		{"a lease is extended until its message is settled", (*queue[T]).leaseExtended, "sl"},
 		{"a killed source loses nothing but its leases", (*queue[T]).killed, "sl"},
 		{"the end, when all is done", (*queue[T]).end, "e"},
+		{"a worker (delivery.Run) redelivers a snoozed message after its delay, without a visit", (*queue[T]).snoozed, ""},
 		{"a worker (delivery.Run) does each message, and releases what it does not finish", (*queue[T]).worker, ""},
 	}
 }

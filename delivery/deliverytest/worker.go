@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/message"
+	"github.com/weirflow/weir/predicates"
 )
 
 // workerSink keeps the messages that it gets, and calls full when it has had enough.
@@ -95,4 +97,42 @@ func (q *queue[T]) worker() error {
 		return err
 	}
 	return errors.Join(q.nothing(s), q.close(s))
+}
+
+// snoozed checks that a message is released for the delay that its call has asked for.
+func (q *queue[T]) snoozed() error {
+	const delay = time.Second // the least
+	s, err := q.filled(1)
+	if err != nil {
+		return err
+	}
+	var calls []time.Time // of calls one after the other
+	var visits []int
+	summary, err := within(q.patience, "delivery.Run", func(limit context.Context) (delivery.Summary, error) {
+		ctx, stop := context.WithCancel(limit)
+		defer stop()
+		op := asyncop.UnorderedWait(asyncop.Blocking(func(ctx context.Context, v T) (T, error) {
+			calls = append(calls, time.Now())
+			meta, _ := message.MetaFromContext(ctx)
+			visits = append(visits, meta.Visit)
+			if len(calls) == 1 {
+				return v, predicates.WithSnooze(errors.New("later"), delay)
+			}
+			return v, nil
+		}), 0, 10, asyncop.WithDropOnFailure(), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+		return delivery.Run(ctx, s, op, &workerSink[T]{enough: 1, full: stop}, delivery.WithLogger(slog.New(slog.DiscardHandler)))
+	})
+	if err != nil {
+		return fmt.Errorf("delivery.Run: %w: %v", err, summary)
+	}
+	if summary.Released != 1 || summary.Done != 1 || summary.Received != 2 {
+		return fmt.Errorf("a message that was snoozed once and is then done: %v", summary)
+	}
+	if waited := calls[1].Sub(calls[0]); waited < delay {
+		return fmt.Errorf("snoozed for %v, and called again after %v", delay, waited)
+	}
+	if visits[0] != visits[1] {
+		return fmt.Errorf("snoozed in visit %d, and called again in visit %d", visits[0], visits[1])
+	}
+	return nil
 }

@@ -305,9 +305,10 @@ func (b *atBackend[IN, OUT]) asksAgainAt() time.Duration {
 	}
 }
 
-// reportPurged reports the end of the attempt of s, whose message was purged. It is no
-// evidence about the service. A call that may have been sent costs what it was charged.
-func (b *atBackend[IN, OUT]) reportPurged(s *Slot[IN, OUT], t *call.Token) {
+// reportIgnored reports the end of the attempt of s, whose message was purged or snoozed.
+// It is no evidence about the service. A call that may have been sent costs what it was
+// charged.
+func (b *atBackend[IN, OUT]) reportIgnored(s *Slot[IN, OUT], t *call.Token) {
 	cost, isReported := t.Cost()
 	if !isReported && s.phase == running {
 		cost, isReported = b.taken(s), true

@@ -76,7 +76,7 @@ func (g *Machine[IN, OUT]) endPurged(s *Slot[IN, OUT]) {
 		g.endAttempt(s, cutOff)
 		if g.backend != nil {
 			g.refresh()
-			g.backend.reportPurged(s, t)
+			g.backend.reportIgnored(s, t)
 		}
 		g.attemptEnd = attemptEnd{isKnown: true, err: message.ErrPurged, took: g.now - s.last, isTimed: true}
 	} else {

@@ -19,8 +19,8 @@ import (
 //   - If its sink can never take it, the message is settled as Rejected.
 //   - If it failed, the message is settled as Failed.
 //   - If it was abandoned, was not accepted or was purged, the message is settled as
-//     Released. It is also Released if it waited for its backend until its time ran out,
-//     and was not called, or all its calls were throttled.
+//     Released. It is also Released if its call has snoozed it, or if it waited for its
+//     backend until its time ran out, and was not called, or all its calls were throttled.
 type Messages[IN, OUT any] struct {
 	core *Machine[IN, OUT]
 	// mayBeIdempotent is false if no call is idempotent: the policy does not declare any,

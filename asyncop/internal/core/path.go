@@ -431,6 +431,13 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 	if err == nil {
 		results = a.Results
 	}
+	if err != nil && how == completed {
+		delay, isSnoozed := g.findSnooze(s, err)
+		if isSnoozed {
+			g.endSnoozed(s, err, delay)
+			return
+		}
+	}
 	g.attemptEnd = attemptEnd{isKnown: true, results: len(results), err: err}
 	if err != nil || g.timesAll { // otherwise a reading of the clock can be spared
 		g.refresh()

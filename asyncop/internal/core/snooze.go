@@ -1,0 +1,43 @@
+package core
+
+import (
+	"time"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/predicates"
+)
+
+// findSnooze reports whether err, with which the call of s has completed, snoozes the
+// message of s, and for how long. Methods of users' errors run off the loop (law A6).
+//
+// A message is not snoozed after an attempt in doubt, unless the call may happen twice:
+// its redelivery would forget the doubt.
+func (g *Machine[IN, OUT]) findSnooze(s *Slot[IN, OUT], err error) (delay time.Duration, isSnoozed bool) {
+	if !g.messages.Seen || !g.messages.isPending(s) {
+		return 0, false
+	}
+	g.ranCode = true
+	_ = call.OffLoop(func() error {
+		delay, isSnoozed = predicates.SnoozeOf(err)
+		return nil
+	})
+	if isSnoozed && s.doubt != noDoubt && !g.messages.isIdempotent(s.in) {
+		return 0, false
+	}
+	return delay, isSnoozed
+}
+
+// endSnoozed ends s, whose attempt has ended and has snoozed its message. The message is
+// released until delay has passed. The attempt has not failed, and is not evidence about
+// the service.
+func (g *Machine[IN, OUT]) endSnoozed(s *Slot[IN, OUT], err error, delay time.Duration) {
+	g.refresh()
+	if g.backend != nil {
+		g.backend.reportIgnored(s, &s.attempt.Token)
+	}
+	g.attemptEnd = attemptEnd{isKnown: true, took: g.now - s.last, isTimed: true}
+	s.attempt = nil
+	g.reportEnd(s, false, 0)
+	g.messages.releaseAfter(s, err, delay)
+	g.endReleased(s, err)
+}

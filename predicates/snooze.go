@@ -1,0 +1,65 @@
+package predicates
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// leastSnooze is the least delay of a snooze, so that a message does not spin.
+const leastSnooze = time.Second
+
+// WithSnooze makes err the error of a call that asks to be made again after a delay, for
+// instance because a shop opens only then. It returns nil if err is nil. The delay is at
+// least a second, and at most 25 years. For a time t, use time.Until(t).
+//
+//	return "", predicates.WithSnooze(errClosed, time.Until(opening))
+//
+// The call is a call for a message, such as a message of a delivery.Queue. The operator
+// releases the message (message.Released): it leaves its slot, and waits where it is,
+// in its queue or layer. It is redelivered after the delay, to any worker. That is not
+// a failure:
+//
+//   - Its visit does not count, and neither do the attempts of the visit. Key, headers and
+//     provider are kept. With delivery.WithOrdered later messages of its key wait for it.
+//   - Strategies, fallbacks and failure sinks are not asked. The call is not evidence
+//     about its backend, and the flood guard of delivery.Run does not count it.
+//   - Summaries count the message as released, and statistics its element as abandoned.
+//
+// The number of snoozes is not limited: give the message a deadline (delivery.Deadline)
+// if it must end. After a deadline it is a dead letter.
+//
+// WithSnooze has no effect, and err is judged as without it, in these two cases:
+//
+//   - The element is not a message, as in a pipeline without a source of messages.
+//   - An earlier attempt of the visit is in doubt, and the call is not idempotent. Then the
+//     message must not be called again without a look.
+//
+// An error that wraps an error of WithSnooze, also beside others ([errors.Join]), snoozes
+// its message as well.
+func WithSnooze(err error, delay time.Duration) error {
+	if err == nil {
+		return nil
+	}
+	return &snoozeError{delay: max(delay, leastSnooze), err: err}
+}
+
+// SnoozeOf returns the delay of an error of [WithSnooze], even if it is wrapped.
+func SnoozeOf(err error) (delay time.Duration, ok bool) {
+	e, ok := errors.AsType[*snoozeError](err)
+	if !ok {
+		return 0, false
+	}
+	return e.delay, true
+}
+
+// snoozeError is the error of [WithSnooze].
+type snoozeError struct {
+	delay time.Duration
+	err   error
+}
+
+// Error returns the message of the error with the delay.
+func (e *snoozeError) Error() string { return fmt.Sprintf("%v (again in %v)", e.err, e.delay) }
+
+func (e *snoozeError) Unwrap() error { return e.err }
