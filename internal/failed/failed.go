@@ -28,9 +28,8 @@ func History[T any](ctx context.Context, f asyncop.Failure[T], now time.Time) me
 		meta.FirstFailure = now
 	}
 	meta.LastFailure, meta.LastError = now, guard.Text(f.Err)
-	if meta.UnsafeToRepeat && isRefused(ctx, meta.Request) {
-		meta.UnsafeToRepeat = false
-		meta.Request, meta.Remembered = "", time.Time{}
+	if meta.UnsafeToRepeat && wasRefused(ctx, meta.Request) {
+		EndDoubt(&meta)
 	}
 	meta.UnsafeToRepeat = meta.UnsafeToRepeat || f.UnsafeToRepeat() // an earlier call stays in doubt
 	meta.Reasons = slices.Clone(meta.Reasons)                       // ctx shares the slice
@@ -47,17 +46,26 @@ func History[T any](ctx context.Context, f asyncop.Failure[T], now time.Time) me
 	return meta
 }
 
-// isRefused reports whether the server has refused request for good in this visit: with a
+// wasRefused reports whether the server has refused request for good in this visit: with a
 // refusal that it keeps. The request was in doubt after earlier visits. ctx may have the
 // request tracker of an outer operator, so the ids are compared.
-func isRefused(ctx context.Context, request string) bool {
+func wasRefused(ctx context.Context, request string) bool {
 	e, ok := ctx.Value(ctxkey.Tracked{}).(ctxkey.TrackedElement)
-	if !ok || !e.AllRefused() {
-		return false
-	}
-	var inDoubt, refused exactlyonce.ID
-	err := errors.Join(inDoubt.UnmarshalText([]byte(request)), refused.UnmarshalText([]byte(e.Carried())))
-	return err == nil && inDoubt.Client == refused.Client && inDoubt.Sequence == refused.Sequence
+	return ok && e.AllRefused() && isSameRequest(request, e.Carried())
+}
+
+// isRequest reports whether a text is the id of a request with a tracker.
+func isRequest(text string) bool {
+	var id exactlyonce.ID
+	return id.UnmarshalText([]byte(text)) == nil
+}
+
+// isSameRequest reports whether both texts are ids of requests with a tracker, and name
+// the same request. Their attempts and steps may differ.
+func isSameRequest(a, b string) bool {
+	var first, second exactlyonce.ID
+	err := errors.Join(first.UnmarshalText([]byte(a)), second.UnmarshalText([]byte(b)))
+	return err == nil && first.Client == second.Client && first.Sequence == second.Sequence
 }
 
 // stepsOf returns the calls of a failed visit. ctx is the context of the failure sink.
@@ -90,10 +98,15 @@ func Afresh(meta *message.Meta, now time.Time) {
 	meta.Visit, meta.Attempts = 0, 0
 	meta.Merges++
 	if !meta.Remembered.After(now) {
-		meta.UnsafeToRepeat = false
-		meta.Request = ""
-		meta.Remembered = time.Time{}
+		EndDoubt(meta)
 	}
+}
+
+// EndDoubt removes from the history that a call is unsafe to repeat, and its request.
+func EndDoubt(meta *message.Meta) {
+	meta.UnsafeToRepeat = false
+	meta.Request = ""
+	meta.Remembered = time.Time{}
 }
 
 // maxDemand limits the delay that a server demands. Some servers send a time instead of

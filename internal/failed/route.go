@@ -9,7 +9,6 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/delivery/store"
-	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/internal/ctxkey"
 	"github.com/weirflow/weir/internal/settle"
 	"github.com/weirflow/weir/message"
@@ -132,7 +131,8 @@ func (r *Router[T]) noteRequest(ctx context.Context, f asyncop.Failure[T], befor
 	case !before.UnsafeToRepeat: // the first visit that leaves a doubt
 		meta.Request = request
 		meta.Remembered = firstCall(f, meta.LastFailure).Add(r.Remembers)
-	case isOtherRequest(before.Request, request): // the requests of two operators are in doubt, and Meta keeps only one
+	case isRequest(before.Request) && !isSameRequest(before.Request, request):
+		// The requests of two operators are in doubt, and Meta keeps only one.
 		meta.Remembered = time.Time{}
 	default: // the same request was sent again, but may not have arrived, so Remembered stays
 		meta.Request = request
@@ -146,18 +146,6 @@ func firstCall[T any](f asyncop.Failure[T], failed time.Time) time.Time {
 		return failed.Add(-f.Elapsed)
 	}
 	return f.FirstAttempt
-}
-
-// isOtherRequest reports whether the request of an earlier visit has an id of a tracker,
-// and the request of this visit does not have the same id.
-func isOtherRequest(before, now string) bool {
-	var earlier, later exactlyonce.ID
-	err := earlier.UnmarshalText([]byte(before))
-	if err != nil {
-		return false
-	}
-	_ = later.UnmarshalText([]byte(now)) // later stays zero if now is not such an id
-	return earlier.Client != later.Client || earlier.Sequence != later.Sequence
 }
 
 // rest returns the longest total delay of the layers after a visit.
