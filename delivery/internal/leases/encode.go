@@ -33,13 +33,14 @@ func EncodeAll[T any](c codec.Codec[T], values []message.Message[T]) (ms []store
 func encode[T any](c codec.Codec[T], v T) (schema, payload []byte, err error) {
 	schema = codec.SchemaOf(c)
 	payload, err = c.Append(nil, v)
-	return schema, payload, refused(err)
+	return schema, payload, codecError(err)
 }
 
-func broken(recovered any) error { return refused(guard.Recovered("store", recovered)) }
+func broken(recovered any) error { return codecError(guard.Recovered("store", recovered)) }
 
-// refused returns the error of a codec: another try makes no sense.
-func refused(err error) error {
+// codecError returns err as the error of a codec, which matches [message.ErrRefused]
+// because another try would fail as well. It returns nil if err is nil.
+func codecError(err error) error {
 	if err == nil {
 		return nil
 	}

@@ -24,14 +24,14 @@ type held struct {
 	// replacement is the message that takes the place of this one when its
 	// acknowledgement is recorded, or nil: see InPlace.
 	replacement *store.Message
-	written     bool // settled in the store
+	forgotten   bool // removed from the source, since it is settled in the store
 	lost        bool // the lease was lost, and LeasesLost counts it
 
 	refusals int       // how often the store has refused to record the settlement
 	due      time.Time // time of the next try to record the settlement
 
 	provider atomic.Pointer[string] // provider of the message now; written under mu
-	isGone   atomic.Bool            // it is not in its queue, so done replaces its settlement; written under mu
+	isGone   atomic.Bool            // it is not in its queue: purged, or settled by another worker; written under mu
 	isPurged atomic.Bool            // it is gone because it was purged; written under mu
 }
 

@@ -115,11 +115,11 @@ type rooms struct {
 }
 
 // room returns the keys of which messages may be taken, and how many of each: at most n.
-// One number holds for all keys that are taken from, so the least is taken. Keys with a
-// limit of their own would lower it for long, so they are left out unless withFew is
-// true. Other keys lower it only while most of their messages are in flight. If room
-// leaves out keys, it remembers wake, and sends to it when a message of such a key is
-// settled.
+// The store takes the same number from each key, so the key with the least room decides.
+// A key with a limit of its own would keep that number low for long, so it is left out
+// unless withFew is true. Other keys lower the number only while most of their messages
+// are in flight. If room leaves out keys, it remembers wake, and sends to it when a
+// message of such a key is settled.
 func (k *KeysInFlight) room(most, n int, withFew bool, wake chan struct{}) (r rooms) {
 	r.next = k.refreshShares()
 	r.each = n

@@ -13,66 +13,69 @@ import (
 
 // HandOver puts messages into a queue. from[i] is the delivery of the message in flight
 // that ms[i] was made from, or nil. isGone[i] is true if HandOver has not put ms[i],
-// because the message in flight was purged (law W5). If it was received from the same
-// engine, and the engine is a [store.Inspector], the engine checks that when it puts.
-// Otherwise HandOver uses what the source has found before, and a purge may come in
-// between. The caller settles the message in flight as if ms[i] had been put.
+// because the message in flight is no longer in its queue: it was purged (law W5), or its
+// lease had ended, and another worker has settled it and stored the outcome. The caller
+// settles the message in flight as if ms[i] had been put.
 //
-// If the lease of a message had ended before the message was gone, another worker may have
-// settled it. HandOver does not put it either, since that worker has stored the outcome.
+// If the message was received from the same engine, and the engine is a
+// [store.Inspector], the engine checks that it is still there when it puts. Otherwise
+// HandOver uses what the source has found before, and a purge may come in between.
 func HandOver(ctx context.Context, engine store.Engine, queue string, ms []store.Message, from []message.Delivery) (isGone []bool, err error) {
 	looks, canLook := engine.(store.Inspector)
-	moves := make([]store.Move, 0, len(ms))
-	origins := make([]*held, len(ms))
 	isGone = make([]bool, len(ms))
+	moves := make([]store.Move, 0, len(ms)) // of the messages that are not gone
+	at := make([]int, 0, len(ms))           // the index in ms of each move
 	hasLease := false
 	for i := range ms {
+		h, isHeld := from[i].(*held)
+		if isHeld && h.isGone.Load() {
+			isGone[i] = true
+			continue
+		}
 		move := store.Move{Queue: queue, Message: ms[i]}
-		h, ok := from[i].(*held)
-		if ok && canLook && storearg.IsSame(h.source.engineOf(), engine) {
+		if isHeld && canLook && storearg.IsSame(h.source.engineOf(), engine) {
 			lease, inFlight := h.source.leaseOf(h)
 			if inFlight {
-				origins[i] = h
 				move.Lease = lease
 				hasLease = true
 			}
 		}
-		isGone[i] = ok && h.isGone.Load()
-		if !isGone[i] {
-			moves = append(moves, move)
-		}
+		moves = append(moves, move)
+		at = append(at, i)
 	}
 	if len(moves) == 0 && len(ms) > 0 {
 		return isGone, nil
 	}
 	if !hasLease {
-		kept := make([]store.Message, len(moves))
-		for i := range moves {
-			kept[i] = moves[i].Message
-		}
-		return isGone, spread(engine.Put(ctx, queue, kept...), isGone)
+		return isGone, putKept(ctx, engine, queue, moves, isGone)
 	}
 	err = looks.HandOver(ctx, moves...)
-	lost, ok := errors.AsType[*store.LeaseError](err)
-	if !ok {
+	lost, isLost := errors.AsType[*store.LeaseError](err)
+	if !isLost {
 		return isGone, err
 	}
 	wasLost := make(map[store.Lease]bool, len(lost.Lost))
 	for _, l := range lost.Lost {
 		wasLost[l] = true
 	}
-	next := 0 // in moves
-	for i := range ms {
-		if isGone[i] {
-			continue
+	for n := range moves {
+		h, isHeld := from[at[n]].(*held)
+		if isHeld && wasLost[moves[n].Lease] {
+			isGone[at[n]] = true
+			h.source.noteGone(ctx, h)
 		}
-		if wasLost[moves[next].Lease] {
-			isGone[i] = true
-			origins[i].source.noteGone(ctx, origins[i])
-		}
-		next++
 	}
 	return isGone, nil
+}
+
+// putKept puts the messages of moves without a look at the messages that they were made
+// of. Its error is about all messages of HandOver.
+func putKept(ctx context.Context, engine store.Engine, queue string, moves []store.Move, isGone []bool) error {
+	kept := make([]store.Message, len(moves))
+	for i := range moves {
+		kept[i] = moves[i].Message
+	}
+	return spread(engine.Put(ctx, queue, kept...), isGone)
 }
 
 // spread returns err with an error for each message of HandOver, if it is a
@@ -106,7 +109,7 @@ func (s *Source[T]) OnPurge(f func()) {
 // the leases of messages that were purged.
 func (s *Source[T]) LookForPurged(ctx context.Context, key string) {
 	s.mu.Lock()
-	s.looks++ // before the messages are read, so that a take that runs looks again
+	s.purgeLooks++ // before the messages are read, so that a take that runs looks again
 	s.mu.Unlock()
 	s.lookInFlight(ctx, key)
 }
@@ -115,11 +118,11 @@ func (s *Source[T]) lookInFlight(ctx context.Context, key string) {
 	s.extendSome(ctx, func(h *held) bool { return key == "" || h.message.Meta.Key == key })
 }
 
-// looksBegun returns how many calls of LookForPurged have begun.
-func (s *Source[T]) looksBegun() int {
+// purgeLooksBegun returns how many calls of LookForPurged have begun.
+func (s *Source[T]) purgeLooksBegun() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.looks
+	return s.purgeLooks
 }
 
 // noteGone notes that the message of h is no longer in its queue. While its lease lasts,
@@ -166,7 +169,9 @@ func (s *Source[T]) findPurged(ctx context.Context, lost []*held) (purged []*hel
 			continue
 		}
 		found, err := looks.List(ctx, s.queue, store.Filter{}, store.Page{After: h.position - 1, Until: h.position, Max: 1})
-		if err != nil { // a message in flight is looked for again at its next renewal; a settled one counts as lost
+		if err != nil {
+			// A message in flight is looked for again when its lease is next extended. A
+			// settled message counts as lost.
 			return purged
 		}
 		if len(found) == 0 {

@@ -139,36 +139,39 @@ func (s *Source[T]) SettlementsRefused() int {
 // next call, as [settle.Hooks].Record does. last is true for the last calls, when the
 // source closes.
 func (s *Source[T]) record(ctx context.Context, last bool) (next time.Duration, err error) {
-	done, replaced, redelivered, rejected, others := s.dueSettlements(last)
-	if s.inOrder != nil && len(done)+len(rejected) > 0 {
+	due := s.dueSettlements(last)
+	if s.inOrder != nil && len(due.done)+len(due.rejected) > 0 {
 		defer settle.Wake(s.again) // the next messages of their keys may be due
 	}
-	err = s.recordTogether(ctx, done, last)
-	if err != nil {
-		return 0, err
+	for _, hs := range [][]*held{due.done, due.replaced, due.released} {
+		err := s.recordTogether(ctx, hs, last)
+		if err != nil {
+			return 0, err
+		}
 	}
-	err = s.recordTogether(ctx, replaced, last)
-	if err != nil {
-		return 0, err
-	}
-	err = s.recordTogether(ctx, redelivered, last)
-	if err != nil {
-		return 0, err
-	}
-	if others { // they go before dead letters: a dead letter that cannot be stored must not hold them up (law D3)
+	if due.hasOtherDelays { // they go before dead letters: a dead letter that cannot be stored must not hold them up (law D3)
 		return 0, nil
 	}
-	err = s.recordTogether(ctx, rejected, last)
+	err = s.recordTogether(ctx, due.rejected, last)
 	if err != nil {
 		return 0, err
 	}
 	return s.nextRecord(last), nil
 }
 
-// dueSettlements returns the settled messages to be recorded now. All of redelivered have
-// the same delay, so that one call of Release is enough; others reports that other delays
-// are left.
-func (s *Source[T]) dueSettlements(last bool) (done, replaced, redelivered, rejected []*held, others bool) {
+// dueSettlements are the settled messages that record writes to the store now, by what
+// the store does with them.
+type dueSettlements struct {
+	done     []*held // are removed
+	replaced []*held // are replaced in their places: see InPlace
+	released []*held // are released, all with the same delay, so that one call of Release is enough
+	rejected []*held // are moved to the dead letters
+
+	hasOtherDelays bool // messages with other delays are left to be released
+}
+
+// dueSettlements returns the settled messages to be recorded now.
+func (s *Source[T]) dueSettlements(last bool) (due dueSettlements) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.clock.Now()
@@ -181,24 +184,30 @@ func (s *Source[T]) dueSettlements(last bool) (done, replaced, redelivered, reje
 			continue
 		}
 		n++
-		switch h.settlement.Kind {
-		case message.Done, message.HandedOver:
-			if h.replacement != nil {
-				replaced = append(replaced, h)
-			} else {
-				done = append(done, h)
-			}
-		case message.Released, message.Failed:
-			if len(redelivered) == 0 || redelivered[0].settlement.Delay == h.settlement.Delay {
-				redelivered = append(redelivered, h)
-			} else {
-				others = true
-			}
-		case message.Rejected:
-			rejected = append(rejected, h)
-		}
+		due.add(h)
 	}
-	return done, replaced, redelivered, rejected, others
+	return due
+}
+
+// add adds a message by its settlement. It leaves out a message that is to be released
+// after another delay than the messages before it.
+func (d *dueSettlements) add(h *held) {
+	switch h.settlement.Kind {
+	case message.Done, message.HandedOver:
+		if h.replacement != nil {
+			d.replaced = append(d.replaced, h)
+		} else {
+			d.done = append(d.done, h)
+		}
+	case message.Released, message.Failed:
+		if len(d.released) > 0 && d.released[0].settlement.Delay != h.settlement.Delay {
+			d.hasOtherDelays = true
+			return
+		}
+		d.released = append(d.released, h)
+	case message.Rejected:
+		d.rejected = append(d.rejected, h)
+	}
 }
 
 // nextRecord returns the time until the first settlement that is left can be recorded.
@@ -227,7 +236,7 @@ func (s *Source[T]) recordTogether(ctx context.Context, hs []*held, last bool) e
 	case !errors.Is(err, message.ErrRefused):
 		return err
 	case len(hs) == 1:
-		return s.refused(ctx, hs[0], err, last)
+		return s.noteRefusal(ctx, hs[0], err, last)
 	}
 	half := len(hs) / 2
 	err = s.recordTogether(ctx, hs[:half], last)
@@ -240,7 +249,8 @@ func (s *Source[T]) recordTogether(ctx context.Context, hs []*held, last bool) e
 // recordSame records messages that were settled in the same way, in one call of the
 // store.
 func (s *Source[T]) recordSame(ctx context.Context, hs []*held) error {
-	switch v := hs[0].settlement; v.Kind {
+	v := hs[0].settlement
+	switch v.Kind {
 	case message.Done, message.HandedOver:
 		if hs[0].replacement != nil {
 			return s.replace(ctx, hs)
@@ -259,9 +269,9 @@ func (s *Source[T]) recordSame(ctx context.Context, hs []*held) error {
 	}
 }
 
-// refused notes that the store has refused to record how a message was settled. It is
+// noteRefusal notes that the store has refused to record how a message was settled. It is
 // tried again alone, and after maxRefusals tries the message is set aside.
-func (s *Source[T]) refused(ctx context.Context, h *held, cause error, last bool) error {
+func (s *Source[T]) noteRefusal(ctx context.Context, h *held, cause error, last bool) error {
 	if h.replacement != nil {
 		s.rejectInstead(h, cause)
 		return nil
@@ -291,7 +301,9 @@ func (s *Source[T]) setAside(ctx context.Context, h *held, cause error) error {
 	switch {
 	case errors.Is(err, message.ErrRefused):
 		fate = "it is delivered again when its lease ends"
-		_ = s.write(hs, func([]store.Lease) error { return nil }) // forgets it, without a call
+		s.mu.Lock()
+		s.forget(hs)
+		s.mu.Unlock()
 	case err != nil:
 		return err
 	}
@@ -318,7 +330,7 @@ func (s *Source[T]) write(hs []*held, f func([]store.Lease) error) error {
 	if err != nil && !isLost {
 		return err
 	}
-	var without []*held // their leases are lost
+	var ended, withoutLease []*held
 	s.mu.Lock()
 	for i, h := range hs {
 		wasLost := isLost && slices.Contains(lost.Lost, leases[i])
@@ -326,15 +338,23 @@ func (s *Source[T]) write(hs []*held, f func([]store.Lease) error) error {
 			continue // it stays in settled, and is recorded with its newer lease
 		}
 		if wasLost && !h.isGone.Load() { // a message that is gone was noted before
-			without = append(without, h)
+			withoutLease = append(withoutLease, h)
 		}
-		h.written = true
+		ended = append(ended, h)
+	}
+	s.forget(ended)
+	s.mu.Unlock()
+	s.noteSettledAfterLoss(withoutLease)
+	return nil
+}
+
+// forget removes messages that the source no longer has to settle. Called with mu held.
+func (s *Source[T]) forget(hs []*held) {
+	for _, h := range hs {
+		h.forgotten = true
 		delete(s.held, h.lease.Entry)
 	}
-	s.settled = slices.DeleteFunc(s.settled, func(h *held) bool { return h.written })
-	s.mu.Unlock()
-	s.noteSettledAfterLoss(without)
-	return nil
+	s.settled = slices.DeleteFunc(s.settled, func(h *held) bool { return h.forgotten })
 }
 
 // noteSettledAfterLoss notes messages that were settled when their leases were lost.
@@ -353,7 +373,8 @@ func (s *Source[T]) noteSettledAfterLoss(hs []*held) {
 		}
 	}
 	s.mu.Unlock()
-	if others := len(hs) - len(purged); others > 0 {
+	others := len(hs) - len(purged)
+	if others > 0 {
 		s.logger.Warn("weir: messages were settled after their leases were lost; they may be delivered again", "queue", s.queue, "messages", others)
 	}
 }

@@ -82,12 +82,12 @@ type Source[T any] struct {
 
 	mu      sync.Mutex
 	held    map[string]*held // by store.Lease.Entry
-	settled []*held          // of those, with a settlement
+	settled []*held          // held messages whose settlements are not recorded yet
 	lost    int              // leases: see LeasesLost
 	onPurge func()           // see OnPurge; nil if it is not set
-	looks   int              // calls of LookForPurged that have begun
 
-	refusals int // see SettlementsRefused
+	purgeLooks int // calls of LookForPurged that have begun
+	refusals   int // see SettlementsRefused
 }
 
 type sourceSettings struct {
@@ -172,7 +172,9 @@ func NewSource[T any](s store.Store, queue, dead string, c codec.Codec[T], opts 
 		src.headStarts = NewHeadStarts()
 	}
 	src.recorder = settle.Start(set.clock, set.lease, errSourceClosed, settle.Hooks{
-		Extend: src.extend, Record: func(ctx context.Context) (time.Duration, error) { return src.record(ctx, false) }, Failed: func(err error) {
+		Extend: src.extend,
+		Record: func(ctx context.Context) (time.Duration, error) { return src.record(ctx, false) },
+		Failed: func(err error) {
 			set.logger.Warn("weir: settlements of messages could not be recorded and are tried again", "queue", queue, "error", err)
 		},
 	})
@@ -266,7 +268,8 @@ func (s *Source[T]) take(n int) (ms []message.Message[T], found bool, err error)
 	if s.takesOne {
 		n = 1
 	}
-	asked, looks := s.clock.Now(), s.looksBegun()
+	asked := s.clock.Now()
+	looksBefore := s.purgeLooksBegun()
 	taken, err := s.takeNext(s.recorder.Calls, n)
 	if err != nil || len(taken) == 0 {
 		return nil, false, err
@@ -286,7 +289,7 @@ func (s *Source[T]) take(n int) (ms []message.Message[T], found bool, err error)
 			ms = append(ms, m)
 		}
 	}
-	if s.looksBegun() != looks { // it may have missed these messages, which were purged after they were taken
+	if s.purgeLooksBegun() != looksBefore { // it may have missed these messages, which were purged after they were taken
 		s.lookInFlight(s.recorder.Calls, "")
 	}
 	return ms, true, nil
@@ -391,7 +394,9 @@ func (s *Source[T]) choose(taken []store.Leased, until time.Time) (chosen []stor
 	first := &suspects[0]
 	begins := s.headStarts.begin(suspectOf(first.Lease, s.queue), s.clock.Now(), settle.HeadStart(first.Lapses))
 	deliver, release := []store.Leased{*first}, append(suspects[1:], others...)
-	if !begins { // another input has a head start: only messages taken before it continue, and others were
+	if !begins {
+		// Another source has begun a head start since this one took its messages. They are
+		// delivered all the same, except for suspects.
 		deliver, release = others, suspects
 	}
 	for _, l := range release {
@@ -411,14 +416,13 @@ func (s *Source[T]) hold(h *held) {
 // settle takes the settlement of a message, from any goroutine.
 func (s *Source[T]) settle(h *held, v message.Settlement) {
 	s.mu.Lock()
-	switch {
-	case s.held[h.lease.Entry] != h: // the source was closed
-	case h.isGone.Load():
-		// The message was purged or has another owner, so its settlement must not put it
-		// anywhere. Done changes nothing in the store.
-		h.settlement = &message.Settlement{Kind: message.Done}
-		s.settled = append(s.settled, h)
-	default:
+	if h.isGone.Load() {
+		// The message was purged, or another worker has settled it, so its settlement must
+		// not put it anywhere. Done does not change the store then.
+		v = message.Settlement{Kind: message.Done}
+	}
+	isClosed := s.held[h.lease.Entry] != h // Close has released the message
+	if !isClosed {
 		h.settlement = &v
 		s.settled = append(s.settled, h)
 	}

@@ -18,10 +18,10 @@ func WithKeyRounds(s store.ByKey, n int) SourceOption {
 
 // keyRounds is the state of the rounds of keys of a source.
 type keyRounds struct {
-	after   string // the round continues after this key; "" at its start
-	withFew bool   // the round includes the keys of which few messages may be taken
-	isPart  bool   // the round has left out such keys
-	next    time.Duration
+	after   string        // the round continues after this key; "" at its start
+	withFew bool          // the round includes the keys of which few messages may be taken
+	isPart  bool          // the round has left out such keys
+	next    time.Duration // after which a key that was left out may be taken; 0 if that does not depend on time
 }
 
 // end ends a round. If it has left out keys of which only few messages may be taken, the
@@ -65,8 +65,9 @@ func (s *Source[T]) takeRound(ctx context.Context, n int) (taken []store.Leased,
 		r.next = room.next
 	}
 	round := store.KeyRound{After: r.after, Each: room.each, Except: room.except}
-	taken, r.after, err = s.byKey.TakeByKey(ctx, s.queue, round, n, s.lease)
-	if r.after == "" && len(taken) > 0 { // takeByKey ends a round that ends without messages
+	taken, next, err := s.byKey.TakeByKey(ctx, s.queue, round, n, s.lease)
+	r.after = next
+	if next == "" && len(taken) > 0 { // takeByKey ends a round that ends without messages
 		r.end()
 	}
 	return taken, err
