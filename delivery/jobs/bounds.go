@@ -86,15 +86,19 @@ func (b *bounds) includes(queue string, e *store.Entry) bool {
 }
 
 // originOf returns the origin of the put of a message without its position, and the
-// position, or 0 if the origin has no position that can be compared. Parts of a message,
-// such as "orders//17#2", have the position of the message.
+// position, or 0 if the origin lacks a position that can be compared. A part with
+// an origin of its own, such as "orders//17#2", has the position of its message.
 func originOf(queue string, e *store.Entry) (origin string, position int64) {
 	put := storearg.OriginOfPut(queue, &e.Meta, e.Position, "")
 	slash := strings.LastIndexByte(put, '/')
 	if slash < 0 { // it is hashed
 		return "", 0
 	}
-	number, _, _ := strings.Cut(put[slash+1:], "#")
+	number := put[slash+1:]
+	part := strings.IndexByte(number, '#')
+	if part >= 0 {
+		number = number[:part]
+	}
 	position, err := strconv.ParseInt(number, 10, 64)
 	if err != nil {
 		return "", 0

@@ -27,8 +27,8 @@
 //   - Messages that a worker has at the time of a step are left alone, and counted as
 //     skipped. But a purge removes them: when their calls end, the worker stores neither
 //     their failures nor their results on this engine (see delivery.Run).
-//     [Jobs.CancelKey] also ends these calls. A merge also skips a message if the other
-//     queue has one with its identity ([store.Identity]).
+//     [Jobs.CancelKey] also ends these calls. A merge also skips a message whose identity
+//     ([store.Identity]) is in the queue To already.
 //   - At most [Spec.Rate] messages a second, by the clock of the engine.
 //
 // # The log

@@ -45,22 +45,13 @@ func (j *Jobs) Edit(ctx context.Context, queue string, e store.Entry, to string,
 	var job Job
 	err := j.update(ctx, func(ctx context.Context, tx store.Tx) error {
 		now := tx.Now().UTC()
-		entry := e
-		entry.Message = e.Clone()
-		m := &entry.Message
 		id, err := nextID(ctx, tx)
 		if err != nil {
 			return err
 		}
-		failed.Afresh(&m.Meta, now)
-		m.Meta.MergeJob = id
-		m.Meta.UnsafeToRepeat, m.Meta.Request, m.Meta.Remembered = false, "", time.Time{}
-		settle.DropPointsTo(&m.Meta) // it has bytes now
-		if m.Meta.Headers == nil {
-			m.Meta.Headers = map[string]string{}
-		}
-		m.Meta.Headers[editedFrom] = e.Meta.ID
-		m.Meta.ID, m.Payload, m.Cause, m.Delay = editedID(e.Meta.ID, payload), payload, "", 0
+		entry := e
+		entry.Message = editedMessage(&e, payload, now)
+		entry.Meta.MergeJob = id
 		done, err := tx.Edit(ctx, store.Edit{Do: store.Merge, Queue: queue, Entry: entry, To: to})
 		if err != nil {
 			return err
@@ -85,6 +76,23 @@ func (j *Jobs) Edit(ctx context.Context, queue string, e store.Entry, to string,
 		return Job{}, fmt.Errorf("jobs: %w: %w", err, store.ErrChanged)
 	}
 	return job, err
+}
+
+// editedMessage returns the message that takes the place of e, with another payload.
+func editedMessage(e *store.Entry, payload []byte, now time.Time) store.Message {
+	m := e.Clone()
+	failed.Afresh(&m.Meta, now)
+	failed.EndDoubt(&m.Meta)     // its calls have another id, so they are new requests
+	settle.DropPointsTo(&m.Meta) // it has bytes now
+	if m.Meta.Headers == nil {
+		m.Meta.Headers = map[string]string{}
+	}
+	m.Meta.Headers[editedFrom] = e.Meta.ID
+	m.Meta.ID = editedID(e.Meta.ID, payload)
+	m.Payload = payload
+	m.Cause = ""
+	m.Delay = 0
+	return m
 }
 
 // editedID returns the id of an edited message: the same for the same payload.

@@ -78,51 +78,66 @@ func (c *GroupCount) Step(ctx context.Context) (isDone bool, err error) {
 	return c.isDone, nil
 }
 
-// begin finds the first and the last position of the queue. It does not count the queue,
-// which may take long: it looks for the last position in steps that double, and then
-// halve.
+// begin finds the first and the last position of the queue.
 func (c *GroupCount) begin(ctx context.Context) error {
-	first, isThere, err := c.firstBehind(ctx, 0)
+	first, err := c.firstBehind(ctx, 0)
 	if err != nil {
 		return err
 	}
-	c.isDone = !isThere
-	c.first, c.last = first, first
-	step := int64(1)
-	for isThere && step > 0 {
-		var next int64
-		next, isThere, err = c.firstBehind(ctx, c.last+step)
+	last := first
+	if first > 0 {
+		last, err = c.findLast(ctx, first)
 		if err != nil {
 			return err
 		}
-		if isThere {
-			c.last = next
-			step *= 2
-		}
 	}
-	for step > 0 {
-		step /= 2
-		next, isBehind, err := c.firstBehind(ctx, c.last+step)
-		if err != nil {
-			return err
-		}
-		if isBehind {
-			c.last = next
-		}
-	}
-	c.until, c.before = c.last, max(c.first-1, c.last-c.window)
+	c.isDone = first == 0
+	c.first = first
+	c.last = last
+	c.until = last
+	c.before = max(first-1, last-c.window)
 	c.after = c.before
 	c.isBegun = true
 	return nil
 }
 
-// firstBehind returns the position of the first message behind a position.
-func (c *GroupCount) firstBehind(ctx context.Context, position int64) (next int64, isThere bool, err error) {
+// findLast returns the position of the last message of the queue. It does not count the
+// queue, which may take long: it looks ahead in steps that double, and then halve.
+func (c *GroupCount) findLast(ctx context.Context, first int64) (last int64, err error) {
+	last = first
+	step := int64(1)
+	for step > 0 { // it ends at an overflow as well
+		next, err := c.firstBehind(ctx, last+step)
+		if err != nil {
+			return 0, err
+		}
+		if next == 0 {
+			break
+		}
+		last = next
+		step *= 2
+	}
+	for step > 0 {
+		step /= 2
+		next, err := c.firstBehind(ctx, last+step)
+		if err != nil {
+			return 0, err
+		}
+		if next > 0 {
+			last = next
+		}
+	}
+	return last, nil
+}
+
+// firstBehind returns the position of the first message behind a position, or 0 if the
+// queue ends there.
+func (c *GroupCount) firstBehind(ctx context.Context, position int64) (next int64, err error) {
 	entries, err := c.store.List(ctx, c.queue, store.Filter{}, store.Page{After: position, Max: 1})
 	if err != nil || len(entries) == 0 {
-		return 0, false, err
+		return 0, err
 	}
-	return entries[0].Position, true, nil
+	return entries[0].Position, nil
 }
 
 // nextWindow begins the window before this one. Windows grow where few messages match.
@@ -145,7 +160,8 @@ func (c *GroupCount) add(e *store.Entry) {
 	text := guard.WithoutSecrets(e.Meta.LastError) // another program may have stored it
 	common, replaced := counting.AlikeParts(text)
 	key := counting.Key{Kind: string(e.Cause), Error: common}
-	if n := len(e.Meta.Reasons); n > 0 {
+	n := len(e.Meta.Reasons)
+	if n > 0 {
 		key.Reason = e.Meta.Reasons[n-1]
 	}
 	isNew := c.groups.Add(key, e.Arrived, e.Meta.ID, text)

@@ -139,18 +139,18 @@ func (j *Jobs) Start(ctx context.Context, s Spec) (Job, error) {
 		return Job{}, errors.New("jobs: this engine keeps no jobs, so it cannot cancel the calls that run: it is not a store.Keeper. " +
 			"Use SQLite, PostgreSQL or JetStream, or purge the queue, its layers and its dead letters with Engine.Purge and a filter of the key")
 	}
-	total, until, before, err := j.matchingNow(ctx, &s)
+	found, err := j.matchingNow(ctx, &s)
 	if err != nil {
 		return Job{}, err
 	}
 	var job Job
 	err = j.update(ctx, func(ctx context.Context, tx store.Tx) error {
-		job = Job{Spec: s, Total: total, Until: until, Format: s.format(), Bounds: before}
 		id, err := nextID(ctx, tx)
 		if err != nil {
 			return err
 		}
-		job.ID, job.Begun = id, tx.Now().UTC()
+		job = Job{ID: id, Spec: s, Total: found.total, Until: found.until, Format: s.format(), Bounds: found.bounds}
+		job.Begun = tx.Now().UTC()
 		if err := j.write(ctx, tx, &job, "start", s.By, s.Why); err != nil {
 			return err
 		}
@@ -159,22 +159,27 @@ func (j *Jobs) Start(ctx context.Context, s Spec) (Job, error) {
 	return job, err
 }
 
-// matchingNow returns how many messages a job affects if it starts now, the position of
-// the last of them in its queue, and with Family their bounds.
-func (j *Jobs) matchingNow(ctx context.Context, s *Spec) (total int, until int64, before *bounds, err error) {
+// matching are the messages that a job affects if it starts now.
+type matching struct {
+	total  int
+	until  int64   // the position of the last of them in the queue of the job
+	bounds *bounds // with Spec.Family, or nil
+}
+
+func (j *Jobs) matchingNow(ctx context.Context, s *Spec) (matching, error) {
 	if !s.Family {
 		n, err := j.engine.Count(ctx, s.Queue, s.Filter)
-		return n.Messages, n.Last, nil, err
+		return matching{total: n.Messages, until: n.Last}, err
 	}
 	of, err := familyOf(ctx, j.engine, s.Queue)
 	if err != nil {
-		return 0, 0, nil, err
+		return matching{}, err
 	}
-	before, total, err = readBounds(ctx, j.engine, of, s.Filter)
+	b, total, err := readBounds(ctx, j.engine, of, s.Filter)
 	if err != nil {
-		return 0, 0, nil, err
+		return matching{}, err
 	}
-	return total, before.Last[s.Queue], before, nil
+	return matching{total: total, until: b.Last[s.Queue], bounds: b}, nil
 }
 
 // forget removes the oldest jobs that have ended, if there are many.

@@ -45,16 +45,17 @@ func hashOf(before, text string) string {
 
 // appendLine writes a line behind the last one.
 func appendLine(ctx context.Context, tx store.Tx, l Line) error {
-	head, n, last, err := headOf(ctx, tx, l.Job.ID)
+	end, err := endOfLog(ctx, tx, l.Job.ID)
 	if err != nil {
 		return err
 	}
-	l.N = n + 1
+	l.N = end.lines + 1
 	b, err := json.Marshal(l.stored())
 	if err != nil {
 		return fmt.Errorf("jobs: line %d of the log: %w", l.N, err)
 	}
-	hash := hashOf(last, string(b))
+	hash := hashOf(end.hash, string(b))
+	head := end.record
 	head.Value = strconv.Itoa(l.N) + " " + hash
 	if err := tx.Write(ctx, store.Record{Kind: kindLine, Name: lineName(l.N), Value: hash + " " + string(b)}); err != nil {
 		return err
@@ -62,22 +63,30 @@ func appendLine(ctx context.Context, tx store.Tx, l Line) error {
 	return tx.Write(ctx, head)
 }
 
-// headOf returns the number and hash of the last line; n is 0 if the log is empty. If
-// their record was removed, the error is errHeadLost. own is the id of the job that the
-// transaction has written, or 0: the first job of a log is written before its line.
-func headOf(ctx context.Context, from reader, own int) (head store.Record, n int, hash string, err error) {
+// logEnd is the end of the log.
+type logEnd struct {
+	record store.Record // has the number and the hash of the last line
+	lines  int          // the number of the last line; 0 if the log is empty
+	hash   string       // of the last line; "" if the log is empty
+}
+
+// endOfLog reads the end of the log. If its record was removed, the error is errHeadLost.
+// own is the id of the job that the transaction has written, or 0: the first job of a log
+// is written before its line.
+func endOfLog(ctx context.Context, from reader, own int) (logEnd, error) {
 	rs, err := from.Records(ctx, kindHead, "", 1)
 	if err == nil && len(rs) == 0 {
 		rs, err = headOfEmpty(ctx, from, own)
 	}
 	if err != nil || len(rs) == 0 {
-		return store.Record{Kind: kindHead, Name: headName}, 0, "", err
+		return logEnd{record: store.Record{Kind: kindHead, Name: headName}}, err
 	}
 	number, hash, _ := strings.Cut(rs[0].Value, " ")
-	if n, err = strconv.Atoi(number); err != nil {
+	lines, err := strconv.Atoi(number)
+	if err != nil {
 		err = fmt.Errorf("jobs: the end of the log: %w", err)
 	}
-	return rs[0], n, hash, err
+	return logEnd{record: rs[0], lines: lines, hash: hash}, err
 }
 
 // errHeadLost is the error for a log whose end was removed.
@@ -106,11 +115,11 @@ func headOfEmpty(ctx context.Context, from reader, own int) ([]store.Record, err
 
 // nextID returns the id of a new job, which is the number of its first line.
 func nextID(ctx context.Context, from reader) (int, error) {
-	_, lines, _, err := headOf(ctx, from, 0)
+	end, err := endOfLog(ctx, from, 0)
 	if err != nil {
 		return 0, err
 	}
-	id := lines + 1
+	id := end.lines + 1
 	job, err := get(ctx, from, id)
 	if errors.Is(err, fs.ErrNotExist) {
 		return id, nil
@@ -118,12 +127,12 @@ func nextID(ctx context.Context, from reader) (int, error) {
 	if err != nil && !job.unreadable {
 		return 0, err
 	}
-	_, now, _, err := headOf(ctx, from, 0)
-	if err == nil && now > lines {
+	now, err := endOfLog(ctx, from, 0)
+	if err == nil && now.lines > end.lines {
 		err = store.ErrChanged // another process has started the job
 	}
 	if err == nil {
-		err = fmt.Errorf("%w, so a new job cannot be numbered: restore the log from a backup", cutError{lines, id})
+		err = fmt.Errorf("%w, so a new job cannot be numbered: restore the log from a backup", cutError{end.lines, id})
 	}
 	return 0, err
 }
@@ -208,17 +217,23 @@ func (missingLineError) Is(target error) bool { return target == fs.ErrNotExist 
 // checkEnd returns an error if the last line that was read cannot be the end of the log.
 // Another line may have been written since.
 func (j *Jobs) checkEnd(ctx context.Context, last Line) error {
-	_, n, hash, err := headOf(ctx, j.engine, 0)
-	if err == nil && n > last.N {
-		rs, readErr := j.engine.Records(ctx, kindLine, lineName(last.N), 1)
-		if err = readErr; err == nil && len(rs) == 0 {
-			return fmt.Errorf("jobs: the lines of the log behind %d are missing: it had %d", last.N, n)
+	end, err := endOfLog(ctx, j.engine, 0)
+	if err != nil {
+		return err
+	}
+	if end.lines > last.N {
+		rs, err := j.engine.Records(ctx, kindLine, lineName(last.N), 1)
+		if err != nil {
+			return err
+		}
+		if len(rs) == 0 {
+			return fmt.Errorf("jobs: the lines of the log behind %d are missing: it had %d", last.N, end.lines)
 		}
 	}
-	if err == nil && (n < last.N || n == last.N && hash != last.Hash) {
-		err = fmt.Errorf("jobs: line %d of the log, its last, was added or changed", last.N)
+	if end.lines < last.N || end.lines == last.N && end.hash != last.Hash {
+		return fmt.Errorf("jobs: line %d of the log, its last, was added or changed", last.N)
 	}
-	return err
+	return nil
 }
 
 // readLine reads the line behind another one.
