@@ -31,6 +31,13 @@ type orderedMessage struct {
 	held    bool
 }
 
+// release ends the lease of the message, which is due at a time.
+func (o *orderedMessage) release(due time.Duration) {
+	o.due = due
+	o.at = due
+	o.leased = false
+}
+
 type orderedLease struct {
 	lease   store.Lease
 	message store.Message
@@ -149,7 +156,7 @@ func (m *orderModel) settle(s store.InOrder, step int) {
 	case 1:
 		err = s.Release(b.ctx, d, l.lease)
 		if !isLost {
-			o.at, o.due, o.leased = m.now+d, m.now+d, false
+			o.release(m.now + d)
 		}
 	case 2:
 		next := l.message.Clone()
@@ -157,7 +164,7 @@ func (m *orderModel) settle(s store.InOrder, step int) {
 		next.Delay = d
 		err = s.Replace(b.ctx, store.Replacement{Lease: l.lease, Message: next})
 		if !isLost {
-			o.at, o.due, o.leased = m.now+d, m.now+d, false
+			o.release(m.now + d)
 		}
 	case 3:
 		dead := l.message.Clone()

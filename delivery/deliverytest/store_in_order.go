@@ -137,7 +137,9 @@ func replaced(b *storeBench) {
 	before := b.list("q", store.Filter{}, everything)
 	of := b.takeExactly("the first", "a#0")
 	next := full("a#0")
-	next.Meta.Key, next.Delay, next.Cause = "a", b.units(3), ""
+	next.Meta.Key = "a"
+	next.Delay = b.units(3)
+	next.Cause = ""
 	b.ok(s.Replace(b.ctx, store.Replacement{Lease: of[0].Lease, Message: next}), "Replace")
 	b.lost(b.Done(b.ctx, of[0].Lease), "Done after Replace", of[0].Lease)
 	after := b.list("q", store.Filter{}, everything)
@@ -347,7 +349,7 @@ func orderedConsumers(b *storeBench) {
 	var all sync.WaitGroup
 	for k := range keys {
 		key := "key" + strconv.Itoa(k)
-		w.keys[key] = &watchedKey{next: -1}
+		w.keys[key] = &watchedKey{last: -1}
 		all.Go(func() {
 			for _, m := range ofKey(key, each) {
 				w.note(stores[k%2].Put(b.ctx, "q", m))
@@ -394,8 +396,8 @@ type orderWatch struct {
 }
 
 type watchedKey struct {
-	next    int         // the number of the message that was taken last
-	current store.Lease // of it, while it is in flight or its consumer was killed; zero if it was settled
+	last    int         // the number of the message that was taken last
+	current store.Lease // its lease while it is in flight or its consumer was killed; zero if it was settled
 }
 
 func (w *orderWatch) isOpen() bool {
@@ -419,14 +421,14 @@ func (w *orderWatch) taken(m store.Leased) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	k := w.keys[m.Meta.Key]
-	_, number, _ := strings.Cut(m.Meta.ID, "#")
-	n, err := strconv.Atoi(number)
-	isAgain := n == k.next
-	isNext := n == k.next+1 && k.current == (store.Lease{})
+	n, err := strconv.Atoi(m.Meta.ID[strings.IndexByte(m.Meta.ID, '#')+1:])
+	isAgain := n == k.last
+	isNext := n == k.last+1 && k.current == (store.Lease{})
 	if err != nil || !isAgain && !isNext {
-		w.errs = append(w.errs, fmt.Errorf("%s was taken after %d, which is in flight with the lease %+v", m.Meta.ID, k.next, k.current))
+		w.errs = append(w.errs, fmt.Errorf("%s was taken after %d, which is in flight with the lease %+v", m.Meta.ID, k.last, k.current))
 	}
-	k.next, k.current = n, m.Lease
+	k.last = n
+	k.current = m.Lease
 }
 
 // settle settles a message, or does not if its consumer is killed. choice is from 0 to 19.
