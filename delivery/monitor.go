@@ -257,13 +257,13 @@ func (w *worker[IN, OUT]) status() Status {
 		if err := context.Cause(w.receiving); !errors.Is(err, errDrained) && !errors.Is(err, context.Canceled) {
 			s.Err = err
 		}
-	case w.failing != nil && (w.asked.IsZero() || w.clock.Since(w.asked) < lastWait): // later it waits for messages
+	case w.failing != nil && (w.askedAt.IsZero() || w.clock.Since(w.askedAt) < lastWait): // later it waits for messages
 		s.State, s.Err = "failing", w.failing
 	case pause != nil:
 		s.State, s.Err = "paused", pause
 	case w.flood.stopped:
 		s.State, s.Err = "flooded", w.flood.err
-	case !w.asks:
+	case !w.hasAsked:
 		s.State = "starting"
 	}
 	return s

@@ -1,7 +1,6 @@
 package delivery
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -146,7 +145,10 @@ func NewQueue[T any](engine store.Engine, name string, opts ...QueueOption) *Que
 		IsLayer: func(layer string) bool { return isLayer(storearg.PartOf(layer), name) },
 		InOrder: set.ordered,
 		Clock:   set.clock, Logger: set.logger,
-		Options: []leases.SourceOption{leases.WithLease(cmp.Or(set.lease, leases.DefaultLease)), leases.WithClock(set.clock), leases.WithLogger(set.logger)},
+		Options: []leases.SourceOption{leases.WithClock(set.clock), leases.WithLogger(set.logger)},
+	}
+	if set.lease > 0 {
+		c.Options = append(c.Options, leases.WithLease(set.lease))
 	}
 	for i, l := range set.layers {
 		c.Layers = append(c.Layers, ladder.Layer{
@@ -241,7 +243,8 @@ func After(d time.Duration) PutOption {
 // delay by the clock of the queue ([WithClock]). A message whose time has passed is due
 // at once.
 func At(t time.Time) PutOption {
-	return func(m *store.Message) { m.Delay, m.Meta.Due = 0, t } // Encode makes a delay of it
+	// Encode replaces the due time by a delay: only the engine sets Meta.Due.
+	return func(m *store.Message) { m.Delay, m.Meta.Due = 0, t }
 }
 
 // Headers adds headers to a message. weir passes them on, over layers, queues and
@@ -330,9 +333,10 @@ func (q *Queue[T]) Put(ctx context.Context, v T, opts ...PutOption) error {
 //	message.New(order, &message.Meta{ID: order.Number}, nil)
 //
 // A message without an id gets a random id, which differs at each PutAll; messages of
-// [Run] always have an id. A value that cannot be encoded is rejected; if its message
-// does not have an acknowledgement, PutAll returns an error that matches
-// [message.ErrRefused], and does not put any value.
+// [Run] always have an id. A value that cannot be encoded is rejected, and so is a
+// message that lacks the key that [WithFairByKey] needs. If such a message does not have
+// an acknowledgement, PutAll returns an error that matches [message.ErrRefused], and does
+// not put any value.
 //
 // The result of a message that was purged while its call ran is not put, and PutAll
 // returns nil, if the message came from a queue on the same engine, that is the same
@@ -342,8 +346,8 @@ func (q *Queue[T]) PutAll(ctx context.Context, messages []message.Message[T]) er
 		return q.lacks
 	}
 	all, errs := leases.EncodeAll(q.codec, messages)
-	ms := all[:0] // the messages to be put
-	put := make([]message.Message[T], 0, len(messages))
+	ms := all[:0]                                       // the messages to be put: all is filtered in place
+	put := make([]message.Message[T], 0, len(messages)) // they were made of these
 	for i, m := range messages {
 		encoded, err := &all[i], errs[i]
 		encoded.Meta = failed.Onward(m.Meta())

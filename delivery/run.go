@@ -179,7 +179,8 @@ func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OU
 			"a result has the id of its message, which is still in the queue, so it would be lost")
 	}
 	w.setBatches()
-	defer w.beside(ctx, engines)()
+	endJobs := w.startJobs(ctx, engines)
+	defer endJobs()
 	return summary, w.run(ctx)
 }
 

@@ -23,11 +23,15 @@ const (
 type evidence uint8
 
 const (
-	noEvidence evidence = iota // released; or the failure of a message that had failed in an earlier visit, or whose tenant is down
-	answered                   // done, or refused for good
-	unanswered                 // failed
+	// The message was released, had failed in an earlier visit already, or its tenant is
+	// down.
+	noEvidence evidence = iota
+	answered            // done, or refused for good
+	unanswered          // failed
 )
 
+// evidenceOf returns what the settlement of a message shows. again reports that the message
+// had failed in an earlier visit.
 func evidenceOf(v message.Settlement, again bool) evidence {
 	switch {
 	case v.Kind == message.Done, v.Kind == message.Rejected, v.Refused:
@@ -114,17 +118,17 @@ func (f *flood) note(c counted, e evidence, err error) bool {
 	return false
 }
 
-// next returns how long to wait before the next probe.
-func (f *flood) next() time.Duration {
+// lengthenPause returns the pause before the next probe, which is longer than the last one.
+func (f *flood) lengthenPause() time.Duration {
 	f.pause = min(max(firstPause, 2*f.pause), lastPause)
 	return f.pause
 }
 
-// probe returns how many messages are tried at once while the worker is stopped.
-func (f *flood) probe() int { return max(1, f.window/perProbe) }
+// probeSize returns how many messages are tried at once while the worker is stopped.
+func (f *flood) probeSize() int { return max(1, f.window/perProbe) }
 
-// probed notes a message of a probe that has ended.
-func (f *flood) probed(key string, e evidence) {
+// noteProbe notes a message of a probe that has ended.
+func (f *flood) noteProbe(key string, e evidence) {
 	if e == noEvidence {
 		return
 	}
@@ -153,26 +157,20 @@ func (f *flood) probed(key string, e evidence) {
 func (f *flood) judgeProbe() (resumes bool) {
 	all, last := f.probes, f.lastProbe
 	f.lastProbe = nil
+	failedKey := ""
 	switch {
 	case last == nil:
 		return false
 	case !last.mostFailed():
-		return f.resumeAfter("")
 	case all.isOneKey() && all.mostFailed():
 		if all.ended < f.window {
 			return false
 		}
-		return f.resumeAfter(cmp.Or(f.failedKey, all.anyKey()))
+		failedKey = cmp.Or(f.failedKey, all.anyKey())
 	case all.isFlood() || all.failed == all.ended:
 		f.probes = nil
 		return false
 	}
-	return f.resumeAfter("")
-}
-
-// resumeAfter resumes the worker, and notes the key whose messages have failed. It
-// returns true.
-func (f *flood) resumeAfter(failedKey string) (resumes bool) {
 	f.failedKey = failedKey
 	f.resume()
 	return true
@@ -195,10 +193,10 @@ func (t *tally) flooded() bool {
 // awaitProbe waits before the next probe. It returns false if the run is to end.
 func (w *worker[IN, OUT]) awaitProbe() bool {
 	w.mu.Lock()
-	pause, last := w.flood.next(), w.flood.err
+	pause, last := w.flood.lengthenPause(), w.flood.err
 	w.mu.Unlock()
 	w.logger.Warn("delivery: most of the last messages have failed: the worker pauses, and then tries some",
-		slog.Int("last", w.floodWindow), slog.Any("error", last), slog.Duration("wait", pause), slog.Int("some", w.flood.probe()))
+		slog.Int("last", w.floodWindow), slog.Any("error", last), slog.Duration("wait", pause), slog.Int("some", w.flood.probeSize()))
 	return w.sleep(w.receiving, pause)
 }
 
@@ -208,13 +206,13 @@ type probeEnd struct {
 	evidence evidence
 }
 
-// probed waits for the n messages of a probe, and resumes if they allow it.
-func (w *worker[IN, OUT]) probed(ended <-chan probeEnd, n int) {
+// awaitProbeEnds waits for the n messages of a probe, and resumes if they allow it.
+func (w *worker[IN, OUT]) awaitProbeEnds(ended <-chan probeEnd, n int) {
 	for range n {
 		select {
 		case end := <-ended:
 			w.mu.Lock()
-			w.flood.probed(end.key, end.evidence)
+			w.flood.noteProbe(end.key, end.evidence)
 			w.mu.Unlock()
 		case <-w.receiving.Done():
 			return

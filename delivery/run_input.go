@@ -29,8 +29,7 @@ func (w *worker[IN, OUT]) input(yield func(message.Message[IN], error) bool) {
 	case <-w.ended:
 		return
 	}
-	var since time.Time // the source fails; zero if it does not
-	wait := firstWait
+	failures := sourceFailures{wait: firstWait}
 	for w.receiving.Err() == nil {
 		receiving := w.awaitResume()
 		isProbe := w.flooded()
@@ -41,59 +40,79 @@ func (w *worker[IN, OUT]) input(yield func(message.Message[IN], error) bool) {
 		if n == 0 {
 			return
 		}
-		if !isProbe && w.flooded() || receiving.Err() != nil { // since freeSlots or pause waited
+		isNewFlood := !isProbe && w.flooded() // since freeSlots waited
+		isNewPause := receiving.Err() != nil
+		if isNewFlood || isNewPause {
 			continue
 		}
 		var probe chan probeEnd
 		if isProbe {
-			n = min(n, w.flood.probe())
+			n = min(n, w.flood.probeSize())
 			probe = make(chan probeEnd, n)
 		}
 		asked := w.clock.Now()
-		w.ask(asked)
+		w.noteAsked(asked)
 		ms, err := w.source.Receive(receiving, n)
-		if w.clock.Since(asked) > connectWait {
-			since, wait = time.Time{}, firstWait
+		if err == nil || w.clock.Since(asked) > connectWait {
+			failures = sourceFailures{wait: firstWait}
 		}
-		switch {
-		case err == nil:
-			w.answered(nil)
-			since, wait = time.Time{}, firstWait
-			if !w.pass(received(&w.tally, ms, probe), probe != nil, yield) {
+		if err != nil {
+			if !w.continueAfter(receiving, err, &failures) {
 				return
 			}
-			if probe != nil {
-				w.probed(probe, len(ms))
-			}
 			continue
-		case err == io.EOF: //nolint:errorlint // wrapped, it is a connection that was cut
-			return
-		case guard.IsPermanent(err): // also if the run is to end: its next start would fail as well
-			w.sourceErr = fmt.Errorf("delivery: the source has failed for good: %w", err)
-			w.takeNoMore(w.sourceErr)
-			return
-		case w.receiving.Err() != nil:
-			if !guard.Is(err, context.Cause(w.receiving)) {
-				w.logger.Warn("delivery: the source has failed", slog.Any("error", err))
-			}
-			return
-		case receiving.Err() != nil: // people have paused the queue
-			w.answered(nil)
-			continue
-		case since.IsZero():
-			since = w.clock.Now()
-		case w.clock.Since(since) >= sourceWait:
-			w.sourceErr = fmt.Errorf("delivery: the source has failed for %v: %w", sourceWait, err)
-			w.takeNoMore(w.sourceErr)
+		}
+		w.noteAnswer(nil)
+		if !w.pass(received(&w.tally, ms, probe), isProbe, yield) {
 			return
 		}
-		w.answered(err)
-		w.logger.Warn("delivery: the source has failed, and is retried", slog.Any("error", err), slog.Duration("wait", wait))
-		if !w.sleep(w.receiving, wait) {
-			return
+		if isProbe {
+			w.awaitProbeEnds(probe, len(ms))
 		}
-		wait = min(2*wait, lastWait)
 	}
+}
+
+// sourceFailures are the failures of a source since a Receive has succeeded, or has
+// waited for messages.
+type sourceFailures struct {
+	since time.Time     // of the first failure; zero if there are no failures
+	wait  time.Duration // between the last failure and the next Receive
+}
+
+// continueAfter continues after an error of Receive, or returns false to end the input.
+// receiving was the context of the Receive. If the source has failed, continueAfter waits
+// before the next Receive.
+func (w *worker[IN, OUT]) continueAfter(receiving context.Context, err error, failures *sourceFailures) bool {
+	switch {
+	case err == io.EOF: //nolint:errorlint // wrapped, it is a connection that was cut
+		return false
+	case guard.IsPermanent(err): // also if the run is to end: its next start would fail as well
+		w.sourceErr = fmt.Errorf("delivery: the source has failed for good: %w", err)
+		w.takeNoMore(w.sourceErr)
+		return false
+	case w.receiving.Err() != nil:
+		if !guard.Is(err, context.Cause(w.receiving)) {
+			w.logger.Warn("delivery: the source has failed", slog.Any("error", err))
+		}
+		return false
+	case receiving.Err() != nil: // people have paused the queue
+		w.noteAnswer(nil)
+		return true
+	}
+	now := w.clock.Now()
+	if failures.since.IsZero() {
+		failures.since = now
+	}
+	if now.Sub(failures.since) >= sourceWait {
+		w.sourceErr = fmt.Errorf("delivery: the source has failed for %v: %w", sourceWait, err)
+		w.takeNoMore(w.sourceErr)
+		return false
+	}
+	wait := failures.wait
+	failures.wait = min(2*wait, lastWait)
+	w.noteAnswer(err)
+	w.logger.Warn("delivery: the source has failed, and is retried", slog.Any("error", err), slog.Duration("wait", wait))
+	return w.sleep(w.receiving, wait)
 }
 
 // freeSlots waits until the operator can take messages, and returns how many to receive,

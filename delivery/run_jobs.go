@@ -92,9 +92,9 @@ func reads[T any](source Source[T], name string, engine store.Engine) (found boo
 	return found
 }
 
-// beside runs jobs of engines, and reports this worker there, until the function that it
-// returns is called.
-func (w *worker[IN, OUT]) beside(ctx context.Context, engines []hosted) (end func()) {
+// startJobs runs jobs of engines beside the messages, and reports this worker there, until
+// end is called.
+func (w *worker[IN, OUT]) startJobs(ctx context.Context, engines []hosted) (end func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	aborted := context.AfterFunc(w.working, cancel) // the jobs end when the messages are released
 	var working sync.WaitGroup

@@ -96,9 +96,9 @@ type tally struct {
 	offsets     []time.Duration       // of the clocks of the engines
 	leases      settle.LeaseCounter   // the source; nil if it does not count them
 	refusals    settle.RefusalCounter // the source; nil if it does not count them
-	asks        bool                  // the source was asked for messages
-	asked       time.Time             // since when it is asked; zero if it is not
-	failing     error                 // of its last answer
+	hasAsked    bool                  // Receive was called
+	askedAt     time.Time             // when the Receive that runs was called; zero if no Receive runs
+	failing     error                 // of the last Receive that has returned; nil if it has not failed
 }
 
 // received notes messages, and returns messages in their place whose settlements are
@@ -158,16 +158,18 @@ func (t *tally) sum(elapsed time.Duration) Summary {
 	return s
 }
 
-// ask notes that the source is asked for messages.
-func (t *tally) ask(now time.Time) {
+// noteAsked notes that Receive is called.
+func (t *tally) noteAsked(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.asks, t.asked = true, now
+	t.hasAsked = true
+	t.askedAt = now
 }
 
-// answered notes the answer.
-func (t *tally) answered(err error) {
+// noteAnswer notes that Receive has returned, with the error of a failure or nil.
+func (t *tally) noteAnswer(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.failing, t.asked = err, time.Time{}
+	t.failing = err
+	t.askedAt = time.Time{}
 }
