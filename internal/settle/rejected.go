@@ -22,21 +22,36 @@ func CauseOf(meta *message.Meta, cause store.Cause) store.Cause {
 	return cause
 }
 
+// LateError rejects a message that came too late for a visit, after its store has refused
+// to put it among the dead letters.
+type LateError struct {
+	Cause store.Cause // of the dead letter
+	Err   error       // the refusal
+}
+
+func (e *LateError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the refusal.
+func (e *LateError) Unwrap() error { return e.Err }
+
 // Rejected records in the history of a message why it was rejected (law D6), and returns
 // the cause.
 func Rejected(meta *message.Meta, v message.Settlement, now time.Time) store.Cause {
 	_, isUnreadable := errors.AsType[*decoder.Error](v.Err)
+	late, isLate := errors.AsType[*LateError](v.Err)
 	DropPointsTo(meta)
 	meta.UnsafeToRepeat = meta.UnsafeToRepeat || v.UnsafeToRepeat
 	if v.Err != nil {
 		meta.LastError = guard.Text(v.Err)
 	}
-	if isUnreadable {
+	if isUnreadable || isLate {
 		// The source has counted a visit that did not take place. (A message that has
-		// lapsed keeps the number: its visit began in the workers that died.) The cause is
-		// Undecodable even if a call is in doubt: the message cannot be repeated until its
-		// bytes can be decoded, and meta keeps the doubt.
+		// lapsed keeps the number: its visit began in the workers that died.)
 		meta.Visit--
+	}
+	if isUnreadable {
+		// The cause is Undecodable even if a call is in doubt: the message cannot be
+		// repeated until its bytes can be decoded, and meta keeps the doubt.
 		return store.Undecodable
 	}
 	meta.LastFailure = now
@@ -45,6 +60,8 @@ func Rejected(meta *message.Meta, v message.Settlement, now time.Time) store.Cau
 	}
 	_, isLapsed := errors.AsType[LapsedError](v.Err)
 	switch {
+	case isLate:
+		return CauseOf(meta, late.Cause)
 	case isLapsed:
 		return CauseOf(meta, store.Lapsed)
 	case guard.Is(v.Err, message.ErrRefused):

@@ -95,9 +95,10 @@ func TestSource_TooLateMessageHasItsBytes(t *testing.T) {
 	})
 }
 
-// Regression (law W2): a message that is too late, and does not fit among the dead
-// letters, stays where it is, and its dead letter reports that. It was tried again each
-// second, for ever.
+// Regressions (laws W1 and W2): a message that is too late, and does not fit among the
+// dead letters, stays where it is, and its dead letter reports that. It was tried again
+// each second, for ever. Then its cause was Refused, and it counted a visit that did not
+// take place.
 func TestSource_MessageTooLateAndTooLarge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, memory := config()
@@ -111,5 +112,7 @@ func TestSource_MessageTooLateAndTooLarge(t *testing.T) {
 		require.Empty(t, letters[0].Payload)
 		require.Contains(t, letters[0].Meta.LastError, `stays in queue "new"`)
 		require.Contains(t, letters[0].Meta.LastError, "deadline")
+		require.Equal(t, store.Expired, letters[0].Cause)
+		require.Zero(t, letters[0].Meta.Visit)
 	})
 }

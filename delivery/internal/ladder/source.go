@@ -462,20 +462,22 @@ func (s *source[T]) buryLate(ctx context.Context, ms []message.Message[T]) []mes
 	now := s.clock.Now()
 	return slices.DeleteFunc(ms, func(m message.Message[T]) bool {
 		meta := m.Meta()
-		var err error
+		var cause store.Cause
+		var why string
 		switch {
 		case meta.UnsafeToRepeat && !meta.Remembered.After(now):
-			err = s.ladder.bury(ctx, m, store.UnsafeToRepeat, "the server may have forgotten its call in doubt")
+			cause, why = store.UnsafeToRepeat, "the server may have forgotten its call in doubt"
 		case failed.IsPast(meta.Deadline, now):
-			err = s.ladder.bury(ctx, m, store.Expired, "its deadline has passed")
+			cause, why = store.Expired, "its deadline has passed"
 		default:
 			return false
 		}
+		err := s.ladder.bury(ctx, m, cause, why)
 		switch {
 		case err == nil:
 			m.Ack() // law D1
 		case errors.Is(err, message.ErrRefused):
-			m.Reject(err) // its source notes where it stays (law W2)
+			m.Reject(&settle.LateError{Cause: cause, Err: err}) // its source notes where it stays (law W2)
 		default:
 			s.failed = errors.Join(s.failed, err)
 			m.Nack(time.Second)
