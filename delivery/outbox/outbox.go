@@ -559,10 +559,7 @@ func (r *relay) bury(ctx context.Context, l store.Leased) error {
 	settle.DropPointsTo(&m.Meta)
 	m.Meta.Due = time.Time{}
 	m.Meta.Visit = max(1, m.Meta.Visit)
-	m.Meta.LastFailure = r.Clock.Now()
-	if m.Meta.FirstFailure.IsZero() {
-		m.Meta.FirstFailure = m.Meta.LastFailure
-	}
+	settle.NoteFailure(&m.Meta, r.Clock.Now())
 	r.Logger.Error("weir: a message of an outbox goes to the dead letters",
 		"queue", r.Queue, "id", m.Meta.ID, "cause", m.Cause.String(), "dead letters", r.Queue+dead, "error", m.Meta.LastError)
 	delete(r.refused, l.Position)

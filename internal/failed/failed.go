@@ -24,10 +24,8 @@ func History[T any](ctx context.Context, f asyncop.Failure[T], now time.Time) me
 	settle.DropPointsTo(&meta)
 	meta.Visit = max(1, meta.Visit) // an element without a message is in its first visit
 	meta.Attempts += f.Attempts
-	if meta.FirstFailure.IsZero() {
-		meta.FirstFailure = now
-	}
-	meta.LastFailure, meta.LastError = now, guard.Text(f.Err)
+	settle.NoteFailure(&meta, now)
+	meta.LastError = guard.Text(f.Err)
 	if meta.UnsafeToRepeat && wasRefused(ctx, meta.Request) {
 		EndDoubt(&meta)
 	}

@@ -22,6 +22,14 @@ func CauseOf(meta *message.Meta, cause store.Cause) store.Cause {
 	return cause
 }
 
+// NoteFailure records the time of a failure in the history of a message.
+func NoteFailure(meta *message.Meta, now time.Time) {
+	meta.LastFailure = now
+	if meta.FirstFailure.IsZero() {
+		meta.FirstFailure = now
+	}
+}
+
 // LateError rejects a message that came too late for a visit, after its store has refused
 // to put it among the dead letters.
 type LateError struct {
@@ -54,10 +62,7 @@ func Rejected(meta *message.Meta, v message.Settlement, now time.Time) store.Cau
 		// repeated until its bytes can be decoded, and meta keeps the doubt.
 		return store.Undecodable
 	}
-	meta.LastFailure = now
-	if meta.FirstFailure.IsZero() {
-		meta.FirstFailure = now
-	}
+	NoteFailure(meta, now)
 	_, isLapsed := errors.AsType[LapsedError](v.Err)
 	switch {
 	case isLate:
