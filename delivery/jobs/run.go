@@ -42,11 +42,15 @@ func (j *Jobs) Run(ctx context.Context, id int, progress func(Job)) (Job, error)
 		return job, err
 	}
 	running, stop := context.WithCancel(ctx)
-	ended, stopped, queue := make(chan error, 1), false, job.Queue
+	queue := job.Queue
 	var full fullness
-	go func() { ended <- j.holdWhenRoom(running, queue, &full) }() // it is waited for below
+	ended := make(chan error, 1)
+	hold := func() { ended <- j.holdWhenRoom(running, queue, &full) }
+	isHolding := true
+	go hold() // the deferred function waits for it
 	defer func() {
-		if stop(); !stopped {
+		stop()
+		if isHolding {
 			<-ended //nolint:errcheck // it was broken off
 		}
 	}()
@@ -55,7 +59,7 @@ func (j *Jobs) Run(ctx context.Context, id int, progress func(Job)) (Job, error)
 	for {
 		select {
 		case err = <-ended:
-			stopped = true
+			isHolding = false
 		case <-ticker.C:
 		case <-ctx.Done():
 			return job, context.Cause(ctx)
@@ -69,10 +73,11 @@ func (j *Jobs) Run(ctx context.Context, id int, progress func(Job)) (Job, error)
 		switch {
 		case readErr == nil && !job.runs():
 			return job, nil
-		case stopped && (err == nil || guard.Is(err, lock.ErrLost)): // resumed just now, or another process has it
-			stopped = false
-			go func() { ended <- j.holdWhenRoom(running, queue, &full) }()
-		case stopped:
+		case isHolding:
+		case err == nil || guard.Is(err, lock.ErrLost): // the job was resumed just now, or another process has it
+			isHolding = true
+			go hold()
+		default:
 			return job, err
 		}
 	}
@@ -158,12 +163,17 @@ func (j *Jobs) runAll(ctx context.Context, queue string) error {
 // run makes steps of a job until it is over, paused, or ctx ends. A step that fails is
 // made again.
 func (j *Jobs) run(ctx context.Context, job Job) error {
-	pause, size, changed := firstWait, stepSize, 0
+	pause := firstWait
+	size := stepSize
+	changed := 0 // steps in a row that another transaction has overtaken
 	for job.runs() {
 		next, again, err := j.step(ctx, job, size)
 		switch {
 		case err == nil:
-			job, pause, size, changed = next, firstWait, min(2*size, stepSize), 0
+			job = next
+			pause = firstWait
+			size = min(2*size, stepSize)
+			changed = 0
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case errors.Is(err, message.ErrRefused) && size > 1:
@@ -175,9 +185,11 @@ func (j *Jobs) run(ctx context.Context, job Job) error {
 			j.Logger.LogAttrs(ctx, slog.LevelWarn, "jobs: a step failed, and is retried",
 				slog.Int("job", job.ID), slog.String("error", guard.Text(err)), slog.Duration("wait", pause))
 			j.noteError(ctx, job, err)
-			again, pause = pause, min(2*pause, lastWait)
+			again = pause
+			pause = min(2*pause, lastWait)
 		}
-		if job, err = j.rest(ctx, job, again); err != nil {
+		job, err = j.rest(ctx, job, again)
+		if err != nil {
 			return err
 		}
 	}
@@ -298,7 +310,9 @@ func (j *Job) count(edits []store.Edit, done []bool, entries []store.Entry, now 
 			n++
 		}
 	}
-	j.Done, j.Skipped, j.After = j.Done+n, j.Skipped+len(done)-n, entries[len(entries)-1].Position
+	j.Done += n
+	j.Skipped += len(done) - n
+	j.After = entries[len(entries)-1].Position
 	if j.Rate > 0 && n > 0 {
 		again = pauseFor(n, j.Rate)
 		j.Next = now.Add(again)
@@ -331,7 +345,9 @@ func (j *Jobs) skip(ctx context.Context, job Job, e store.Entry, cause error) (J
 	next := job
 	err := j.engine.Update(ctx, func(ctx context.Context, tx store.Tx) error {
 		next = job
-		next.Skipped, next.After, next.Runner = job.Skipped+1, e.Position, j.runner
+		next.Skipped++
+		next.After = e.Position
+		next.Runner = j.runner
 		return j.write(ctx, tx, &next, "", "", "")
 	})
 	return next, 0, err
