@@ -418,12 +418,13 @@ func (q *Queue[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error 
 // It returns an error if the choice cannot be stored: ctx does not belong to a message of
 // this queue, the engine does not keep choices, or it has failed. Then do not call.
 func (q *Queue[T]) Provider(ctx context.Context, choose func() string) (string, error) {
-	now, isOwn := q.ladder.Provider(ctx)
-	if isOwn && now == "" && !consumes(q.engine) {
-		now = choose()
-		return now, q.SetProvider(ctx, now)
+	provider, isOwn := q.ladder.Provider(ctx)
+	err := q.providerError(ctx, isOwn, nil)
+	if err != nil || provider != "" {
+		return provider, err
 	}
-	return now, q.providerError(ctx, isOwn, nil)
+	provider = choose()
+	return provider, q.SetProvider(ctx, provider)
 }
 
 // SetProvider stores another choice, for example after the first system has refused for
@@ -437,8 +438,7 @@ func (q *Queue[T]) SetProvider(ctx context.Context, provider string) error {
 }
 
 // providerError returns the error of Provider and SetProvider: err, or an error if the
-// queue cannot keep a provider for the message of ctx. It is nil if the provider is
-// stored.
+// queue cannot keep a provider for the message of ctx. It is nil if there is neither.
 func (q *Queue[T]) providerError(ctx context.Context, isOwn bool, err error) error {
 	meta, _ := message.MetaFromContext(ctx)
 	switch {
@@ -472,12 +472,13 @@ func (q *Queue[T]) Source(first Source[T]) Source[T] {
 	if guard.IsNil(first) {
 		return &queueSource[T]{Source: q.ladder.Source(nil), queue: q}
 	}
-	var wrapped []ladder.Source[T]
+	var all []ladder.Source[T] // first, and the sources that it wraps
 	eachSource(first, func(s Source[T]) bool {
-		wrapped = append(wrapped, s)
+		all = append(all, s)
 		return true
 	})
-	return &queueSource[T]{q.ladder.Source(first, wrapped[1:]...), q, first}
+	wrapped := all[1:]
+	return &queueSource[T]{q.ladder.Source(first, wrapped...), q, first}
 }
 
 // Receive implements [Source], for a program that does without [Run]: the first call

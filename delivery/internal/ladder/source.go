@@ -277,10 +277,11 @@ func (s *source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], e
 		if err := s.fill(ctx, n); err != nil {
 			return nil, err
 		}
-		n := min(n, len(s.rest))
-		ms := s.rest[:n:n]
-		s.rest = s.rest[n:]
-		if ms = s.buryLate(ctx, ms); len(ms) > 0 {
+		most := min(n, len(s.rest))
+		ms := s.rest[:most:most]
+		s.rest = s.rest[most:]
+		ms = s.buryLate(ctx, ms)
+		if len(ms) > 0 {
 			return ms, nil
 		}
 	}
@@ -402,9 +403,10 @@ func (s *source[T]) start(asking context.Context, n int, asked map[*input[T]]boo
 		if asked[in] || hasEnded || most == 0 {
 			continue // a settlement wakes ask when it may be asked again
 		}
-		if d := in.next.Sub(now); d > 0 {
-			if wait == 0 || d < wait {
-				wait = d
+		left := in.next.Sub(now)
+		if left > 0 {
+			if wait == 0 || left < wait {
+				wait = left
 			}
 			continue
 		}

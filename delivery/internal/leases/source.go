@@ -366,18 +366,14 @@ func (s *Source[T]) choose(taken []store.Leased, until time.Time) (chosen []stor
 	defer s.mu.Unlock()
 	var suspects, others []store.Leased
 	for _, l := range taken {
-		other := s.held[l.Lease.Entry]
+		inFlight := s.held[l.Lease.Entry]
+		if inFlight != nil {
+			s.join(inFlight, &l, until)
+			continue
+		}
+		isAdmitted := s.admit(l.Meta.Key)
 		switch {
-		case other != nil:
-			// It is not admitted again, since its key counts it already. The new lease may
-			// be lost as well, and counts again. Another worker may have chosen a provider.
-			s.lose(other)
-			other.lease = l.Lease
-			other.until = until
-			other.lost = false
-			provider := l.Meta.Provider
-			other.provider.Store(&provider)
-		case !s.admit(l.Meta.Key):
+		case !isAdmitted:
 			back = append(back, l.Lease)
 		case l.Lapses >= settle.MaxLapses:
 			chosen = append(chosen, l)
@@ -404,6 +400,17 @@ func (s *Source[T]) choose(taken []store.Leased, until time.Time) (chosen []stor
 		back = append(back, l.Lease)
 	}
 	return append(chosen, deliver...), back
+}
+
+// join gives a message in flight the lease with which it was taken again. It is not
+// admitted again, since its key counts it already. Called with mu held.
+func (s *Source[T]) join(h *held, again *store.Leased, until time.Time) {
+	s.lose(h)
+	h.lease = again.Lease
+	h.until = until
+	h.lost = false                  // the new lease may be lost as well, and counts again
+	provider := again.Meta.Provider // another worker may have chosen it
+	h.provider.Store(&provider)
 }
 
 // hold notes a message.
