@@ -771,7 +771,7 @@ func jobBackends(b *storeBench) {
 	}()
 	last := time.Time{}
 	hears := func(what string, f func(o jobs.BackendOrder) bool) {
-		for patience := time.Now().Add(20 * time.Second); ; p.mock.Add(100 * time.Millisecond) {
+		for patience := time.Now().Add(2 * time.Minute); ; p.mock.Add(100 * time.Millisecond) {
 			select {
 			case o := <-got:
 				b.must(o.Backend == "pay" && !o.At.Before(last), "a worker heard %+v", o)
@@ -800,7 +800,7 @@ func jobBackends(b *storeBench) {
 	hears("the end of a limit", func(o jobs.BackendOrder) bool { return o.Limit == nil })
 	orders, err := p.BackendOrders(b.ctx)
 	b.must(err == nil && len(orders) == 1 && orders[0].Event == "limit", "the orders are %+v, %v", orders, err)
-	for patience := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) { // it is steered beside its first report
+	for patience := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Millisecond) { // it is steered beside its first report
 		workers, err := p.Workers(b.ctx)
 		if err == nil && len(workers) == 1 && workers[0].Backends[0].Limit == 7 {
 			break
@@ -830,7 +830,7 @@ func jobWorkers(b *storeBench) {
 		<-ended
 	}()
 	until := func(what string, f func() bool) {
-		for patience := time.Now().Add(20 * time.Second); !f(); time.Sleep(time.Millisecond) {
+		for patience := time.Now().Add(2 * time.Minute); !f(); time.Sleep(time.Millisecond) {
 			b.must(time.Now().Before(patience), "%s", what)
 			p.mock.Add(time.Second)
 		}

@@ -147,8 +147,11 @@ func twoPutsDeadLetters(b *storeBench) {
 	b.must(slices.Equal(got, bothAddresses), "of two dead letters with one id, %v returned to the queue", got)
 }
 
+// twoPutsLayer checks the same of a layer. Its messages are not due before both are in
+// it: a source drains the layers of its queue.
 func twoPutsLayer(b *storeBench) {
-	q := b.quietQueue("orders", delivery.RetryAfter(time.Millisecond))
+	const delay = 10
+	q := b.quietQueue("orders", delivery.RetryAfter(b.units(delay)))
 	for _, v := range []string{"address A", "address B"} {
 		b.ok(q.Put(b.ctx, v, delivery.ID("17")), "Put")
 		taken := b.takeOne("orders", 1000) // the source of q would also take from the layer
@@ -160,7 +163,7 @@ func twoPutsLayer(b *storeBench) {
 		m.Ack()
 		b.ok(s.Close(b.ctx), "Close")
 	}
-	b.wait(1)
+	b.wait(delay + delay/5 + 1)
 	got := b.payloads("orders-retry-1")
 	b.must(slices.Equal(got, bothAddresses), "of two puts under one id, %v wait in the layer", got)
 }
