@@ -50,7 +50,8 @@ func armKill() {
 		if step != name {
 			return
 		}
-		if left--; left > 0 {
+		left--
+		if left > 0 {
 			return
 		}
 		_, _ = fmt.Fprintf(os.Stderr, "killed before step %q\n", step)

@@ -142,11 +142,11 @@ func (c *Client) connect(ctx context.Context, server string) (*rpc.Client, error
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if conn := c.conns[server]; conn != nil { // another Get was faster
+	if c.conns[server] == nil {
+		c.conns[server] = rpc.NewClient(dialed)
+	} else { // another Get was faster
 		_ = dialed.Close()
-		return conn, nil
 	}
-	c.conns[server] = rpc.NewClient(dialed)
 	return c.conns[server], nil
 }
 

@@ -206,6 +206,7 @@ func (c *Cluster) injectLocked(e event) {
 		s.slow(c.faults.SlowFor)
 	case Crash:
 		s.crash(c.faults.DownFor)
+	case Late: // is not in the plan
 	}
 	c.stats.Last = e.kind
 	c.stats.Events[e.kind]++

@@ -54,9 +54,9 @@ func (s Summary) String() string {
 	out.WriteByte('\n')
 
 	before := 0
-	if c := s.Checkpoints; c != nil {
-		before = c.Before
-		line("resumed from", "%s", c.origin())
+	if s.Checkpoints != nil {
+		before = s.Checkpoints.Before
+		line("resumed from", "%s", s.Checkpoints.origin())
 	}
 	line("elements in", "%s", show.Count(b.Read))
 	line("enriched", "%s", show.Count(b.Enriched))
@@ -196,8 +196,8 @@ func strategy(r Retry) string {
 func trouble(s hstore.Stats) string {
 	var parts []string
 	for _, k := range hstore.Kinds {
-		if n := s.Events[k]; n > 0 {
-			parts = append(parts, fmt.Sprintf("%d × %s", n, k))
+		if s.Events[k] > 0 {
+			parts = append(parts, fmt.Sprintf("%d × %s", s.Events[k], k))
 		}
 	}
 	if len(parts) == 0 {

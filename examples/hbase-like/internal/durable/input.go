@@ -3,6 +3,7 @@ package durable
 import (
 	"bytes"
 	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -47,7 +48,8 @@ func OpenInput(name string, part, parts int, book *ledger.Ledger) (*Input, error
 	if err != nil {
 		return nil, err
 	}
-	in := &Input{name: title, hash: fmt.Sprintf("%x", sha256.Sum256(text)), book: book}
+	hash := sha256.Sum256(text)
+	in := &Input{name: title, hash: hex.EncodeToString(hash[:]), book: book}
 	r, err := flights.NewReader(in.name, bytes.NewReader(text))
 	if err != nil {
 		return nil, err
@@ -107,7 +109,8 @@ func (in *Input) Seek(position []byte) error {
 			"another input needs another -checkpoint directory", in.name, in.hash, to.SHA256)
 	}
 	for in.read < to.Flights {
-		if _, err := in.Next(); err != nil {
+		_, err := in.Next()
+		if err != nil {
 			return fmt.Errorf("%s: flight %d of %d: %w", in.name, in.read+1, to.Flights, err)
 		}
 	}

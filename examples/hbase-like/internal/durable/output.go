@@ -60,21 +60,43 @@ func NewOutput(name string, format flights.Format, ordered bool, in *Input) (*Ou
 	if err != nil {
 		return nil, err
 	}
-	if info, err := os.Stat(path); err == nil {
-		if !info.Mode().IsRegular() {
-			return nil, fmt.Errorf("-out %s: not a regular file, which -checkpoint needs to cut it back after a crash", name)
-		}
-		if source, err := os.Stat(in.name); err == nil && os.SameFile(info, source) {
-			return nil, fmt.Errorf("-out %s would overwrite the input", name)
-		}
-	} else if _, err := os.Stat(filepath.Dir(path)); err != nil {
+	info, err := os.Stat(path)
+	if err != nil {
+		_, err = os.Stat(filepath.Dir(path)) // the file need not exist
+	} else if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("-out %s: not a regular file, which -checkpoint needs to cut it back after a crash", name)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("-out %s: %w", name, err)
+	}
+	if IsSameFile(in.name, path) {
+		return nil, fmt.Errorf("-out %s would overwrite the input", name)
 	}
 	return &Output{
 		file: files.NewOutput(path, func(dst, line []byte) ([]byte, error) { return append(dst, line...), nil }),
 		kind: kind{Path: path, Format: format, Ordered: ordered},
 		book: in.book,
 	}, nil
+}
+
+// IsSameFile reports whether two names are names of the same file.
+func IsSameFile(a, b string) bool {
+	infoA, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	infoB, err := os.Stat(b)
+	return err == nil && os.SameFile(infoA, infoB)
+}
+
+// RefuseContent returns an error if the file of an output is not empty, for a run without
+// a checkpoint to resume from.
+func RefuseContent(name string) error {
+	info, err := os.Stat(name)
+	if err == nil && info.Size() > 0 {
+		return fmt.Errorf("-out %s is not empty, and there is no checkpoint to go on from: remove it to start afresh", name)
+	}
+	return nil
 }
 
 // Lock locks the file until unlock is called.
@@ -89,8 +111,8 @@ func (o *Output) ResumedLines() int { return o.older }
 
 // FreshStart implements [checkpoint.FreshStarter]. It writes the header.
 func (o *Output) FreshStart(ctx context.Context) error {
-	if info, err := os.Stat(o.kind.Path); err == nil && info.Size() > 0 {
-		return fmt.Errorf("-out %s is not empty, and there is no checkpoint to go on from: remove it to start afresh", o.kind.Path)
+	if err := RefuseContent(o.kind.Path); err != nil {
+		return err
 	}
 	if err := o.file.FreshStart(ctx); err != nil {
 		return err

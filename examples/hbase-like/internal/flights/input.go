@@ -82,7 +82,8 @@ type table struct {
 
 func newTable(file string, r io.Reader, wanted ...string) (*table, error) {
 	in := bufio.NewReader(r)
-	if mark, err := in.Peek(3); err == nil && string(mark) == "\ufeff" {
+	mark, err := in.Peek(3)
+	if err == nil && string(mark) == "\ufeff" {
 		_, _ = in.Discard(3) // byte order mark, which spreadsheets write
 	}
 	t := &table{file: file, csv: csv.NewReader(in), wanted: wanted, row: make([]string, len(wanted))}

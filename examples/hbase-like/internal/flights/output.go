@@ -20,8 +20,8 @@ const (
 
 // ParseFormat returns the format of a name.
 func ParseFormat(name string) (Format, error) {
-	switch f := Format(strings.ToLower(name)); f {
-	case CSV, JSONL:
+	f := Format(strings.ToLower(name))
+	if f == CSV || f == JSONL {
 		return f, nil
 	}
 	return "", fmt.Errorf("unknown format %q: csv or jsonl", name)

@@ -52,7 +52,8 @@ func (c *checkpointed) start() error {
 func (c *checkpointed) run() error {
 	// go-streams' own Map would panic on a barrier.
 	err := c.pipe.Run(c.source, flow.NewMap(c.line), c.sink)
-	if failed := c.coordinator.Wait(); failed != nil {
+	failed := c.coordinator.Wait()
+	if failed != nil {
 		return failed // the other errors are consequences
 	}
 	return errors.Join(err, c.sink.Err())

@@ -85,12 +85,16 @@ func (j *job) runPartitioned() (text string, status int, err error) {
 
 // prepare creates the directory and the lease database.
 func (j *job) prepare(in *durable.Input) error {
-	if _, err := durable.NewOutput(j.cfg.Out, j.cfg.Format, j.cfg.Ordered, in); err != nil {
+	_, err := durable.NewOutput(j.cfg.Out, j.cfg.Format, j.cfg.Ordered, in)
+	if err != nil {
 		return err
 	}
-	_, err := os.Stat(j.cfg.Checkpoint)
-	if info, outErr := os.Stat(j.cfg.Out); errors.Is(err, os.ErrNotExist) && outErr == nil && info.Size() > 0 {
-		return fmt.Errorf("-out %s is not empty, and there is no checkpoint to go on from: remove it to start afresh", j.cfg.Out)
+	_, err = os.Stat(j.cfg.Checkpoint)
+	if errors.Is(err, os.ErrNotExist) {
+		err = durable.RefuseContent(j.cfg.Out)
+		if err != nil {
+			return err
+		}
 	}
 	if err := os.MkdirAll(j.cfg.Checkpoint, 0o750); err != nil {
 		return err
@@ -146,9 +150,10 @@ func (s *supervisor) look(random *rand.Rand) (done bool, victim string, err erro
 		if part.Error != "" {
 			return false, "", fmt.Errorf("%s: %s", name, part.Error)
 		}
+		owner := s.owners[name]
 		if part.Ended {
 			left--
-		} else if owner := s.owners[name]; owner != "" {
+		} else if owner != "" {
 			victims = append(victims, owner)
 		}
 	}
@@ -240,7 +245,8 @@ func (s *supervisor) join() (*cli.PartitionedSummary, error) {
 	if err = errors.Join(err, joined.Close()); err != nil {
 		return nil, err
 	}
-	if missing := sum.Read - sum.Enriched - len(sum.GivenUp); missing != 0 {
+	missing := sum.Read - sum.Enriched - len(sum.GivenUp)
+	if missing != 0 {
 		sum.Problems = append(sum.Problems, fmt.Sprintf("%d flights did not come out", missing))
 	}
 	return sum, os.Rename(s.cfg.Out+".joining", s.cfg.Out)

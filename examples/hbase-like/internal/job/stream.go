@@ -19,6 +19,7 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/examples/hbase-like/internal/cli"
 	"github.com/weirflow/weir/examples/hbase-like/internal/data"
+	"github.com/weirflow/weir/examples/hbase-like/internal/durable"
 	"github.com/weirflow/weir/examples/hbase-like/internal/flights"
 	"github.com/weirflow/weir/examples/hbase-like/internal/ledger"
 )
@@ -141,7 +142,7 @@ func openOutput(cfg cli.Config, stdout io.Writer) (*output, error) {
 	case "-":
 		o.Writer = bufio.NewWriter(stdout)
 	default:
-		if isSameFile(cfg.In, cfg.Out) {
+		if durable.IsSameFile(cfg.In, cfg.Out) {
 			return nil, fmt.Errorf("-out %s would overwrite the input", cfg.Out)
 		}
 		f, err := os.Create(cfg.Out)
@@ -152,15 +153,6 @@ func openOutput(cfg cli.Config, stdout io.Writer) (*output, error) {
 	}
 	_, _ = o.Write(cfg.Format.Header())
 	return o, nil
-}
-
-func isSameFile(a, b string) bool {
-	infoA, err := os.Stat(a)
-	if err != nil {
-		return false
-	}
-	infoB, err := os.Stat(b)
-	return err == nil && os.SameFile(infoA, infoB)
 }
 
 func (o *output) Close() error {

@@ -159,7 +159,8 @@ func partitionFile(cfg cli.Config, name string) string {
 
 func openPartition(cfg cli.Config, name string, book *ledger.Ledger) (*durable.Input, *durable.Output, error) {
 	var number, of int
-	if _, err := fmt.Sscanf(name, "part-%d-of-%d", &number, &of); err != nil {
+	_, err := fmt.Sscanf(name, "part-%d-of-%d", &number, &of)
+	if err != nil {
 		return nil, nil, fmt.Errorf("partition %q: %w", name, err)
 	}
 	in, err := durable.OpenInput(cfg.In, number-1, of, book)

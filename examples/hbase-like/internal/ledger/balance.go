@@ -77,7 +77,8 @@ func (b Balance) Prove(notTaken int) error {
 	if len(problems) == 0 {
 		return nil
 	}
-	if more := len(problems) - maxProblems; more > 0 {
+	more := len(problems) - maxProblems
+	if more > 0 {
 		problems = append(problems[:maxProblems:maxProblems], fmt.Sprintf("and %d more problems", more))
 	}
 	return errors.New("the books do not balance:\n  " + strings.Join(problems, "\n  "))
