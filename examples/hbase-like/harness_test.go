@@ -146,7 +146,7 @@ const (
 
 // run is main without the process's globals.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer, interrupts <-chan os.Signal) int {
-	return job.Run(newPipeline, args, stdin, stdout, stderr, interrupts)
+	return job.Run(newPipeline, stream, args, stdin, stdout, stderr, interrupts)
 }
 
 type runResult struct {

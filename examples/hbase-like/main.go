@@ -2,11 +2,35 @@
 // store that is slow and faulty, with weir's AsyncWaitOperator in a go-streams pipeline.
 // See README.md, and hbase-like -h.
 //
-// pipeline.go is the file to copy for a pipeline of your own: README.md lists what to
-// replace in it. The packages below internal start the store, read the flags, and prove
-// that each flight came out once.
+// main.go and pipeline.go are the files to copy for a pipeline of your own: README.md
+// lists what to replace in them. The packages below internal start the store, read the
+// flags, and prove that each flight came out once.
 package main
 
-import "github.com/weirflow/weir/examples/hbase-like/internal/job"
+import (
+	"io"
+	"log/slog"
 
-func main() { job.Main(newPipeline) }
+	"github.com/reugn/go-streams/extension"
+	"github.com/reugn/go-streams/flow"
+
+	"github.com/weirflow/weir/examples/hbase-like/internal/flights"
+	"github.com/weirflow/weir/examples/hbase-like/internal/job"
+)
+
+func main() { job.Main(newPipeline, stream) }
+
+// stream runs a pipeline from a channel of flights to a file, and closes the file. line
+// makes a line of each flight. If the file fails, stream calls cancel, which ends the
+// source.
+//
+// With -checkpoint, the source, the map and the sink are weir's, which take part in
+// checkpoints: see internal/job/checkpointed.go.
+func stream(p *job.Pipeline, in chan any, line func(flights.Flight) []byte, file io.WriteCloser, cancel func()) error {
+	quiet := extension.WithLogger(slog.New(slog.DiscardHandler)) // the file keeps its errors
+	sink, err := extension.NewWriterSink(file, quiet, extension.WithContextCancel(cancel))
+	if err != nil {
+		return err
+	}
+	return p.Run(extension.NewChanSource(in), flow.NewMap(line, 1), sink)
+}

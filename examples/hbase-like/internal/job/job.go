@@ -34,16 +34,16 @@ const (
 )
 
 // Main runs the pipeline with the flags of the command line, and exits.
-func Main(pipeline NewPipeline) {
+func Main(pipeline NewPipeline, stream Stream) {
 	procs.Child(Worker(pipeline)) // does not return in a worker of -partitions
 	interrupts := make(chan os.Signal, 2)
 	signal.Notify(interrupts, os.Interrupt, syscall.SIGTERM)
 	signal.Ignore(syscall.SIGPIPE) // Ctrl-C also ends the reader of a pipe; the summary then goes to standard error
-	os.Exit(Run(pipeline, os.Args[1:], os.Stdin, os.Stdout, os.Stderr, interrupts))
+	os.Exit(Run(pipeline, stream, os.Args[1:], os.Stdin, os.Stdout, os.Stderr, interrupts))
 }
 
 // Run is Main without the process's globals. It returns the exit status.
-func Run(pipeline NewPipeline, args []string, stdin io.Reader, stdout, stderr io.Writer, interrupts <-chan os.Signal) int {
+func Run(pipeline NewPipeline, stream Stream, args []string, stdin io.Reader, stdout, stderr io.Writer, interrupts <-chan os.Signal) int {
 	fail := func(status int, err error) int {
 		_, _ = fmt.Fprintf(stderr, "hbase-like: %v\n", err)
 		return status
@@ -55,7 +55,7 @@ func Run(pipeline NewPipeline, args []string, stdin io.Reader, stdout, stderr io
 	if err != nil {
 		return fail(exitUsage, fmt.Errorf("%w (-h for help)", err))
 	}
-	j := &job{cfg: cfg, newPipeline: pipeline, stderr: stderr, interrupts: interrupts}
+	j := &job{cfg: cfg, newPipeline: pipeline, stream: stream, stderr: stderr, interrupts: interrupts}
 	summary, status, err := j.run(stdin, stdout)
 	if cfg.Out == "-" {
 		stdout = stderr
@@ -78,6 +78,7 @@ func Run(pipeline NewPipeline, args []string, stdin io.Reader, stdout, stderr io
 type job struct {
 	cfg         cli.Config
 	newPipeline NewPipeline
+	stream      Stream
 	stderr      io.Writer
 	interrupts  <-chan os.Signal
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 
 	"github.com/reugn/go-streams"
@@ -23,6 +24,10 @@ type FailureSink = func(context.Context, asyncop.Failure[flights.Flight]) error
 
 // NewPipeline makes a pipeline. Each operator gets the options more.
 type NewPipeline func(client *hclient.Client, cfg cli.Config, giveUp FailureSink, more ...asyncop.Option) *Pipeline
+
+// Stream runs a pipeline without checkpoints: from a channel to a file, which it closes. It
+// calls cancel if the file fails.
+type Stream func(p *Pipeline, in chan any, line func(flights.Flight) []byte, file io.WriteCloser, cancel func()) error
 
 // Pipeline is a pipeline whose operators have started.
 type Pipeline struct {

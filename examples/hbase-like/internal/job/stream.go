@@ -7,14 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
 	"time"
-
-	"github.com/reugn/go-streams/extension"
-	"github.com/reugn/go-streams/flow"
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/examples/hbase-like/internal/cli"
@@ -40,18 +36,12 @@ func (j *job) runStream(stdin io.Reader, stdout io.Writer) (text string, status 
 	}
 	ctx, endSource := context.WithCancelCause(context.Background())
 	defer endSource(nil)
-	sink, err := extension.NewWriterSink(out,
-		extension.WithLogger(slog.New(slog.DiscardHandler)), // out keeps its errors
-		extension.WithContextCancel(func() { endSource(errOutput) }))
-	if err != nil {
-		return "", exitFailed, err
-	}
 	j.startPipeline(asyncop.WithUpstreamCancel(endSource)) // ends the source if an operator stops accepting
 	source := make(chan any)
 	read := make(chan error, 1)
 	go func() { read <- j.readFlights(ctx, in, source) }() // it may end later, if an input such as a terminal blocks
 	err = j.watch(func() error {
-		return j.pipe.Run(extension.NewChanSource(source), flow.NewMap(formatted(j.book, j.cfg.Format), 1), sink)
+		return j.stream(j.pipe, source, formatted(j.book, j.cfg.Format), out, func() { endSource(errOutput) })
 	}, j.drain)
 	s := j.summary()
 	if s.Interrupted {
