@@ -26,8 +26,63 @@ func TestFormatsOfRecords(t *testing.T) {
 	mock := clock.NewMock()
 	mock.Set(golden.At)
 	engine := memory.Open(memory.WithClock(mock))
-	var written strings.Builder
 	writeRecords(t, engine, mock)
+	old := asWritten(t, engine, mock, "records", kinds)
+	want, got := readRecords(t, engine, mock), readRecords(t, old, mock)
+	require.Len(t, want.jobs, 2)
+	require.Equal(t, "running", want.jobs[1].State())
+	require.Len(t, want.lines, 5)
+	require.Len(t, want.workers, 1)
+	require.Len(t, want.orders, 1)
+	require.Equal(t, want, got)
+}
+
+// The records of a paused queue and of held keys, and their lines of the log (law W4).
+func TestFormatsOfOrdersToWorkers(t *testing.T) {
+	mock := clock.NewMock()
+	mock.Set(golden.At)
+	engine := memory.Open(memory.WithClock(mock))
+	require.NoError(t, engine.Put(t.Context(), "orders", golden.Message()))
+	j, err := jobs.New(engine, jobs.Config{Clock: mock})
+	require.NoError(t, err)
+	_, err = j.PauseQueue(t.Context(), "orders", "ann", "they migrate")
+	require.NoError(t, err)
+	for _, key := range []string{"customer 5", "\"ö\"\x00"} {
+		_, err = j.HoldKey(t.Context(), "orders", key, "bob", "it is moved")
+		require.NoError(t, err)
+	}
+	old, err := jobs.New(asWritten(t, engine, mock, "orders", []string{"paused", "held-key", "log", "log-head"}), jobs.Config{Clock: mock})
+	require.NoError(t, err)
+	for _, j := range []*jobs.Jobs{j, old} {
+		paused, err := j.PausedQueues(t.Context())
+		require.NoError(t, err)
+		require.Len(t, paused, 1)
+		require.Equal(t, []string{"orders", "ann", "they migrate"}, []string{paused[0].Queue, paused[0].By, paused[0].Why})
+		require.Equal(t, golden.At, paused[0].At)
+		held, err := j.HeldKeys(t.Context())
+		require.NoError(t, err)
+		require.Len(t, held, 2)
+		require.Equal(t, []string{"orders", "\"ö\"\x00", "bob", "it is moved"}, []string{held[0].Queue, held[0].Key, held[0].By, held[0].Why})
+		require.Equal(t, "customer 5", held[1].Key)
+		require.Equal(t, golden.At, held[1].At)
+		var about []string
+		for line, err := range j.Log(t.Context()) {
+			require.NoError(t, err)
+			if line.Key != nil {
+				about = append(about, line.Event+" "+line.Key.Key)
+			} else {
+				about = append(about, line.Event+" "+line.Queue.Queue)
+			}
+		}
+		require.Equal(t, []string{"pause orders", "hold customer 5", "hold \"ö\"\x00"}, about)
+	}
+}
+
+// asWritten returns an engine with the records of the golden file name. The file has the
+// records of engine, of some kinds.
+func asWritten(t *testing.T, engine *memory.Engine, mock *clock.Mock, name string, kinds []string) *memory.Engine {
+	t.Helper()
+	var written strings.Builder
 	for _, kind := range kinds {
 		list, err := engine.Records(t.Context(), kind, "", 100)
 		require.NoError(t, err)
@@ -37,7 +92,7 @@ func TestFormatsOfRecords(t *testing.T) {
 	}
 	old := memory.Open(memory.WithClock(mock))
 	require.NoError(t, old.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {
-		for line := range strings.Lines(string(golden.Written(t, "records", []byte(written.String())))) {
+		for line := range strings.Lines(string(golden.Written(t, name, []byte(written.String())))) {
 			part := strings.SplitN(strings.TrimSuffix(line, "\n"), "\t", 4)
 			version, err := strconv.ParseInt(part[2], 10, 64)
 			require.NoError(t, err)
@@ -47,13 +102,7 @@ func TestFormatsOfRecords(t *testing.T) {
 		}
 		return nil
 	}))
-	want, got := readRecords(t, engine, mock), readRecords(t, old, mock)
-	require.Len(t, want.jobs, 2)
-	require.Equal(t, "running", want.jobs[1].State())
-	require.Len(t, want.lines, 5)
-	require.Len(t, want.workers, 1)
-	require.Len(t, want.orders, 1)
-	require.Equal(t, want, got)
+	return old
 }
 
 func writeRecords(t *testing.T, engine *memory.Engine, mock *clock.Mock) {
