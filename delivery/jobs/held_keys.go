@@ -27,6 +27,7 @@ type KeyOrder struct {
 	Why   string    `json:"why"`
 	At    time.Time `json:"at"` // by the engine's clock
 
+	name    string // of the record
 	version int64
 }
 
@@ -118,7 +119,7 @@ func (j *Jobs) orderKey(ctx context.Context, o KeyOrder, check func(ctx context.
 		r := store.Record{Kind: kindHeld, Name: heldName(o.Queue, o.Key)}
 		i := slices.IndexFunc(held, o.isSameKey)
 		if i >= 0 {
-			r.Version = held[i].version
+			r.Name, r.Version = held[i].name, held[i].version
 		}
 		if o.Held {
 			r.Value, err = orderText(o)
@@ -192,10 +193,11 @@ func heldKeys(ctx context.Context, from reader) (list []KeyOrder, err error) {
 		}
 		var o KeyOrder
 		err := json.Unmarshal([]byte(r.Value), &o)
-		if err != nil {
+		if err != nil || o.By == "" {
 			o = KeyOrder{Why: "the order cannot be read: it is of a later version of weir, or damaged. Resume the key to remove it"}
 		}
-		o.Queue, o.Key, o.version = queue, key, r.Version
+		o.Queue, o.Key = queue, key
+		o.name, o.version = r.Name, r.Version
 		o.Event, o.Held = "hold", true
 		list = append(list, o)
 		return nil
@@ -203,8 +205,9 @@ func heldKeys(ctx context.Context, from reader) (list []KeyOrder, err error) {
 	return list, err
 }
 
-// heldName returns the name of the record that holds a key: two quoted texts. Records may
-// not contain NUL, and keys may.
+// heldName returns the name of a new record that holds a key: two quoted texts. Records
+// may not contain NUL, and keys may. Versions of Go differ in the characters that they
+// escape, so a record that is there is changed by the name that it has.
 func heldName(queue, key string) string { return strconv.Quote(queue) + strconv.Quote(key) }
 
 // readHeldName returns the parts of a name that heldName has made.

@@ -114,17 +114,76 @@ func TestJobs_HoldKey_Refused(t *testing.T) {
 
 // Every worker reads all orders, so their number is bounded.
 func TestJobs_HoldKey_ManyKeys(t *testing.T) {
-	_, j := holding(t)
-	for i := range 1000 {
-		_, err := j.HoldKey(t.Context(), "orders", fmt.Sprint(i), "ann", "x")
-		require.NoError(t, err)
-	}
-	_, err := j.HoldKey(t.Context(), "orders", "one more", "ann", "x")
+	e, j := holding(t)
+	require.NoError(t, e.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {
+		for i := range 999 {
+			err := tx.Write(ctx, store.Record{Kind: "held-key", Name: fmt.Sprintf(`"orders""%d"`, i), Value: `{"by":"ann"}`})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	_, err := j.HoldKey(t.Context(), "orders", "the last", "ann", "x")
+	require.NoError(t, err)
+	_, err = j.HoldKey(t.Context(), "orders", "one more", "ann", "x")
 	require.EqualError(t, err, "jobs: 1000 keys are held on this engine already, and at most 1000 can be: resume some of them, or pause the queue")
 	_, err = j.ResumeKey(t.Context(), "orders", "7", "ann", "x")
 	require.NoError(t, err)
 	_, err = j.HoldKey(t.Context(), "orders", "one more", "ann", "x")
 	require.NoError(t, err)
+}
+
+// Regression: Go quotes a character that its version does not know, and later versions do
+// not. A hold whose name another version of Go had quoted could not be ended.
+func TestJobs_ResumeKey_QuotedByAnotherGo(t *testing.T) {
+	e, j := holding(t)
+	require.NoError(t, e.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {
+		return tx.Write(ctx, store.Record{Kind: "held-key", Name: `"orders""caf\u00e9"`, Value: `{"by":"ann","why":"x"}`})
+	}))
+	_, err := j.HoldKey(t.Context(), "orders", "café", "bob", "x")
+	require.ErrorIs(t, err, fs.ErrExist)
+	_, err = j.ResumeKey(t.Context(), "orders", "café", "bob", "x")
+	require.NoError(t, err)
+	list, err := j.HeldKeys(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, list)
+}
+
+// Of two holds of a key at the same time, one is refused, and so is one of two resumes.
+// Holds of other keys succeed beside them.
+func TestJobs_HoldKey_AtOnce(t *testing.T) {
+	_, j := holding(t)
+	for _, order := range []func(ctx context.Context, queue, key, by, why string) (jobs.KeyOrder, error){j.HoldKey, j.ResumeKey} {
+		const each = 4
+		errs := make(chan error, 2*each)
+		for i := range each {
+			go func() { // ends with its order
+				_, err := order(t.Context(), "orders", "same", "ann", "x")
+				errs <- err
+			}()
+			go func() { // ends with its order
+				_, err := order(t.Context(), "orders", fmt.Sprint(i), "ann", "x")
+				errs <- err
+			}()
+		}
+		done := 0
+		for range 2 * each {
+			err := <-errs
+			if err == nil {
+				done++
+				continue
+			}
+			require.True(t, errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist), err)
+		}
+		require.Equal(t, each+1, done)
+	}
+	lines := 0
+	for _, err := range j.Log(t.Context()) {
+		require.NoError(t, err)
+		lines++
+	}
+	require.Equal(t, 10, lines)
 }
 
 // A hold is refused if a live worker of the queue would not obey it.
@@ -160,20 +219,23 @@ func TestKeyOrder_StoredNames(t *testing.T) {
 	}
 	write(`"orders""a"`, `{"queue":"orders","key":"a","event":"hold","held":true,"by":"ann","why":"it is moved","at":"2026-01-02T03:04:05Z","later":7}`)
 	write(`"orders""b"`, "a later format")
+	write(`"orders""c"`, "null")
 	write("a name of a later version", "x")
 	list, err := j.HeldKeys(t.Context())
 	require.NoError(t, err)
-	require.Len(t, list, 2)
+	require.Len(t, list, 3)
 	require.Equal(t, "ann", list[0].By)
 	require.Equal(t, "it is moved", list[0].Why)
 	require.Equal(t, "2026-01-02T03:04:05Z", list[0].At.Format(time.RFC3339))
 	require.Equal(t, "b", list[1].Key)
 	require.True(t, list[1].Held)
-	require.Contains(t, list[1].Why, "the order cannot be read")
-	_, err = j.HoldKey(t.Context(), "orders", "b", "ann", "x")
-	require.ErrorContains(t, err, "is held already: the order cannot be read")
-	_, err = j.ResumeKey(t.Context(), "orders", "b", "ann", "x")
-	require.NoError(t, err)
+	for _, damaged := range list[1:] {
+		require.Contains(t, damaged.Why, "the order cannot be read")
+		_, err = j.HoldKey(t.Context(), "orders", damaged.Key, "ann", "x")
+		require.ErrorContains(t, err, "is held already: the order cannot be read")
+		_, err = j.ResumeKey(t.Context(), "orders", damaged.Key, "ann", "x")
+		require.NoError(t, err)
+	}
 	_, err = j.HoldKey(t.Context(), "orders", `"quoted"`, "bob", "longer")
 	require.NoError(t, err)
 	rs, err := e.Records(t.Context(), "held-key", "", 10)
