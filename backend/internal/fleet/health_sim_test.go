@@ -351,7 +351,8 @@ func (s *sim) heal(seed uint64) {
 	for _, p := range s.processes {
 		p.isStill = false
 	}
-	s.run(s.t+time.Duration(len(s.processes))*(fleet.Lease+s.longest), nil)
+	turn := fleet.Lease + s.longest + 2*time.Second // passing a permit on takes two seconds
+	s.run(s.t+time.Duration(len(s.processes))*turn, nil)
 	for _, p := range s.processes {
 		require.Equal(s, fleet.Up, s.state(p), "seed %d: process %s: %+v", seed, p.id, p.health)
 		require.True(s, p.isStill, "seed %d: process %s makes no calls: %+v", seed, p.id, p.health)
