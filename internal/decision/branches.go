@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strings"
 )
 
 // The optional methods of an error, as package errors looks for them.
@@ -63,14 +64,23 @@ var (
 
 var plain = reflect.TypeOf(errors.ErrUnsupported)
 
-// isPlain reports whether err is a text made by errors.New, perhaps wrapped by
-// fmt.Errorf. Such an error has no reason of its own, and its methods run no code of
-// users.
-func isPlain(err error) bool {
+// mayHaveReason reports whether err may have a reason of its own. An error made by
+// errors.New, such as io.EOF, perhaps wrapped by fmt.Errorf, has a reason only if
+// NamedErrors knows its text.
+func mayHaveReason(err error) bool {
 	for reflect.TypeOf(err) == wrapped {
 		err = errors.Unwrap(err)
 	}
-	return reflect.TypeOf(err) == plain
+	if reflect.TypeOf(err) != plain {
+		return true
+	}
+	text := err.Error()
+	for _, known := range knownTexts {
+		if strings.HasPrefix(text, known) {
+			return true
+		}
+	}
+	return false
 }
 
 func textOnly(err error) bool {

@@ -12,11 +12,11 @@ type ownError struct{}
 
 func (ownError) Error() string { return "own" }
 
-func TestIsPlain(t *testing.T) {
+func TestMayHaveReason(t *testing.T) {
 	text := errors.New("text")
-	require.True(t, isPlain(text))
-	require.True(t, isPlain(fmt.Errorf("a: %w", fmt.Errorf("b: %w", text))))
-	require.False(t, isPlain(ownError{}))
-	require.False(t, isPlain(fmt.Errorf("a: %w", ownError{})))
-	require.False(t, isPlain(errors.Join(text, ownError{})))
+	require.False(t, mayHaveReason(text))
+	require.False(t, mayHaveReason(fmt.Errorf("a: %w", fmt.Errorf("b: %w", text))))
+	require.True(t, mayHaveReason(ownError{}))
+	require.True(t, mayHaveReason(fmt.Errorf("a: %w", ownError{})))
+	require.True(t, mayHaveReason(errors.Join(text, ownError{})))
 }

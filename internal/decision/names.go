@@ -2,14 +2,22 @@ package decision
 
 import "github.com/weirflow/weir/predicates"
 
-// namedErrors finds the reasons of errors of HTTP calls and connections: see
-// SetNamedErrors.
-var namedErrors predicates.Classifier[struct{}]
+var (
+	// namedErrors finds the reasons of errors of HTTP calls and connections: see
+	// SetNamedErrors.
+	namedErrors predicates.Classifier[struct{}]
+	// knownTexts are the beginnings of the texts by which namedErrors knows errors made
+	// by errors.New.
+	knownTexts []string
+)
 
-// SetNamedErrors sets the classifier of [NamedErrors]. Package httpretry calls it when it
+// SetNamedErrors sets the classifier of [NamedErrors], and the beginnings of the texts
+// of all errors made by errors.New that it may know. Package httpretry calls it when it
 // is initialised. Operators do not import httpretry, because most programs without HTTP
 // calls need not link net/http.
-func SetNamedErrors(classify predicates.Classifier[struct{}]) { namedErrors = classify }
+func SetNamedErrors(classify predicates.Classifier[struct{}], texts ...string) {
+	namedErrors, knownTexts = classify, texts
+}
 
 // NamedErrors is the classifier of errors of HTTP calls and connections, if the program
 // has package httpretry. Programs with package delivery have it.

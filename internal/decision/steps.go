@@ -144,7 +144,7 @@ func (p *Steps[OUT]) FindReason(a *predicates.Attempt[OUT]) (isKnown bool, err e
 func (p *Steps[OUT]) FindReasonOfFailure(a *predicates.Attempt[OUT], isKnown bool) predicates.Reason {
 	hasReasons := !p.ByAttempts
 	isClassified := isKnown && hasReasons
-	mayAskError := a.Err != nil && p.ReasonOfError != nil && !isPlain(a.Err)
+	mayAskError := a.Err != nil && p.ReasonOfError != nil && mayHaveReason(a.Err)
 	switch {
 	case !isClassified && mayAskError:
 		return p.askError(a, isKnown)

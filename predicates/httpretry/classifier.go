@@ -1,7 +1,9 @@
 package httpretry
 
 import (
+	"database/sql/driver"
 	"errors"
+	"io"
 	"iter"
 	"net/http"
 	"strings"
@@ -11,7 +13,14 @@ import (
 	"github.com/weirflow/weir/predicates/netretry"
 )
 
-func init() { decision.SetNamedErrors(Classifier[struct{}]()) }
+func init() { decision.SetNamedErrors(Classifier[struct{}](), plainTexts...) }
+
+// plainTexts are the beginnings of the texts of all errors made by errors.New that the
+// classifier may know: see kindOf and netretry.KindOf.
+var plainTexts = []string{
+	"http: server closed idle connection", "net/http: ", "http2: ", "stream error: ", "connection error: ",
+	io.EOF.Error(), io.ErrUnexpectedEOF.Error(), io.ErrClosedPipe.Error(), driver.ErrBadConn.Error(),
+}
 
 // Classifier returns a classifier of HTTP calls: by the status of each [*StatusError] or
 // each *http.Response among the results, otherwise by the error of the connection. See

@@ -2,11 +2,14 @@ package httpretry_test
 
 import (
 	"context"
+	"database/sql/driver"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/predicates/netretry"
 	"github.com/weirflow/weir/strategies"
@@ -268,5 +272,42 @@ func TestRetryAfterByDefault(t *testing.T) {
 				assert.False(t, failed.UnsafeToRepeat())
 			}
 		})
+	}
+}
+
+// An operator without a strategy finds the reason of an error made by errors.New, if
+// package httpretry knows the error.
+func TestOperator_WithoutAStrategy_PlainErrors(t *testing.T) {
+	for _, c := range []struct {
+		err     error
+		reason  predicates.Reason
+		inDoubt bool
+	}{
+		{io.ErrUnexpectedEOF, netretry.ConnectionLost, true},
+		{fmt.Errorf("read the answer: %w", io.EOF), netretry.ConnectionLost, true},
+		{io.ErrClosedPipe, netretry.ConnectionLost, true},
+		{errors.New("http: server closed idle connection"), netretry.ConnectionLost, true},
+		{errors.New("net/http: cannot rewind body after connection loss"), netretry.ConnectionLost, true},
+		{errors.New("net/http: HTTP/1.x transport connection broken: x"), netretry.ConnectionLost, true},
+		{errors.New("net/http: TLS handshake timeout"), netretry.NotConnected, false},
+		{errors.New("http2: client connection lost"), netretry.ConnectionLost, true},
+		{errors.New("connection error: PROTOCOL_ERROR"), netretry.ConnectionLost, true},
+		{errors.New("stream error: stream ID 1; INTERNAL_ERROR"), netretry.ConnectionLost, true},
+		{driver.ErrBadConn, netretry.NotConnected, false},
+		{errors.New("broken"), predicates.Reason{}, true},
+	} {
+		fn := asyncop.Blocking(func(context.Context, int) (int, error) { return 0, c.err })
+		var failed asyncop.Failure[int]
+		op := asyncop.OrderedWait(fn, time.Minute, 1, asyncop.WithLogger(slog.New(slog.DiscardHandler)),
+			asyncop.WithFailureSink(func(_ context.Context, f asyncop.Failure[int]) error {
+				failed = f
+				return nil
+			}))
+		for range op.Results(slices.Values([]int{1})) {
+			t.Error("a result")
+		}
+		require.NoError(t, op.Wait())
+		assert.Equal(t, c.reason, failed.Reason, "%v", c.err)
+		assert.Equal(t, c.inDoubt, failed.InDoubt, "%v", c.err)
 	}
 }
