@@ -205,12 +205,10 @@ var (
 // failing runs the tests of a package, with a mutant unless it is 0. It returns the first
 // test that fails, or "".
 func (t tests) failing(p string, mutant int) (test string, err error) {
-	// The skipped test builds the core without its features in another process, where the
-	// mutants do not exist. A loop in virtual time may outlast the test timeout, so the
-	// context ends it.
+	// A loop in virtual time may outlast the test timeout, so the context ends it.
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, t.binary(p), "-test.v", "-test.short", "-test.failfast", "-test.timeout=90s", "-test.skip=^TestTheCoreStandsAlone$")
+	cmd := exec.CommandContext(ctx, t.binary(p), "-test.v", "-test.short", "-test.failfast", "-test.timeout=90s")
 	cmd.Dir = filepath.Join(t.dir, filepath.FromSlash(p))
 	cmd.Env = append(os.Environ(), "WEIR_MUTANT="+strconv.Itoa(mutant))
 	out, err := cmd.CombinedOutput()

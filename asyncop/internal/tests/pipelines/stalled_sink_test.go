@@ -136,6 +136,33 @@ func TestTo_SinkStopsReading(t *testing.T) {
 	}
 }
 
+// If the context of Stop is cancelled, To gives up, although the operator's own context
+// has not ended.
+func TestTo_SinkStopsReadingAndStopIsCancelled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		op := asyncop.OrderedWait(asyncop.Blocking(identity), 0, 4, asyncop.WithLogger(quiet))
+		sink := newStalledSink(5)
+		returned := make(chan struct{})
+		go func() {
+			defer close(returned)
+			op.To(sink)
+		}()
+		for i := range 8 {
+			op.In() <- i
+		}
+		synctest.Wait()
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		stopped := time.Now()
+		require.Error(t, op.Stop(ctx))
+		<-returned
+		require.LessOrEqual(t, time.Since(stopped), time.Second)
+		require.NotZero(t, op.Stats().Undelivered)
+		close(sink.released)
+		close(op.In())
+	})
+}
+
 // A sink that takes everything and then hangs, as one behind a stalled TCP peer does,
 // does not block To after a cancel either.
 func TestTo_SinkNeverCompletes(t *testing.T) {
@@ -271,6 +298,35 @@ func TestTo_SinkStopsReadingBehindOtherSteps(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A cancel reaches To of a second operator even if the first operator has delivered all
+// its results, so it does not wait for the second.
+func TestTo_SinkStopsReadingBehindAnOperatorWithoutResults(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		first := asyncop.OrderedWait(asyncop.Blocking(identity), 0, 4, asyncop.WithContext(ctx), asyncop.WithLogger(quiet))
+		second := asyncop.OrderedWait(asyncop.Blocking(identity), 0, 4, asyncop.WithLogger(quiet))
+		sink := newStalledSink(5)
+		returned := make(chan struct{})
+		go func() {
+			defer close(returned)
+			first.Via(second).(*asyncop.AsyncWaitOperator[int, int]).To(sink)
+		}()
+		for i := range 8 {
+			first.In() <- i
+		}
+		synctest.Wait()
+		cancel(errTerm)
+		ended := time.Now()
+		<-returned
+		require.LessOrEqual(t, time.Since(ended), time.Second)
+		require.ErrorIs(t, second.Wait(), errTerm)
+		require.Zero(t, first.Stats().Undelivered)
+		require.NotZero(t, second.Stats().Undelivered)
+		close(sink.released)
+		close(first.In())
+	})
 }
 
 // Law D1: messages that were not delivered are nacked.
