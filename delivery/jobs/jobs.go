@@ -348,7 +348,8 @@ func (j *Jobs) SetRate(ctx context.Context, id int, rate float64, by, why string
 		job.Rate = rate
 		soonest := now
 		if rate > 0 {
-			soonest = now.Add(pauseFor(1, rate))
+			owed := job.Next.Sub(now).Seconds() * was // the messages for which it pauses
+			soonest = now.Add(pauseFor(max(owed, 1), rate))
 		}
 		if job.Next.After(soonest) {
 			job.Next = soonest

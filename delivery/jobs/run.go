@@ -314,15 +314,15 @@ func (j *Job) count(edits []store.Edit, done []bool, entries []store.Entry, now 
 	j.Skipped += len(done) - n
 	j.After = entries[len(entries)-1].Position
 	if j.Rate > 0 && n > 0 {
-		again = pauseFor(n, j.Rate)
+		again = pauseFor(float64(n), j.Rate)
 		j.Next = now.Add(again)
 	}
 	return again
 }
 
 // pauseFor returns the pause after n messages at a rate.
-func pauseFor(n int, rate float64) time.Duration {
-	return time.Duration(min(float64(n)/rate*float64(time.Second), float64(maxPause)))
+func pauseFor(n, rate float64) time.Duration {
+	return time.Duration(min(n/rate*float64(time.Second), float64(maxPause)))
 }
 
 // noteSent notes the ids of messages that a job with a small Max has sent back.

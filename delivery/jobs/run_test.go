@@ -667,3 +667,37 @@ func TestJobsSetRate_Refused(t *testing.T) {
 	_, err = j.SetRate(t.Context(), 5, 5, "ann", "")
 	require.ErrorContains(t, err, "why?")
 }
+
+// A change of the rate does not end the pause after messages that were sent just now, even
+// if another process continues the job. Regression: the next step was due after 10 ms.
+func TestJobsSetRate_PauseAfterAStep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := memory.Open()
+		for i := range 300 {
+			require.NoError(t, e.Put(t.Context(), "dead", letter(i)))
+		}
+		j := jobsOf(t, e)
+		job, err := j.Start(t.Context(), merge(100))
+		require.NoError(t, err)
+		run := func(d time.Duration) (done int) {
+			ctx, end := context.WithTimeout(t.Context(), d)
+			defer end()
+			_, err := j.Run(ctx, job.ID, nil)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			job, err = j.Get(t.Context(), job.ID)
+			require.NoError(t, err)
+			return job.Done
+		}
+		require.Equal(t, 100, run(500*time.Millisecond))
+		for _, rate := range []float64{99, 50} {
+			_, err = j.SetRate(t.Context(), job.ID, rate, "bob", "slower")
+			require.NoError(t, err)
+		}
+		require.Equal(t, 100, run(400*time.Millisecond))
+		require.Equal(t, 150, run(500*time.Millisecond))
+		_, err = j.SetRate(t.Context(), job.ID, 100, "bob", "as before")
+		require.NoError(t, err)
+		require.Equal(t, 150, run(200*time.Millisecond), "50 messages take half a second")
+		require.Equal(t, 250, run(500*time.Millisecond))
+	})
+}
