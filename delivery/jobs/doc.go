@@ -33,8 +33,8 @@
 //
 // # The log
 //
-// Each start, pause, resume, cancel and end of a job is a line of a log, in the same
-// transaction. Lines are only appended. Each has the hash of the line before, so
+// Each start, pause, resume, cancel and end of a job, and each change of its rate, is a
+// line of a log, in the same transaction. Lines are only appended. Each has the hash of the line before, so
 // [Jobs.Log] finds a line that was changed or removed, even the last. It also compares
 // the records of jobs that have ended with the lines about their ends, and finds a log
 // that ends before the first line of a job.

@@ -3,7 +3,6 @@ package jobs
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"maps"
 	"slices"
 )
@@ -62,5 +61,5 @@ func (r *jobRecords) check(last int) error {
 	if len(r.ended) == 0 {
 		return nil
 	}
-	return fmt.Errorf("jobs: the record of job %d was changed: it differs from the line of the log about the end of the job", slices.Min(slices.Collect(maps.Keys(r.ended))))
+	return changed("jobs: the record of job %d was changed: it differs from the line of the log about the end of the job", slices.Min(slices.Collect(maps.Keys(r.ended))))
 }

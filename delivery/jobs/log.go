@@ -21,7 +21,7 @@ import (
 type Line struct {
 	N     int       `json:"n"` // from 1
 	At    time.Time `json:"at"`
-	Event string    `json:"event"` // start, pause, resume, cancel, end; of a backend: hold, resume, limit; of a queue: pause, resume; of a key: hold, resume
+	Event string    `json:"event"` // start, pause, resume, rate, cancel, end, import, edit; of a backend: hold, resume, limit; of a queue: pause, resume; of a key: hold, resume
 	By    string    `json:"by"`
 	Why   string    `json:"why"`
 	Job   Job       `json:"job,omitzero"` // as it was then; zero if Backend, Queue or Key is set
@@ -84,13 +84,26 @@ func endOfLog(ctx context.Context, from reader, own int) (logEnd, error) {
 	number, hash, _ := strings.Cut(rs[0].Value, " ")
 	lines, err := strconv.Atoi(number)
 	if err != nil {
-		err = fmt.Errorf("jobs: the end of the log: %w", err)
+		err = changed("jobs: the end of the log: %v", err)
 	}
 	return logEnd{record: rs[0], lines: lines, hash: hash}, err
 }
 
+// ErrLogChanged is matched by errors about a log that was changed or is incomplete. Other
+// errors of [Jobs.Log] mean that it could not be read.
+var ErrLogChanged = errors.New("jobs: the log was changed")
+
+// changedError is an error that matches ErrLogChanged.
+type changedError struct{ text string }
+
+func (e changedError) Error() string { return e.text }
+
+func (changedError) Is(target error) bool { return target == ErrLogChanged }
+
+func changed(format string, args ...any) error { return changedError{fmt.Sprintf(format, args...)} }
+
 // errHeadLost is the error for a log whose end was removed.
-var errHeadLost = fmt.Errorf("jobs: the record %q of the log was removed, although there are lines or jobs. Jobs and orders are refused "+
+var errHeadLost = changed("jobs: the record %q of the log was removed, although there are lines or jobs. Jobs and orders are refused "+
 	"until it is restored, since their lines cannot be written: see \"Jobs, and who did what\" in docs/dead-letters.md", kindHead)
 
 // headOfEmpty returns no records if the log is empty, or errHeadLost if it is not.
@@ -144,13 +157,16 @@ func (e cutError) Error() string {
 	return fmt.Sprintf("jobs: the log ends at line %d, and job %d exists, which began in line %d: the end of the log was removed", e.last, e.job, e.job)
 }
 
+func (cutError) Is(target error) bool { return target == ErrLogChanged }
+
 // lineName sorts as the number does.
 func lineName(n int) string { return fmt.Sprintf("%012d", n) }
 
 // Log returns the lines of the log, the oldest first. It ends with an error at a line
 // that was changed, is missing or was added by others, and names it. After the last line
 // it returns an error if the record of a job that has ended differs from the line about
-// its end, or if a job began after the last line.
+// its end, or if a job began after the last line. These errors match [ErrLogChanged];
+// others mean that the log could not be read.
 func (j *Jobs) Log(ctx context.Context) iter.Seq2[Line, error] {
 	return func(yield func(Line, error) bool) {
 		records, err := j.readJobRecords(ctx) // before the lines: a job is written with its line
@@ -227,11 +243,11 @@ func (j *Jobs) checkEnd(ctx context.Context, last Line) error {
 			return err
 		}
 		if len(rs) == 0 {
-			return fmt.Errorf("jobs: the lines of the log behind %d are missing: it had %d", last.N, end.lines)
+			return changed("jobs: the lines of the log behind %d are missing: it had %d", last.N, end.lines)
 		}
 	}
 	if end.lines < last.N || end.lines == last.N && end.hash != last.Hash {
-		return fmt.Errorf("jobs: line %d of the log, its last, was added or changed", last.N)
+		return changed("jobs: line %d of the log, its last, was added or changed", last.N)
 	}
 	return nil
 }
@@ -242,9 +258,9 @@ func readLine(r store.Record, before Line) (l Line, err error) {
 	hash, text, _ := strings.Cut(r.Value, " ")
 	switch {
 	case r.Name != lineName(n):
-		return before, fmt.Errorf("jobs: line %d of the log is missing", n)
+		return before, changed("jobs: line %d of the log is missing", n)
 	case hashOf(before.Hash, text) != hash:
-		return before, fmt.Errorf("jobs: line %d of the log was changed, or the line before it", n)
+		return before, changed("jobs: line %d of the log was changed, or the line before it", n)
 	}
 	if err := json.Unmarshal([]byte(text), &l); err != nil {
 		return before, fmt.Errorf("jobs: line %d of the log: %w", n, err)

@@ -166,6 +166,7 @@ func TestLog_EndedJobChanged(t *testing.T) {
 		require.NoError(t, e.Update(t.Context(), func(ctx context.Context, tx store.Tx) error { return tx.Write(ctx, changed) }))
 		lines, err := readLog(t, j)
 		require.ErrorContains(t, err, fmt.Sprintf("the record of job %d was changed", c.id), c.to)
+		require.ErrorIs(t, err, jobs.ErrLogChanged)
 		require.Len(t, lines, 5, "the lines are whole")
 	}
 }
@@ -187,6 +188,7 @@ func TestLog_EndRemovedWithHead(t *testing.T) {
 	}))
 	lines, err := readLog(t, j)
 	require.EqualError(t, err, "jobs: the log ends at line 4, and job 5 exists, which began in line 5: the end of the log was removed")
+	require.ErrorIs(t, err, jobs.ErrLogChanged)
 	require.Len(t, lines, 4)
 	_, err = j.Start(t.Context(), merge(0))
 	require.ErrorContains(t, err, "job 5 exists, which began in line 5: the end of the log was removed, so a new job cannot be numbered")
@@ -203,6 +205,7 @@ func TestLog_HeadLost(t *testing.T) {
 		_, err := readLog(t, j)
 		const lost = `jobs: the record "log-head" of the log was removed, although there are lines or jobs`
 		require.ErrorContains(t, err, lost, kinds)
+		require.ErrorIs(t, err, jobs.ErrLogChanged)
 		_, err = j.Start(t.Context(), merge(0))
 		require.ErrorContains(t, err, lost, kinds)
 		_, err = j.Import(t.Context(), "orders", "ann", "why", func(context.Context) (done, skipped int, err error) {
@@ -230,4 +233,49 @@ func TestLog_HeadLost(t *testing.T) {
 	lines, err := readLog(t, j)
 	require.NoError(t, err, "a documented limit")
 	require.Empty(t, lines)
+}
+
+// If only the head was removed, its number and hash are those of the last line, and all
+// jobs continue when a program has written it again.
+func TestLog_HeadWrittenAgain(t *testing.T) {
+	e := memory.Open()
+	j := ranJobs(t, e)
+	remove(t, e, "log-head")
+	lines, err := readLog(t, j)
+	require.ErrorIs(t, err, jobs.ErrLogChanged)
+	last := lines[len(lines)-1]
+	head := store.Record{Kind: "log-head", Name: "log", Value: fmt.Sprintf("%d %s", last.N, last.Hash)}
+	require.NoError(t, e.Update(t.Context(), func(ctx context.Context, tx store.Tx) error { return tx.Write(ctx, head) }))
+	job, err := j.Run(t.Context(), 5, nil)
+	require.NoError(t, err)
+	require.Equal(t, "done", job.State())
+	_, err = j.Start(t.Context(), merge(0))
+	require.NoError(t, err)
+	lines, err = readLog(t, j)
+	require.NoError(t, err)
+	require.Len(t, lines, 7)
+}
+
+// unreadable is an engine whose records of a kind cannot be read.
+type unreadable struct {
+	store.Keeper
+	kind string
+}
+
+func (u unreadable) Records(ctx context.Context, kind, after string, limit int) ([]store.Record, error) {
+	if kind == u.kind {
+		return nil, fs.ErrPermission
+	}
+	return u.Keeper.Records(ctx, kind, after, limit)
+}
+
+// An engine that fails is not taken for a log that was changed.
+func TestLog_EngineFails(t *testing.T) {
+	e := memory.Open()
+	ranJobs(t, e)
+	for _, kind := range []string{"log", "log-head", "job", "job-ended"} {
+		_, err := readLog(t, jobsOf(t, unreadable{e, kind}))
+		require.ErrorIs(t, err, fs.ErrPermission, kind)
+		require.NotErrorIs(t, err, jobs.ErrLogChanged, kind)
+	}
 }
