@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
 	"net/http"
 	"net/url"
 	"slices"
@@ -367,12 +368,12 @@ func (s *server) order(r *http.Request) (string, error) {
 	if why == "" {
 		return "", wrong("%s", noWhy)
 	}
-	rate, err := whole(r.PostForm.Get("rate"))
-	if err != nil {
-		return "", err
-	}
 	setRate := func(ctx context.Context, id int, by, why string) (jobs.Job, error) {
-		return s.jobs.SetRate(ctx, id, float64(rate), by, why)
+		rate, err := readRate(r.PostForm.Get("rate"))
+		if err != nil {
+			return jobs.Job{}, err
+		}
+		return s.jobs.SetRate(ctx, id, rate, by, why)
 	}
 	order, ok := map[string]func(ctx context.Context, id int, by, why string) (jobs.Job, error){
 		"pause": s.jobs.Pause, "resume": s.jobs.Resume, "cancel": s.jobs.Cancel, "rate": setRate,
@@ -485,6 +486,22 @@ func reason(q url.Values) string {
 	}
 	return why
 }
+
+// readRate reads a number of messages a second; "" is 0.
+func readRate(text string) (float64, error) {
+	text = strings.TrimSpace(text)
+	if text == "" {
+		return 0, nil
+	}
+	rate, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(rate >= 0) || math.IsInf(rate, 1) {
+		return 0, wrong("%q is not a number of messages a second, such as 10 or 0.5.", cut(50, text))
+	}
+	return rate, nil
+}
+
+// rateText is the reverse of readRate, without an exponent.
+func rateText(rate float64) string { return strconv.FormatFloat(rate, 'f', -1, 64) }
 
 // whole reads a number that is not negative; "" is 0.
 func whole(text string) (int, error) {

@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/url"
 	"slices"
@@ -34,6 +35,7 @@ type jobData struct {
 	IsSame  bool // a person started the same job again, and sees this one instead
 	EndsAt  time.Time
 	Tried   []tried // the messages of a first try
+	Lost    bool    // they could not be found in time
 	Others  int     // messages that matched as well
 	Rest    string  // the page that sends them back
 }
@@ -60,9 +62,7 @@ func (s *server) job(r *http.Request) (view, error) {
 		d.EndsAt = s.endsAt(left, job.Rate)
 	}
 	d.Tried, err = s.triedBy(r.Context(), &job)
-	if err != nil {
-		return view{}, err
-	}
+	d.Lost = err != nil // the page can still pause and cancel the job
 	d.Others = job.Total - job.Done
 	if len(d.Tried) > 0 && d.Others > 0 && job.State() == "done" {
 		rest := filterValues(job.Queue, job.Filter)
@@ -75,11 +75,12 @@ func (s *server) job(r *http.Request) (view, error) {
 
 // logged is the log, as far as it is shown.
 type logged struct {
-	Lines  []jobs.Line // the newest first
-	Total  int
-	Broken string // why the chain is broken, or empty
-	Hash   string // of the last line
-	At     time.Time
+	Lines     []jobs.Line // the newest first
+	Total     int
+	Broken    string // why the lines end early, or empty
+	IsChanged bool   // Broken is a change of the log; if it is false, the engine has failed
+	Hash      string // of the last line
+	At        time.Time
 }
 
 // logFilter selects lines of the log.
@@ -195,7 +196,7 @@ func (s *server) readLog(ctx context.Context) (l logged, err error) {
 			return l, ctx.Err()
 		}
 		if err != nil {
-			l.Broken = guard.Text(err)
+			l.Broken, l.IsChanged = guard.Text(err), errors.Is(err, jobs.ErrLogChanged)
 			break
 		}
 		l.Total++

@@ -181,6 +181,7 @@ func (s *server) funcs() template.FuncMap {
 		"when":  timeElement,
 		"stamp": when, // for the value of a field
 		"num":   num,
+		"rate":  rateText,
 		"until": func(t time.Time) string { return age(max(0, s.Clock.Until(t))) },
 		"past":  func(t time.Time) bool { return !t.After(s.Clock.Now()) },
 	}

@@ -10,7 +10,10 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-const mostTried = 100 // messages with the ids that a job has sent back, in a queue
+const (
+	mostTried = 100           // messages with the ids that a job has sent back, in a queue
+	triedTime = queryTime / 4 // to find them: an engine without an index of ids reads whole queues
+)
 
 // tried is a message that a job has sent back, and its state now.
 type tried struct {
@@ -30,6 +33,13 @@ func (s *server) triedBy(ctx context.Context, job *jobs.Job) ([]tried, error) {
 	for i, id := range job.Sent {
 		list[i] = tried{ID: id, State: "done, or removed"}
 	}
+	ctx, cancel := context.WithTimeout(ctx, triedTime)
+	defer cancel()
+	release, err := s.pace.reserveFirst(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	queues, err := s.pathOf(ctx, job)
 	if err != nil {
 		return nil, err

@@ -263,7 +263,7 @@ func TestHandlerByKey_Hold(t *testing.T) {
 
 	for _, h := range []http.Handler{h, reader} {
 		text := page(t, h, "/bykey?queue=orders")
-		assert.Contains(t, text, `<td data-l="Who">ann</td><td data-l="Why">it loses &lt;b&gt;money&lt;/b&gt;</td>`)
+		assert.Contains(t, text, `<td data-l="Person">ann</td><td data-l="Reason">it loses &lt;b&gt;money&lt;/b&gt;</td>`)
 		assert.NotContains(t, text, "\u202e")
 	}
 	text := page(t, h, "/bykey?queue=orders")

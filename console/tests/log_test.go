@@ -1,6 +1,8 @@
 package tests
 
 import (
+	"context"
+	"errors"
 	"net/http"
 	"net/url"
 	"strings"
@@ -101,4 +103,35 @@ func TestMessagePage_WhoSentItBack_NotProved(t *testing.T) {
 		assert.NotContains(t, text, "by bob")
 		assert.NotContains(t, text, "made by a person")
 	}
+}
+
+// logless is an engine whose log cannot be read.
+type logless struct{ store.Keeper }
+
+func (e logless) Records(ctx context.Context, kind, after string, limit int) ([]store.Record, error) {
+	if kind == "log" {
+		return nil, errors.New("connection <b>refused</b>")
+	}
+	return e.Keeper.Records(ctx, kind, after, limit)
+}
+
+// An engine that fails is not shown as a log that was changed.
+func TestLog_Unreadable(t *testing.T) {
+	e := memory.Open()
+	h := handler(t, console.Config{Engine: e})
+	assert.Contains(t, page(t, h, "/log"), "The log is empty.")
+	j, err := jobs.New(e, jobs.Config{Logger: quiet})
+	require.NoError(t, err)
+	_, err = j.PauseQueue(t.Context(), "orders", "ann", "they migrate")
+	require.NoError(t, err)
+	text := page(t, handler(t, console.Config{Engine: logless{e}}), "/log")
+	assert.Contains(t, text, "The log cannot be read: connection &lt;b&gt;refused&lt;/b&gt;")
+	assert.NotContains(t, text, "Changed")
+	assert.NotContains(t, text, "Intact")
+	assert.NotContains(t, text, "The log is empty.")
+	lines, err := e.Records(t.Context(), "log", "", 1)
+	require.NoError(t, err)
+	lines[0].Value = strings.ReplaceAll(lines[0].Value, "ann", "eve")
+	require.NoError(t, e.Update(t.Context(), func(ctx context.Context, tx store.Tx) error { return tx.Write(ctx, lines[0]) }))
+	assert.Contains(t, page(t, handler(t, console.Config{Engine: e}), "/log"), "<strong>Changed</strong>")
 }

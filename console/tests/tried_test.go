@@ -1,11 +1,13 @@
 package tests
 
 import (
+	"context"
 	"html"
 	"net/http"
 	"net/url"
 	"regexp"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/benbjohnson/clock"
@@ -56,6 +58,46 @@ func TestJobPage_TriedMessages(t *testing.T) {
 	})
 }
 
+// idless is an engine that reads a whole queue to find an id, and is slow.
+type idless struct{ store.Keeper }
+
+func (e idless) List(ctx context.Context, queue string, f store.Filter, p store.Page) ([]store.Entry, error) {
+	if len(f.IDs) > 0 {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return e.Keeper.List(ctx, queue, f, p)
+}
+
+// A job can be paused and cancelled although its messages are not found in time.
+// Regression: the page was an error after 10 s.
+func TestJobPage_TriedMessagesOfLongQueues(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := memory.Open()
+		put(t, e, 20)
+		j, err := jobs.New(e, jobs.Config{Logger: quiet})
+		require.NoError(t, err)
+		_, err = j.Start(t.Context(), jobs.Spec{Do: store.Merge, Queue: "orders-dead", To: "orders", Filter: store.Filter{Cause: store.Exhausted}, Max: 3, Rate: 1, By: "ann", Why: "three"})
+		require.NoError(t, err)
+		ctx, end := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer end()
+		_, err = j.Run(ctx, 1, nil)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		_, err = j.Pause(t.Context(), 1, "ann", "so that it does not run in the test")
+		require.NoError(t, err)
+		life, stop := context.WithCancel(t.Context())
+		defer stop()
+		h, err := console.Handler(life, console.Config{Engine: idless{e}, Logger: quiet, Authorize: role(console.Actor, "ann")})
+		require.NoError(t, err)
+		begun := time.Now()
+		text := page(t, h, "/job?id=1")
+		require.Less(t, time.Since(begun), 5*time.Second)
+		assert.Contains(t, text, "paused: 1 of 3 done")
+		assert.Contains(t, text, "Cancel: what is done stays")
+		assert.Contains(t, text, "The messages that were sent back could not be found in time.")
+	})
+}
+
 // The page of a job that runs shows when it ends, and changes its rate.
 func TestJobPage_Rate(t *testing.T) {
 	mock := clock.NewMock()
@@ -79,6 +121,19 @@ func TestJobPage_Rate(t *testing.T) {
 	assert.Contains(t, page(t, h, "/job?id=1"), "Change the rate")
 	change.Set("rate", "-1")
 	require.Equal(t, http.StatusUnprocessableEntity, ask(h, "/job", change).Code)
+	for _, do := range []string{"pause", "rate"} { // with the rate that the form shows
+		form := url.Values{"id": {"1"}, "do": {do}, "rate": {"0.5"}, "why": {"as it is"}}
+		require.Equal(t, http.StatusSeeOther, ask(h, "/job", form).Code, do)
+	}
+	for _, rate := range []string{"NaN", "+Inf", "fast"} {
+		change.Set("rate", rate)
+		require.Equal(t, http.StatusUnprocessableEntity, ask(h, "/job", change).Code, rate)
+	}
+	change.Set("rate", "2500000")
+	require.Equal(t, http.StatusSeeOther, ask(h, "/job", change).Code)
+	text = page(t, h, "/job?id=1")
+	assert.Contains(t, text, `name="rate" value="2500000"`)
+	assert.Contains(t, text, ", 2500000 a second<")
 	change.Set("rate", "7")
 	require.Equal(t, http.StatusSeeOther, ask(h, "/job", change).Code)
 	job, err := j.Get(t.Context(), 1)
