@@ -216,8 +216,9 @@ func (a *app) log() *cobra.Command {
 	c := &cobra.Command{
 		Use: "log", Short: "Show who has done what, and check that nothing is missing", Args: none,
 		Long: `Show who has done what: each start, pause, resume, cancel and end of a job, each
-import, each pause and resume of a queue, and each hold, resume and limit of a
-backend, whose name is in QUEUE. DO is queue or backend for these.
+change of its rate, each import, each pause and resume of a queue, each hold and
+resume of a key, and each hold, resume and limit of a backend, whose name is in
+QUEUE. DO is queue, key or backend for these.
 weir only appends to this log. Each line has a hash that includes the hash of
 the line before, so a line that was changed or removed is found: exit status 1.
 HASH is its beginning; --json has all of it. To notice that the whole log was

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -62,6 +63,44 @@ func TestJobsAndTheirLog(t *testing.T) {
 	log = run("log")
 	assert.Equal(t, exitFailed, log.status)
 	assert.Contains(t, log.stderr, "line 2 of the log was changed")
+}
+
+// The way out of a lost end of the log, as the page dead-letters.md describes it: with all
+// lines, and without.
+func TestLog_HeadLost(t *testing.T) {
+	dir := seed(t)
+	run := func(args ...string) result { return execute(t, command(t, dir, args...)) }
+	merge := func() result {
+		return run("dead", "merge", "--queue", "orders-dead", "--to", "orders", "--yes", "--max", "1", "--by", "ann", "--why", "one to try")
+	}
+	sql := func(statement string) {
+		db, err := sqlite.OpenDB(t.Context(), filepath.Join(dir, "orders.db"))
+		require.NoError(t, err)
+		defer db.Close() //nolint:errcheck // the statement has been committed
+		_, err = db.Writer().ExecContext(t.Context(), statement)
+		require.NoError(t, err)
+	}
+	require.Zero(t, merge().status)
+	sql("DELETE FROM weir_records WHERE kind = 'log-head'")
+	require.Contains(t, merge().stderr, "dead-letters.md")
+	log := run("log", "--json")
+	require.Equal(t, exitFailed, log.status)
+	lines := strings.Split(strings.TrimSpace(log.stdout), "\n")
+	require.Len(t, lines, 2)
+	var last struct {
+		N    int
+		Hash string
+	}
+	require.NoError(t, json.Unmarshal([]byte(lines[1]), &last))
+	sql(fmt.Sprintf("INSERT INTO weir_records (kind, name, version, value) VALUES ('log-head', 'log', 1, '%d %s')", last.N, last.Hash))
+	require.Equal(t, result{"1 message sent back to \"orders\"\n", "", 0}, merge())
+	require.Zero(t, run("log").status)
+
+	sql("DELETE FROM weir_records WHERE kind IN ('log-head', 'log')")
+	require.Equal(t, exitFailed, merge().status)
+	sql("DELETE FROM weir_records WHERE kind IN ('log', 'log-head', 'job', 'job-ended')")
+	require.Equal(t, result{"1 message sent back to \"orders\"\n", "", 0}, merge())
+	require.Zero(t, run("log").status)
 }
 
 func TestBackends(t *testing.T) {
