@@ -12,7 +12,7 @@ func KillSource[T any](s *Source[T]) {
 		defer func() { <-s.receiving }()
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		clear(s.held)
+		clear(s.handles)
 		s.settled = nil
 		return nil
 	})

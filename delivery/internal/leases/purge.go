@@ -27,13 +27,13 @@ func HandOver(ctx context.Context, engine store.Engine, queue string, ms []store
 	at := make([]int, 0, len(ms))           // the index in ms of each move
 	hasLease := false
 	for i := range ms {
-		h, isHeld := from[i].(*held)
-		if isHeld && h.isGone.Load() {
+		h, isHandle := from[i].(*handle)
+		if isHandle && h.isGone.Load() {
 			isGone[i] = true
 			continue
 		}
 		move := store.Move{Queue: queue, Message: ms[i]}
-		if isHeld && canLook && storearg.IsSame(h.source.engineOf(), engine) {
+		if isHandle && canLook && storearg.IsSame(h.source.engineOf(), engine) {
 			lease, inFlight := h.source.leaseOf(h)
 			if inFlight {
 				move.Lease = lease
@@ -59,8 +59,8 @@ func HandOver(ctx context.Context, engine store.Engine, queue string, ms []store
 		wasLost[l] = true
 	}
 	for n := range moves {
-		h, isHeld := from[at[n]].(*held)
-		if isHeld && wasLost[moves[n].Lease] {
+		h, isHandle := from[at[n]].(*handle)
+		if isHandle && wasLost[moves[n].Lease] {
 			isGone[at[n]] = true
 			h.source.noteGone(ctx, h)
 		}
@@ -115,7 +115,7 @@ func (s *Source[T]) LookForPurged(ctx context.Context, key string) {
 }
 
 func (s *Source[T]) lookInFlight(ctx context.Context, key string) {
-	s.extendSome(ctx, func(h *held) bool { return key == "" || h.message.Meta.Key == key })
+	s.extendSome(ctx, func(h *handle) bool { return key == "" || h.message.Meta.Key == key })
 }
 
 // purgeLooksBegun returns how many calls of LookForPurged have begun.
@@ -127,7 +127,7 @@ func (s *Source[T]) purgeLooksBegun() int {
 
 // noteGone notes that the message of h is no longer in its queue. While its lease lasts,
 // no other worker can have settled it, so it was purged.
-func (s *Source[T]) noteGone(ctx context.Context, h *held) {
+func (s *Source[T]) noteGone(ctx context.Context, h *handle) {
 	s.mu.Lock()
 	isPurged := s.clock.Now().Before(h.until)
 	isNew := h.isGone.CompareAndSwap(false, true)
@@ -156,7 +156,7 @@ func (s *Source[T]) noteGone(ctx context.Context, h *held) {
 
 // findPurged returns the messages of lost that were purged: they are no longer in the
 // queue, and their leases have not ended, so no other worker can have settled them.
-func (s *Source[T]) findPurged(ctx context.Context, lost []*held) (purged []*held) {
+func (s *Source[T]) findPurged(ctx context.Context, lost []*handle) (purged []*handle) {
 	looks, ok := s.store.(store.Inspector)
 	if !ok {
 		return nil
@@ -186,7 +186,7 @@ func (s *Source[T]) engineOf() store.Engine { return s.store }
 // leaseOf returns the lease of a message, and whether the message is in flight. A program
 // may acknowledge a message before it puts a result: then the message has left its queue,
 // and was not purged.
-func (s *Source[T]) leaseOf(h *held) (l store.Lease, inFlight bool) {
+func (s *Source[T]) leaseOf(h *handle) (l store.Lease, inFlight bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return h.lease, h.settlement == nil

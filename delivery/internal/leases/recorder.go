@@ -16,18 +16,18 @@ import (
 // extend extends the leases of all messages in flight, and of settled messages that are
 // not recorded yet.
 func (s *Source[T]) extend(ctx context.Context) {
-	s.extendSome(ctx, func(*held) bool { return true })
+	s.extendSome(ctx, func(*handle) bool { return true })
 }
 
 // extendSome extends the leases of the messages in flight, and of settled messages that
 // are not recorded yet, for which choose returns true. choose is called with mu held.
 // Several goroutines may extend leases at the same time.
-func (s *Source[T]) extendSome(ctx context.Context, choose func(*held) bool) {
+func (s *Source[T]) extendSome(ctx context.Context, choose func(*handle) bool) {
 	asked := s.clock.Now()
 	s.mu.Lock()
-	extended := make(map[store.Lease]*held, len(s.held))
-	leases := make([]store.Lease, 0, len(s.held))
-	for _, h := range s.held {
+	extended := make(map[store.Lease]*handle, len(s.handles))
+	leases := make([]store.Lease, 0, len(s.handles))
+	for _, h := range s.handles {
 		if !h.isGone.Load() && choose(h) {
 			extended[h.lease] = h
 			leases = append(leases, h.lease)
@@ -45,7 +45,7 @@ func (s *Source[T]) extendSome(ctx context.Context, choose func(*held) bool) {
 		}
 		return
 	}
-	lost := map[store.Lease]*held{}
+	lost := map[store.Lease]*handle{}
 	if isLost {
 		for _, l := range refused.Lost {
 			h := extended[l]
@@ -74,7 +74,7 @@ func (s *Source[T]) extendSome(ctx context.Context, choose func(*held) bool) {
 // the lease may be lost because the recorder has settled the message in the store. A
 // message that this source has taken again since then has a newer lease, and is left out,
 // too.
-func (s *Source[T]) noteLost(ctx context.Context, lost map[store.Lease]*held, err error) {
+func (s *Source[T]) noteLost(ctx context.Context, lost map[store.Lease]*handle, err error) {
 	purged := s.findPurged(ctx, slices.Collect(maps.Values(lost)))
 	s.mu.Lock()
 	for l, h := range lost {
@@ -100,7 +100,7 @@ func (s *Source[T]) noteLost(ctx context.Context, lost map[store.Lease]*held, er
 }
 
 // lose counts a lease that is lost, once. Called with mu held.
-func (s *Source[T]) lose(h *held) {
+func (s *Source[T]) lose(h *handle) {
 	if !h.lost {
 		h.lost = true
 		s.lost++
@@ -143,7 +143,7 @@ func (s *Source[T]) record(ctx context.Context, last bool) (next time.Duration, 
 	if s.inOrder != nil && len(due.done)+len(due.rejected) > 0 {
 		defer settle.Wake(s.again) // the next messages of their keys may be due
 	}
-	for _, hs := range [][]*held{due.done, due.replaced, due.released} {
+	for _, hs := range [][]*handle{due.done, due.replaced, due.released} {
 		err := s.recordTogether(ctx, hs, last)
 		if err != nil {
 			return 0, err
@@ -162,10 +162,10 @@ func (s *Source[T]) record(ctx context.Context, last bool) (next time.Duration, 
 // dueSettlements are the settled messages that record writes to the store now, by what
 // the store does with them.
 type dueSettlements struct {
-	done     []*held // are removed
-	replaced []*held // are replaced in their places: see InPlace
-	released []*held // are released, all with the same delay, so that one call of Release is enough
-	rejected []*held // are moved to the dead letters
+	done     []*handle // are removed
+	replaced []*handle // are replaced in their places: see InPlace
+	released []*handle // are released, all with the same delay, so that one call of Release is enough
+	rejected []*handle // are moved to the dead letters
 
 	hasOtherDelays bool // messages with other delays are left to be released
 }
@@ -191,7 +191,7 @@ func (s *Source[T]) dueSettlements(last bool) (due dueSettlements) {
 
 // add adds a message by its settlement. It leaves out a message that is to be released
 // after another delay than the messages before it.
-func (d *dueSettlements) add(h *held) {
+func (d *dueSettlements) add(h *handle) {
 	switch h.settlement.Kind {
 	case message.Done, message.HandedOver:
 		if h.replacement != nil {
@@ -217,7 +217,7 @@ func (s *Source[T]) nextRecord(last bool) time.Duration {
 	if len(s.settled) == 0 {
 		return settle.Idle
 	}
-	first := slices.MinFunc(s.settled, func(a, b *held) int { return a.due.Compare(b.due) })
+	first := slices.MinFunc(s.settled, func(a, b *handle) int { return a.due.Compare(b.due) })
 	if last {
 		return 0
 	}
@@ -227,7 +227,7 @@ func (s *Source[T]) nextRecord(last bool) time.Duration {
 // recordTogether records messages that were settled in the same way. If the store refuses
 // one of them, the others are recorded without it (law D4): the messages are halved until
 // the refused one is alone. An error is a failure of the store, and not of a message.
-func (s *Source[T]) recordTogether(ctx context.Context, hs []*held, last bool) error {
+func (s *Source[T]) recordTogether(ctx context.Context, hs []*handle, last bool) error {
 	if len(hs) == 0 {
 		return nil
 	}
@@ -248,7 +248,7 @@ func (s *Source[T]) recordTogether(ctx context.Context, hs []*held, last bool) e
 
 // recordSame records messages that were settled in the same way, in one call of the
 // store.
-func (s *Source[T]) recordSame(ctx context.Context, hs []*held) error {
+func (s *Source[T]) recordSame(ctx context.Context, hs []*handle) error {
 	v := hs[0].settlement
 	switch v.Kind {
 	case message.Done, message.HandedOver:
@@ -271,7 +271,7 @@ func (s *Source[T]) recordSame(ctx context.Context, hs []*held) error {
 
 // noteRefusal notes that the store has refused to record how a message was settled. It is
 // tried again alone, and after maxRefusals tries the message is set aside.
-func (s *Source[T]) noteRefusal(ctx context.Context, h *held, cause error, last bool) error {
+func (s *Source[T]) noteRefusal(ctx context.Context, h *handle, cause error, last bool) error {
 	if h.replacement != nil {
 		s.rejectInstead(h, cause)
 		return nil
@@ -294,9 +294,9 @@ func (s *Source[T]) noteRefusal(ctx context.Context, h *held, cause error, last 
 // setAside leaves a message in its queue for good, since it cannot be settled: it is not
 // delivered again. If the store refuses even that, the message is delivered again when
 // its lease ends.
-func (s *Source[T]) setAside(ctx context.Context, h *held, cause error) error {
+func (s *Source[T]) setAside(ctx context.Context, h *handle, cause error) error {
 	fate := "it stays in its queue and is not delivered again"
-	hs := []*held{h}
+	hs := []*handle{h}
 	err := s.write(hs, func(leases []store.Lease) error { return s.store.Release(ctx, forGood, leases...) })
 	switch {
 	case errors.Is(err, message.ErrRefused):
@@ -315,7 +315,7 @@ func (s *Source[T]) setAside(ctx context.Context, h *held, cause error) error {
 // write settles messages in the store by f, and forgets them. It also forgets a message
 // whose lease was lost, since another consumer settles it. But if this source has taken
 // the message again meanwhile, the message has a newer lease, and is settled with that.
-func (s *Source[T]) write(hs []*held, f func([]store.Lease) error) error {
+func (s *Source[T]) write(hs []*handle, f func([]store.Lease) error) error {
 	if len(hs) == 0 {
 		return nil
 	}
@@ -330,7 +330,7 @@ func (s *Source[T]) write(hs []*held, f func([]store.Lease) error) error {
 	if err != nil && !isLost {
 		return err
 	}
-	var ended, withoutLease []*held
+	var ended, withoutLease []*handle
 	s.mu.Lock()
 	for i, h := range hs {
 		wasLost := isLost && slices.Contains(lost.Lost, leases[i])
@@ -349,16 +349,16 @@ func (s *Source[T]) write(hs []*held, f func([]store.Lease) error) error {
 }
 
 // forget removes messages that the source no longer has to settle. Called with mu held.
-func (s *Source[T]) forget(hs []*held) {
+func (s *Source[T]) forget(hs []*handle) {
 	for _, h := range hs {
 		h.forgotten = true
-		delete(s.held, h.lease.Entry)
+		delete(s.handles, h.lease.Entry)
 	}
-	s.settled = slices.DeleteFunc(s.settled, func(h *held) bool { return h.forgotten })
+	s.settled = slices.DeleteFunc(s.settled, func(h *handle) bool { return h.forgotten })
 }
 
 // noteSettledAfterLoss notes messages that were settled when their leases were lost.
-func (s *Source[T]) noteSettledAfterLoss(hs []*held) {
+func (s *Source[T]) noteSettledAfterLoss(hs []*handle) {
 	if len(hs) == 0 {
 		return
 	}
@@ -380,7 +380,7 @@ func (s *Source[T]) noteSettledAfterLoss(hs []*held) {
 }
 
 // bury moves messages to the dead letters.
-func (s *Source[T]) bury(ctx context.Context, hs []*held, leases []store.Lease) error {
+func (s *Source[T]) bury(ctx context.Context, hs []*handle, leases []store.Lease) error {
 	moves := make([]store.Move, len(hs))
 	for i, h := range hs {
 		m := h.message

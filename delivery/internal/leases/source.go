@@ -74,17 +74,17 @@ type Source[T any] struct {
 	takesOne bool
 
 	// releasing has capacity 1, and is a lock. The recorder holds it while it releases
-	// messages in the store, until they are removed from held. take holds it after it has
-	// taken messages from the store, while it adds them to held. Otherwise a message that
-	// was released and taken again at once would still be in held: take would join it to
-	// the delivery that has ended, and not deliver it.
+	// messages in the store, until they are removed from handles. take holds it after it
+	// has taken messages from the store, while it adds them to handles. Otherwise a message
+	// that was released and taken again at once would still be in handles: take would join
+	// it to the delivery that has ended, and not deliver it.
 	releasing chan struct{}
 
 	mu      sync.Mutex
-	held    map[string]*held // by store.Lease.Entry
-	settled []*held          // held messages whose settlements are not recorded yet
-	lost    int              // leases: see LeasesLost
-	onPurge func()           // see OnPurge; nil if it is not set
+	handles map[string]*handle // by store.Lease.Entry
+	settled []*handle          // of handles: messages whose settlements are not recorded yet
+	lost    int                // leases: see LeasesLost
+	onPurge func()             // see OnPurge; nil if it is not set
 
 	purgeLooks int // calls of LookForPurged that have begun
 	refusals   int // see SettlementsRefused
@@ -163,7 +163,7 @@ func NewSource[T any](s store.Store, queue, dead string, c codec.Codec[T], opts 
 	}
 	src := &Source[T]{
 		store: s, queue: queue, dead: dead, decoder: decoder.New("store", c), codec: c, sourceSettings: set,
-		again: make(chan struct{}, 1), releasing: make(chan struct{}, 1), receiving: make(chan struct{}, 1), held: map[string]*held{},
+		again: make(chan struct{}, 1), releasing: make(chan struct{}, 1), receiving: make(chan struct{}, 1), handles: map[string]*handle{},
 	}
 	if src.inFlight == nil {
 		src.inFlight = NewKeysInFlight()
@@ -312,11 +312,11 @@ func (s *Source[T]) deliver(l *store.Leased, until time.Time) (m message.Message
 	if l.External && l.Schema == nil {
 		l.Schema = codec.SchemaOf(s.codec)
 	}
-	h := &held{source: s, position: l.Position, lease: l.Lease, until: until, message: l.Message}
+	h := &handle{source: s, position: l.Position, lease: l.Lease, until: until, message: l.Message}
 	h.message.Meta.Visit++
 	h.message.Meta.Put = storearg.OriginOfPut(s.queue, &l.Meta, l.Position, l.Lease.Entry) // law W5
 	h.provider.Store(&h.message.Meta.Provider)
-	s.hold(h)
+	s.addHandle(h)
 	if l.Lapses >= settle.MaxLapses {
 		err := settle.LapsedError(l.Lapses)
 		s.logger.Warn("weir: a message goes to the dead letters", "queue", s.queue, "id", l.Meta.ID, "error", err)
@@ -366,7 +366,7 @@ func (s *Source[T]) choose(taken []store.Leased, until time.Time) (chosen []stor
 	defer s.mu.Unlock()
 	var suspects, others []store.Leased
 	for _, l := range taken {
-		inFlight := s.held[l.Lease.Entry]
+		inFlight := s.handles[l.Lease.Entry]
 		if inFlight != nil {
 			s.join(inFlight, &l, until)
 			continue
@@ -404,7 +404,7 @@ func (s *Source[T]) choose(taken []store.Leased, until time.Time) (chosen []stor
 
 // join gives a message in flight the lease with which it was taken again. It is not
 // admitted again, since its key counts it already. Called with mu held.
-func (s *Source[T]) join(h *held, again *store.Leased, until time.Time) {
+func (s *Source[T]) join(h *handle, again *store.Leased, until time.Time) {
 	s.lose(h)
 	h.lease = again.Lease
 	h.until = until
@@ -413,22 +413,22 @@ func (s *Source[T]) join(h *held, again *store.Leased, until time.Time) {
 	h.provider.Store(&provider)
 }
 
-// hold notes a message.
-func (s *Source[T]) hold(h *held) {
+// addHandle adds the handle of a message that was taken.
+func (s *Source[T]) addHandle(h *handle) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.held[h.lease.Entry] = h
+	s.handles[h.lease.Entry] = h
 }
 
 // settle takes the settlement of a message, from any goroutine.
-func (s *Source[T]) settle(h *held, v message.Settlement) {
+func (s *Source[T]) settle(h *handle, v message.Settlement) {
 	s.mu.Lock()
 	if h.isGone.Load() {
 		// The message was purged, or another worker has settled it, so its settlement must
 		// not put it anywhere. Done does not change the store then.
 		v = message.Settlement{Kind: message.Done}
 	}
-	isClosed := s.held[h.lease.Entry] != h // Close has released the message
+	isClosed := s.handles[h.lease.Entry] != h // Close has released the message
 	if !isClosed {
 		h.settlement = &v
 		s.settled = append(s.settled, h)
@@ -465,7 +465,7 @@ func (s *Source[T]) releaseRest(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	var leases []store.Lease
-	for _, h := range s.held {
+	for _, h := range s.handles {
 		if h.settlement == nil {
 			leases = append(leases, h.lease)
 		}
@@ -478,7 +478,7 @@ func (s *Source[T]) releaseRest(ctx context.Context) error {
 		return err
 	}
 	s.mu.Lock()
-	clear(s.held)
+	clear(s.handles)
 	s.settled = nil
 	s.mu.Unlock()
 	return nil

@@ -23,18 +23,18 @@ type InPlace interface {
 	ReplaceBy(m store.Message) bool
 }
 
-var _ InPlace = (*held)(nil)
+var _ InPlace = (*handle)(nil)
 
 // ReplaceBy implements [InPlace].
-func (h *held) ReplaceBy(m store.Message) bool { return h.source.replaceBy(h, m) }
+func (h *handle) ReplaceBy(m store.Message) bool { return h.source.replaceBy(h, m) }
 
-func (s *Source[T]) replaceBy(h *held, m store.Message) bool {
+func (s *Source[T]) replaceBy(h *handle, m store.Message) bool {
 	if s.inOrder == nil {
 		return false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.held[h.lease.Entry] != h || h.settlement != nil {
+	if s.handles[h.lease.Entry] != h || h.settlement != nil {
 		return false
 	}
 	h.replacement = &m
@@ -42,7 +42,7 @@ func (s *Source[T]) replaceBy(h *held, m store.Message) bool {
 }
 
 // replace records messages that were acknowledged after ReplaceBy.
-func (s *Source[T]) replace(ctx context.Context, hs []*held) error {
+func (s *Source[T]) replace(ctx context.Context, hs []*handle) error {
 	return s.write(hs, func(leases []store.Lease) error {
 		rs := make([]store.Replacement, len(hs))
 		for i, h := range hs {
@@ -54,7 +54,7 @@ func (s *Source[T]) replace(ctx context.Context, hs []*held) error {
 
 // rejectInstead makes a dead letter of a message whose replacement the store refuses: the
 // history of a failure may have become too large, for example.
-func (s *Source[T]) rejectInstead(h *held, cause error) {
+func (s *Source[T]) rejectInstead(h *handle, cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h.replacement = nil

@@ -10,11 +10,11 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// held is a message that was received and is not settled in the store. It is also the
-// handle of its delivery. source, position and message are written once. Source.mu guards
-// the fields from lease to due.
-type held struct {
-	source   sourceOfHeld
+// handle is the handle of a message that a source has taken, and that is not settled in
+// the store. source, position and message are written once. Source.mu guards the fields
+// from lease to due.
+type handle struct {
+	source   sourceOfHandle
 	position int64         // of the message, if the store is a [store.Inspector]
 	message  store.Message // as received; its provider may be out of date: see provider
 
@@ -35,52 +35,52 @@ type held struct {
 	isPurged atomic.Bool            // it is gone because it was purged; written under mu
 }
 
-var _ message.Delivery = (*held)(nil)
+var _ message.Delivery = (*handle)(nil)
 
-// sourceOfHeld is a *Source, for its messages in flight.
-type sourceOfHeld interface {
+// sourceOfHandle is a *Source, for its handles.
+type sourceOfHandle interface {
 	ownerOf() any
 	engineOf() store.Engine
-	leaseOf(h *held) (l store.Lease, inFlight bool)
-	noteGone(ctx context.Context, h *held)
-	asReceived(h *held, encoded []byte) (payload, schema []byte, isSame bool)
-	setProvider(ctx context.Context, h *held, provider string) (canKeep bool, err error)
-	replaceBy(h *held, m store.Message) bool
+	leaseOf(h *handle) (l store.Lease, inFlight bool)
+	noteGone(ctx context.Context, h *handle)
+	asReceived(h *handle, encoded []byte) (payload, schema []byte, isSame bool)
+	setProvider(ctx context.Context, h *handle, provider string) (canKeep bool, err error)
+	replaceBy(h *handle, m store.Message) bool
 }
 
 // Owner implements [message.Delivery].
-func (h *held) Owner() any { return h.source.ownerOf() }
+func (h *handle) Owner() any { return h.source.ownerOf() }
 
 // Visit implements [message.Delivery].
-func (h *held) Visit() (id string, visit, merges int) {
+func (h *handle) Visit() (id string, visit, merges int) {
 	m := &h.message.Meta
 	return m.ID, m.Visit, m.Merges
 }
 
 // AsReceived implements [message.Delivery].
-func (h *held) AsReceived(encoded []byte) (payload, schema []byte, isSame bool) {
+func (h *handle) AsReceived(encoded []byte) (payload, schema []byte, isSame bool) {
 	return h.source.asReceived(h, encoded)
 }
 
 // IsPurged implements [message.Delivery].
-func (h *held) IsPurged() bool { return h.isPurged.Load() }
+func (h *handle) IsPurged() bool { return h.isPurged.Load() }
 
 // Provider implements [message.Delivery].
-func (h *held) Provider() string { return *h.provider.Load() }
+func (h *handle) Provider() string { return *h.provider.Load() }
 
 // SetProvider implements [message.Delivery].
-func (h *held) SetProvider(ctx context.Context, provider string) (canKeep bool, err error) {
+func (h *handle) SetProvider(ctx context.Context, provider string) (canKeep bool, err error) {
 	return h.source.setProvider(ctx, h, provider)
 }
 
 func (s *Source[T]) ownerOf() any { return s.owner }
 
-func (s *Source[T]) asReceived(h *held, encoded []byte) (payload, schema []byte, isSame bool) {
+func (s *Source[T]) asReceived(h *handle, encoded []byte) (payload, schema []byte, isSame bool) {
 	payload, schema = h.message.Payload, h.message.Schema
 	return payload, schema, Same(s.decoder, s.codec, schema, payload, encoded)
 }
 
-func (s *Source[T]) setProvider(ctx context.Context, h *held, provider string) (canKeep bool, err error) {
+func (s *Source[T]) setProvider(ctx context.Context, h *handle, provider string) (canKeep bool, err error) {
 	lease, isInFlight := s.leaseOf(h)
 	if !isInFlight {
 		return false, nil
