@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -389,11 +390,13 @@ func (s *Source[T]) choose(taken []store.Leased, until time.Time) (chosen []stor
 	}
 	first := &suspects[0]
 	begins := s.headStarts.begin(suspectOf(first.Lease, s.queue), s.clock.Now(), settle.HeadStart(first.Lapses))
-	deliver, release := []store.Leased{*first}, append(suspects[1:], others...)
+	deliver := []store.Leased{*first}
+	release := slices.Concat(suspects[1:], others)
 	if !begins {
 		// Another source has begun a head start since this one took its messages. They are
 		// delivered all the same, except for suspects.
-		deliver, release = others, suspects
+		deliver = others
+		release = suspects
 	}
 	for _, l := range release {
 		s.landed(l.Meta.Key)
