@@ -108,23 +108,41 @@ func (k *KeysInFlight) refreshShares() (next time.Duration) {
 
 // rooms describes the keys of which messages may be taken.
 type rooms struct {
-	except []string      // keys of which no message may be taken
-	each   int           // messages of each other key that may be taken
-	isPart bool          // except has keys of which few messages may be taken: they need a round with all
-	next   time.Duration // after which except may be shorter; 0 if that does not depend on time
+	except     []string      // keys of which no message is taken
+	each       int           // messages of each other key that may be taken
+	leftOutFew bool          // except has keys of which few messages may be taken: the next round includes them
+	next       time.Duration // after which except may be shorter; 0 if that does not depend on time
 }
 
 // room returns the keys of which messages may be taken, and how many of each: at most n.
 // The store takes the same number from each key, so the key with the least room decides.
-// A key with a limit of its own would keep that number low for long, so it is left out
-// unless withFew is true. Other keys lower the number only while most of their messages
-// are in flight. If room leaves out keys, it remembers wake, and sends to it when a
-// message of such a key is settled.
+// If room leaves out keys, it remembers wake, and sends to it when a message of such a key
+// is settled.
 func (k *KeysInFlight) room(most, n int, withFew bool, wake chan struct{}) (r rooms) {
 	r.next = k.refreshShares()
 	r.each = n
+	if most > 0 {
+		r.each = min(n, most)
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.limitUsual(&r, most)
+	for key := range k.held {
+		r.except = append(r.except, key)
+	}
+	k.limitRestricted(&r, most, withFew)
+	if len(r.except) > 0 {
+		k.waiting[wake] = true
+	} else {
+		delete(k.waiting, wake)
+	}
+	return r
+}
+
+// limitUsual applies the limit of all keys to r: it leaves out the keys that are at the
+// limit. Other keys lower r.each only while most of their messages are in flight. Called
+// with mu held.
+func (k *KeysInFlight) limitUsual(r *rooms, most int) {
 	for key, flying := range k.flying {
 		_, isRestricted := k.shares[key]
 		if isRestricted || k.held[key] {
@@ -138,13 +156,14 @@ func (k *KeysInFlight) room(most, n int, withFew bool, wake chan struct{}) (r ro
 			r.each = min(r.each, left)
 		}
 	}
-	if most > 0 {
-		r.each = min(r.each, most)
-	}
+}
+
+// limitRestricted applies the limits of keys with a limit of their own to r, after
+// limitUsual. Few messages of a key may be taken if they are fewer than of usual keys.
+// Such a key would keep r.each low for long, so it is left out unless withFew is true.
+// Called with mu held.
+func (k *KeysInFlight) limitRestricted(r *rooms, most int, withFew bool) {
 	usual := r.each
-	for key := range k.held {
-		r.except = append(r.except, key)
-	}
 	for key := range k.shares {
 		if k.held[key] {
 			continue
@@ -154,7 +173,7 @@ func (k *KeysInFlight) room(most, n int, withFew bool, wake chan struct{}) (r ro
 		switch {
 		case left <= 0 || isFew && !withFew:
 			r.except = append(r.except, key)
-			r.isPart = r.isPart || isFew
+			r.leftOutFew = r.leftOutFew || isFew
 			if k.flying[key] > 0 {
 				k.skipped[key] = true
 			}
@@ -162,12 +181,6 @@ func (k *KeysInFlight) room(most, n int, withFew bool, wake chan struct{}) (r ro
 			r.each = min(r.each, left)
 		}
 	}
-	if len(r.except) > 0 {
-		k.waiting[wake] = true
-	} else {
-		delete(k.waiting, wake)
-	}
-	return r
 }
 
 // admit counts a message that was taken as in flight, unless the limit of its key is

@@ -18,17 +18,17 @@ func WithKeyRounds(s store.ByKey, n int) SourceOption {
 
 // keyRounds is the state of the rounds of keys of a source.
 type keyRounds struct {
-	after   string        // the round continues after this key; "" at its start
-	withFew bool          // the round includes the keys of which few messages may be taken
-	isPart  bool          // the round has left out such keys
-	next    time.Duration // after which a key that was left out may be taken; 0 if that does not depend on time
+	after      string        // the round continues after this key; "" at its start
+	withFew    bool          // the round includes the keys of which few messages may be taken
+	leftOutFew bool          // the round has left out such keys
+	next       time.Duration // after which a key that was left out may be taken; 0 if that does not depend on time
 }
 
 // end ends a round. If it has left out keys of which only few messages may be taken, the
 // next round includes them.
 func (r *keyRounds) end() {
-	r.withFew = r.isPart
-	r.isPart = false
+	r.withFew = r.leftOutFew
+	r.leftOutFew = false
 }
 
 // takeByKey takes messages of the next keys of a round. It returns no message if no key
@@ -46,7 +46,7 @@ func (s *Source[T]) takeByKey(ctx context.Context, n int) (taken []store.Leased,
 		if r.after != "" {
 			continue
 		}
-		isAll := !r.isPart
+		isAll := !r.leftOutFew
 		r.end()
 		if isWhole && isAll {
 			return nil, nil
@@ -60,7 +60,7 @@ func (s *Source[T]) takeByKey(ctx context.Context, n int) (taken []store.Leased,
 func (s *Source[T]) takeRound(ctx context.Context, n int) (taken []store.Leased, err error) {
 	r := &s.rounds
 	room := s.inFlight.room(s.most, n, r.withFew, s.again)
-	r.isPart = r.isPart || room.isPart
+	r.leftOutFew = r.leftOutFew || room.leftOutFew
 	if room.next > 0 && (r.next == 0 || room.next < r.next) {
 		r.next = room.next
 	}
