@@ -46,7 +46,7 @@ type Route struct {
 	Meta  message.Meta  // including the failure
 	Cause store.Cause   // of a dead letter; "" if the message goes to a layer
 	Layer int           // index of the layer, or OwnQueue
-	Delay time.Duration // in the layer
+	Delay time.Duration // in the layer; 0 for a dead letter
 }
 
 // Route returns the destination of a failed message. ctx is the context of the offer. It
@@ -56,7 +56,7 @@ func (r *Router[T]) Route(ctx context.Context, f asyncop.Failure[T], now time.Ti
 	if f.Abandoned {
 		return to, fmt.Errorf("the element was cut off, and has not failed: %w", f.Err)
 	}
-	before, _ := message.MetaFromContext(ctx)
+	before, _ := message.MetaFromContext(ctx) // as received: meta also has the doubt of this visit
 	meta, demanded := History(ctx, f, now), Demand(f)
 	mayRepeat := r.noteDoubt(ctx, f, before, &meta, demanded)
 	if meta.ID == "" {
@@ -102,9 +102,10 @@ func (r *Router[T]) waits(visit int, f asyncop.Failure[T]) bool {
 // IsPast reports whether a deadline has passed at a time. The zero deadline never passes.
 func IsPast(deadline, at time.Time) bool { return !deadline.IsZero() && !deadline.After(at) }
 
-// noteDoubt records in meta the id with which a call in doubt can be repeated. It reports
-// whether the next visit may repeat the call (law X1): the server must remember the
-// request for longer than the remaining layers last.
+// noteDoubt records in meta the id with which a call in doubt can be repeated. before is
+// the Meta that the message was received with. If a call is in doubt, noteDoubt reports
+// whether the next visit may repeat it (law X1): the server must remember the request for
+// longer than the remaining layers last.
 func (r *Router[T]) noteDoubt(ctx context.Context, f asyncop.Failure[T], before message.Meta, meta *message.Meta, demanded time.Duration) (mayRepeat bool) {
 	if f.UnsafeToRepeat() {
 		r.noteRequest(ctx, f, before, meta)

@@ -135,17 +135,14 @@ func (l *Ladder[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
 	own := l.deliveryOf(ctx)
 	keepReceived(own, &m)
 	m.Cause = to.Cause
+	m.Delay = to.Delay // 0 for a dead letter
 	if l.c.InOrder && m.Cause == "" {
-		m.Delay = to.Delay
 		inPlace, canWait := own.(leases.InPlace)
 		if canWait && inPlace.ReplaceBy(m) {
 			return nil
 		}
 	}
 	queue := l.queueOf(to)
-	if m.Cause == "" {
-		m.Delay = to.Delay
-	}
 	isGone, err := leases.HandOver(ctx, l.c.Store, queue, []store.Message{m}, []message.Delivery{from})
 	if err != nil {
 		err = fmt.Errorf("message %q: %w", meta.ID, err)
