@@ -39,6 +39,71 @@ type Source[T any] interface {
 
 var errClosed = errors.New("ladder: the source is closed")
 
+// source merges inputs. A Receive asks all inputs that may have messages at the same
+// time, and ends the other calls when one has returned some. So no input delays another
+// (law D4), and only messages that are asked for are taken.
+type source[T any] struct {
+	ladder  *Ladder[T]
+	earlier *earlier // nil without Config.InOrder
+	clock   clock.Clock
+	closing sync.Once
+
+	shared  []leases.SourceOption // of all inputs: the messages in flight by key, and the head starts
+	closed  chan struct{}
+	settled chan struct{} // capacity 1; to Receive: a message of a layer was settled
+	broken  chan error    // capacity 1; to Receive: a message cannot be handed over until a person helps
+	flying  atomic.Int64  // unsettled messages of all but the leading input, including messages in rest
+
+	mu      sync.Mutex  // guards inputs, since addOtherQueues adds some and Close closes all, and onPurge
+	inputs  []*input[T] // otherwise owned by Receive
+	onPurge func()      // see OnPurge; nil if it is not set
+
+	// Owned by Receive.
+	looked time.Time // for other layers
+	rest   []message.Message[T]
+	ended  bool  // the leading input has ended
+	failed error // to be returned when rest is empty
+}
+
+// input is a source among others. All but flying is owned by Receive, and by the
+// goroutine that asks for it.
+type input[T any] struct {
+	kind   inputKind
+	queue  string // of a returning input
+	source Source[T]
+	rate   float64
+	limit  int
+	next   time.Time // not to be asked before
+
+	wrapped []Source[T] // the sources that source wraps, from the outermost on; read-only
+
+	flying atomic.Int64 // messages that are not settled; not counted for the leading input
+}
+
+// inputKind is the part of an input in its source.
+type inputKind uint8
+
+const (
+	// leading has new messages: of first, or of the queue if there is no first. The
+	// source ends after it.
+	leading   inputKind = iota
+	beside              // new messages of the queue, beside first
+	returning           // messages from a layer, or that another version has left behind others
+)
+
+// ofInput returns the first source that is an I, of the source of an input and the
+// sources that it wraps.
+func ofInput[I, T any](in *input[T]) (found I, isFound bool) {
+	found, isFound = in.source.(I)
+	for _, s := range in.wrapped {
+		if isFound {
+			break
+		}
+		found, isFound = s.(I)
+	}
+	return found, isFound
+}
+
 // Source returns a source of the messages of the queue, and of messages that return from
 // the layers. With a source first it also returns the messages of first, and owns it: its
 // Close closes first. When first has ended (io.EOF), Source ends as soon as no message of
@@ -58,15 +123,13 @@ func (l *Ladder[T]) Source(first Source[T], wrapped ...Source[T]) Source[T] {
 		s.earlier = newEarlier(inOrder, l.c.Clock, l.c.Logger)
 		s.shared = append(s.shared, leases.WithOrder(s.earlier))
 	}
-	leads := &input[T]{kind: leading, source: first, wrapped: wrapped}
-	other, isOfLadder := ofInput[*source[T]](leads)
-	if isOfLadder {
-		l.adopted.Store(any(other.ladder), nil)
-	}
+	main := l.main(s.shared)
 	if first == nil {
-		s.inputs = []*input[T]{{kind: leading, source: l.main(s.shared)}}
+		s.inputs = []*input[T]{{kind: leading, source: main}}
 	} else {
-		s.inputs = []*input[T]{leads, {kind: beside, source: l.main(s.shared)}}
+		leads := &input[T]{kind: leading, source: first, wrapped: wrapped}
+		s.inputs = []*input[T]{leads, {kind: beside, source: main}}
+		l.adopt(leads)
 	}
 	l.open.Store(s, nil)
 	_, hasLeases := l.c.Store.(store.Store)
@@ -80,6 +143,15 @@ func (l *Ladder[T]) Source(first Source[T], wrapped ...Source[T]) Source[T] {
 		s.add(layer.Queue, layer.Rate, layer.MaxConcurrent)
 	}
 	return s
+}
+
+// adopt makes the messages of another ladder's source messages of this ladder, too, if the
+// leading input has such a source.
+func (l *Ladder[T]) adopt(leads *input[T]) {
+	other, isOfLadder := ofInput[*source[T]](leads)
+	if isOfLadder {
+		l.adopted.Store(any(other.ladder), nil)
+	}
 }
 
 // main returns a source of the queue of new messages: on a [store.Consumer] it has the
@@ -150,7 +222,12 @@ func (s *source[T]) eachLimiter(f func(settle.KeyLimiter) bool) bool {
 	all := true
 	for _, in := range inputs {
 		limiter, ok := ofInput[settle.KeyLimiter](in)
-		all = ok && f(limiter) && all
+		if !ok {
+			all = false
+			continue
+		}
+		canLeaveOut := f(limiter)
+		all = all && canLeaveOut
 	}
 	return all
 }
@@ -202,71 +279,6 @@ func (s *source[T]) isClosed() bool {
 		return false
 	}
 }
-
-// source merges inputs. A Receive asks all inputs that may have messages at the same
-// time, and ends the other calls when one has returned some. So no input delays another
-// (law D4), and only messages that are asked for are taken.
-type source[T any] struct {
-	ladder  *Ladder[T]
-	earlier *earlier // nil without Config.InOrder
-	clock   clock.Clock
-	closing sync.Once
-
-	shared  []leases.SourceOption // of all inputs: the messages in flight by key, and the head starts
-	closed  chan struct{}
-	settled chan struct{} // capacity 1; to Receive: a message of a layer was settled
-	broken  chan error    // capacity 1; to Receive: a message cannot be handed over until a person helps
-	flying  atomic.Int64  // unsettled messages of all but the leading input, including messages in rest
-
-	mu      sync.Mutex  // guards inputs, since addOtherQueues adds some and Close closes all, and onPurge
-	inputs  []*input[T] // otherwise owned by Receive
-	onPurge func()      // see OnPurge; nil if it is not set
-
-	// Owned by Receive.
-	looked time.Time // for other layers
-	rest   []message.Message[T]
-	ended  bool  // the leading input has ended
-	failed error // to be returned when rest is empty
-}
-
-// input is a source among others. All but flying is owned by Receive, and by the
-// goroutine that asks for it.
-type input[T any] struct {
-	kind   inputKind
-	queue  string // of a returning input
-	source Source[T]
-	rate   float64
-	limit  int
-	next   time.Time // not to be asked before
-
-	wrapped []Source[T] // the sources that source wraps, from the outermost on; read-only
-
-	flying atomic.Int64 // messages that are not settled; not counted for the leading input
-}
-
-// ofInput returns the first source that is an I, of the source of an input and the
-// sources that it wraps.
-func ofInput[I, T any](in *input[T]) (found I, isFound bool) {
-	found, isFound = in.source.(I)
-	for _, s := range in.wrapped {
-		if isFound {
-			break
-		}
-		found, isFound = s.(I)
-	}
-	return found, isFound
-}
-
-// inputKind is the part of an input in its source.
-type inputKind uint8
-
-const (
-	// leading has new messages: of first, or of the queue if there is no first. The
-	// source ends after it.
-	leading   inputKind = iota
-	beside              // new messages of the queue, beside first
-	returning           // messages from a layer, or that another version has left behind others
-)
 
 // Receive implements delivery.Source.
 func (s *source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], error) {
