@@ -109,7 +109,7 @@ func (f *flood) note(c counted, e evidence, err error) bool {
 		return true
 	}
 	if isOneKey && !b.isNoted {
-		b.isNoted = true
+		b.isNoted = true // once: an answer of another key may clear failedKey before the block has ended
 		f.failedKey = b.anyKey()
 	}
 	if b.ended == f.window {
@@ -152,7 +152,7 @@ func (f *flood) noteProbe(key string, e evidence) {
 //	most of all have failed, and they have one key:
 //	  fewer than a window of them                          pause again
 //	  otherwise, since other keys may be up                resume
-//	all are a flood, or all have failed                    forget them, and pause again
+//	all are a flood                                        forget them, and pause again
 //	otherwise                                              resume
 func (f *flood) judgeProbe() (resumes bool) {
 	all, last := f.probes, f.lastProbe
@@ -167,7 +167,7 @@ func (f *flood) judgeProbe() (resumes bool) {
 			return false
 		}
 		failedKey = cmp.Or(f.failedKey, all.anyKey())
-	case all.isFlood() || all.failed == all.ended:
+	case all.isFlood():
 		f.probes = nil
 		return false
 	}
