@@ -280,7 +280,7 @@ func (w *worker[IN, OUT]) open() {
 	if canLimit {
 		w.keys = limiter
 		w.restrictKeys()
-		w.held.canHold = limiter.HoldKeys(nil)
+		w.held.canHold = limiter.HoldKeys(nil) // false if the source cannot leave out keys
 	}
 	panics = false
 }

@@ -186,10 +186,13 @@ func withID[OUT any](m message.Message[OUT]) message.Message[OUT] {
 	return message.New(m.Value, &meta, m.Settle)
 }
 
-// noteAnswer notes that the sink has taken results, or has refused a result for good. If
-// results put alone have failed in one round since its last answer, the sink was up in
-// this round: it answered before and after it. In several rounds there may have been an
-// outage.
+// noteAnswer notes that the sink is up: it has taken results, or has refused a result for
+// good. Then it judges the results put alone that have failed since the last answer:
+//
+//	in one round          the sink was up in it, since it answered before and after
+//	in several rounds     there may have been an outage
+//
+// A result that failed while the sink was up keeps its error in whileUp.
 func (f *filling[OUT]) noteAnswer() {
 	wasUp := f.failing.first != 0 && !f.failing.more
 	for _, r := range f.refused {
