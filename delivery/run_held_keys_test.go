@@ -174,6 +174,76 @@ func TestRun_HeldKey(t *testing.T) {
 	}
 }
 
+// ordersEngine is an engine that takes time to read the held keys, or fails.
+type ordersEngine struct {
+	*memory.Engine
+	takes time.Duration
+	fails *atomic.Bool
+}
+
+func (e ordersEngine) Records(ctx context.Context, kind, after string, limit int) ([]store.Record, error) {
+	if kind != "held-key" {
+		return e.Engine.Records(ctx, kind, after, limit)
+	}
+	time.Sleep(e.takes)
+	if e.fails.Load() {
+		return nil, errors.New("the database is unavailable")
+	}
+	return e.Engine.Records(ctx, kind, after, limit)
+}
+
+// A worker reads the held keys before it receives its first message, even if that takes
+// long.
+func TestRun_HeldKeySlowRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHoldable(t, ordersEngine{memory.Open(), 5 * time.Second, new(atomic.Bool)}, delivery.WithFairByKey(3))
+		h.put(t, "held", 10)
+		h.put(t, "other", 10)
+		_, err := h.jobs.HoldKey(t.Context(), "hooks", "held", "ann", "their server is moved")
+		require.NoError(t, err)
+		stop := h.start()
+		defer stop()
+		time.Sleep(time.Minute)
+		require.Zero(t, h.calls("held"))
+		require.GreaterOrEqual(t, h.calls("other"), 10)
+	})
+}
+
+// The hold of a key in another queue changes nothing here. While the orders cannot be
+// read, the last ones hold. Regression: a worker whose engine announces changes did not
+// read the orders again after an error.
+func TestRun_HeldKeyUnreadable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fails := new(atomic.Bool)
+		h := newHoldable(t, ordersEngine{memory.Open(), 0, fails}, delivery.WithFairByKey(3))
+		h.put(t, "held", 200)
+		require.NoError(t, h.engine.Put(t.Context(), "mails", store.Message{Meta: message.Meta{ID: "1", Key: "held"}}))
+		hold := func(queue, key string) {
+			_, err := h.jobs.HoldKey(t.Context(), queue, key, "ann", "their server is moved")
+			require.NoError(t, err)
+		}
+		hold("mails", "held")
+		stop := h.start()
+		defer stop()
+		time.Sleep(2 * time.Second)
+		require.NotZero(t, h.calls("held"), "the key is held in another queue")
+		hold("hooks", "held")
+		time.Sleep(2 * time.Second)
+		begun := h.calls("held")
+		fails.Store(true)
+		hold("mails", "another") // the worker reads the orders again
+		time.Sleep(time.Minute)
+		require.Equal(t, begun, h.calls("held"))
+		_, err := h.jobs.ResumeKey(t.Context(), "hooks", "held", "ann", "it is moved")
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		require.Equal(t, begun, h.calls("held"), "the worker cannot know yet")
+		fails.Store(false)
+		time.Sleep(3 * time.Second)
+		require.Greater(t, h.calls("held"), begun, "the engine does not announce the change again")
+	})
+}
+
 // A worker releases the messages of a held key that it has received and not begun.
 func TestRun_HeldKeyReleasesWhatIsNotBegun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -31,8 +31,8 @@ type watcher struct {
 
 // watch passes orders on until ctx ends: once at the start, then after each notice of the
 // engine, or once a second if the engine cannot announce changes. Then it reads the
-// cancelled keys only while the worker is busy. After a permanent error a worker without a
-// backend waits for 20 s before it reads again.
+// cancelled keys only while the worker is busy. After an error it reads again a second
+// later, and after a permanent error in a worker without a backend after 20 s.
 func (w *watcher) watch(ctx context.Context) {
 	changed := make(chan struct{}, 1)  // orders and cancelled keys
 	readNext := make(chan struct{}, 1) // only orders
@@ -70,9 +70,15 @@ func (w *watcher) watch(ctx context.Context) {
 			failures.Add(err)
 		}
 		failures.FlushDue()
-		if w.steer == nil && guard.IsPermanent(err) {
-			_ = wait.For(ctx, w.jobs.Clock, readAfterRefusal) // the loop ends with ctx
+		if err == nil {
+			continue
 		}
+		again := readEach
+		if w.steer == nil && guard.IsPermanent(err) {
+			again = readAfterRefusal
+		}
+		_ = wait.For(ctx, w.jobs.Clock, again) // the loop ends with ctx
+		wake()                                 // the engine announces a change only once
 	}
 }
 
