@@ -223,11 +223,13 @@ func (s *queueSettings) refuseCombinations(name string) {
 // elements that have a slot are called in their order.
 //
 // If the operator has a backend, the messages of a key whose tenant is down or held stay
-// in the queue and its layers (backend.TenantBreaker).
+// in the queue and its layers (backend.TenantBreaker). With or without a backend, so do
+// the messages of a key that people hold (jobs.Jobs.HoldKey).
 //
 // Each message needs a key: Put refuses a message without a key ([message.ErrRefused]).
 // If other programs put messages without a key, they are taken when they are among the
-// oldest that are due. Finding the next key takes an index step for each key in the
+// oldest that are due, of all keys: they may wait while the messages of a key stay in the
+// queue. Finding the next key takes an index step for each key in the
 // queue. WithFairByKey panics if n is negative, and [NewQueue] panics if it is together
 // with [WithOrdered]. The queue returns an error if the engine cannot take by key
 // ([store.ByKey]).

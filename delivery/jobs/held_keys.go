@@ -40,7 +40,9 @@ const maxHeldKeys = 1000
 // where they are, without visits, at a cost that does not depend on their number. Workers
 // release the messages of the key that they have received and not begun. They finish the
 // others, with their retries. Workers that start later obey as well. A worker obeys within
-// two seconds if it reaches the engine. Messages can be put meanwhile, and jobs run.
+// two seconds if it reaches the engine. Messages can be put meanwhile, jobs run, and the
+// deadlines of messages pass. Messages without a key, if other programs put some, may wait
+// behind the messages of the key: see delivery.WithFairByKey.
 //
 // Only workers whose queue has delivery.WithFairByKey can leave out a key: they report
 // [Worker].HoldsKeys. HoldKey returns an error if a live worker of the queue cannot do so,
