@@ -299,6 +299,56 @@ func TestQueue_MessagesLeftBehindOthers(t *testing.T) {
 	}
 }
 
+// slowRelease is an engine whose Release needs some time, as a database does.
+type slowRelease struct{ *memory.Engine }
+
+func (s slowRelease) Release(ctx context.Context, d time.Duration, leases ...store.Lease) error {
+	time.Sleep(10 * time.Millisecond)
+	return s.Engine.Release(ctx, d, leases...)
+}
+
+// The messages that wait for an earlier queue do not keep the messages of that queue
+// waiting, even if a worker cannot put all of them off before the first is due again.
+func TestWithOrdered_ManyKeysOfAnEarlierVersion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		const keys = 1000
+		put := func(queue, prefix string) {
+			for i := range keys {
+				m := inLayer(prefix+fmt.Sprint(i), 0, 0)
+				m.Meta.Key = fmt.Sprint(i)
+				require.NoError(t, engine.Put(t.Context(), queue, m))
+			}
+		}
+		put("jobs-blocked", "a")
+		put("jobs", "b")
+		q := delivery.NewQueue[job](slowRelease{engine}, "jobs", delivery.WithOrdered(), noLog)
+		begun := time.Now()
+		var mu sync.Mutex
+		var first, last time.Duration
+		visits := inOrder(t, q, 10*time.Minute, func(context.Context, job) error {
+			mu.Lock()
+			defer mu.Unlock()
+			last = time.Since(begun)
+			if first == 0 {
+				first = last
+			}
+			return nil
+		})
+		require.LessOrEqual(t, first, 2*time.Second)
+		require.Less(t, last, time.Minute)
+		require.Len(t, visits, 2*keys)
+		at := map[string]int{}
+		for i, id := range visits {
+			at[id] = i
+		}
+		for i := range keys {
+			require.Less(t, at[fmt.Sprint("a", i)], at[fmt.Sprint("b", i)], "key %d", i)
+		}
+		requireEmpty(t, engine)
+	})
+}
+
 // blind is an engine that cannot list its messages for some time.
 type blind struct {
 	*memory.Engine

@@ -22,6 +22,8 @@ const (
 	// key.
 	shortestTurn = time.Second
 	longestTurn  = 30 * time.Second
+	// turnOfKey bounds how many messages look again at a time, if many keys wait.
+	turnOfKey = 5 * time.Millisecond
 )
 
 // earlier is a store that takes the messages of a key in order over several queues. An
@@ -98,32 +100,34 @@ func (e *earlier) before(queue, key string) (queues []string) {
 	return queues
 }
 
-// TakeInOrder implements [store.InOrder]. It leaves out the messages that wait for
-// messages in earlier queues.
+// TakeInOrder implements [store.InOrder]. While keys wait for earlier queues it takes few
+// messages, because putOff needs several calls for each of them before their leases end.
 func (e *earlier) TakeInOrder(ctx context.Context, queue string, limit int, lease time.Duration) ([]store.Leased, error) {
-	for {
-		taken, err := e.InOrder.TakeInOrder(ctx, queue, limit, lease)
-		if err != nil || len(taken) == 0 {
-			return nil, err
+	e.mu.Lock()
+	if len(e.keys) > 0 {
+		limit = min(limit, maxBatch)
+	}
+	e.mu.Unlock()
+	return e.InOrder.TakeInOrder(ctx, queue, limit, lease)
+}
+
+// putOff returns the messages of those that were taken that go before all others of their
+// keys. It releases the others until the messages in earlier queues may be done.
+func (e *earlier) putOff(ctx context.Context, queue string, taken []store.Leased) (first []store.Leased) {
+	var failure error // of the last message for which it failed
+	for i := range taken {
+		isFirst, err := e.putOffUnlessFirst(ctx, queue, &taken[i])
+		if err != nil && !storearg.IsLost(err) {
+			failure = err
 		}
-		var first []store.Leased
-		var failure error // of the last message for which it failed
-		for i := range taken {
-			isFirst, err := e.putOffUnlessFirst(ctx, queue, &taken[i])
-			if err != nil && !storearg.IsLost(err) {
-				failure = err
-			}
-			if isFirst {
-				first = append(first, taken[i])
-			}
-		}
-		if failure != nil {
-			e.logger.Warn("weir: messages wait, because weir cannot find out whether earlier messages of their keys are left", "queue", queue, "error", failure)
-		}
-		if len(first) > 0 {
-			return first, nil
+		if isFirst {
+			first = append(first, taken[i])
 		}
 	}
+	if failure != nil {
+		e.logger.Warn("weir: messages wait, because weir cannot find out whether earlier messages of their keys are left", "queue", queue, "error", failure)
+	}
+	return first
 }
 
 // putOffUnlessFirst returns true if a message that was taken goes before all others of its
@@ -179,9 +183,16 @@ func (e *earlier) findWait(ctx context.Context, queue, key string) (time.Duratio
 		for i := range entries {
 			due := entries[i].Meta.Due
 			if !leases.IsSetAside(due, now) {
-				return min(max(due.Sub(now), shortestTurn), longestTurn), nil
+				return max(min(max(due.Sub(now), shortestTurn), longestTurn), e.turns(queue)), nil
 			}
 		}
 		page.After = entries[len(entries)-1].Position
 	}
+}
+
+// turns returns how long all messages that wait for a queue need to look again.
+func (e *earlier) turns(queue string) time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return time.Duration(len(e.keys[queue])) * turnOfKey
 }

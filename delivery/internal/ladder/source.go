@@ -121,7 +121,7 @@ func (l *Ladder[T]) Source(first Source[T], wrapped ...Source[T]) Source[T] {
 	if l.c.InOrder {
 		inOrder, _ := l.c.Store.(store.InOrder) // New has looked
 		s.earlier = newEarlier(inOrder, l.c.Clock, l.c.Logger)
-		s.shared = append(s.shared, leases.WithOrder(s.earlier))
+		s.shared = append(s.shared, leases.WithOrder(s.earlier), leases.WithPutOff(s.earlier.putOff))
 	}
 	main := l.main(s.shared)
 	if first == nil {

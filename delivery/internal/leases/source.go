@@ -96,10 +96,11 @@ type sourceSettings struct {
 	lease    time.Duration
 	maxPoll  time.Duration
 	logger   *slog.Logger
-	byKey    store.ByKey   // nil without rounds of keys
-	most     int           // messages of a key in flight, or 0 without a limit
-	inFlight *KeysInFlight // used if byKey is not nil
-	inOrder  store.InOrder // nil without an order of keys
+	byKey    store.ByKey                                                                  // nil without rounds of keys
+	most     int                                                                          // messages of a key in flight, or 0 without a limit
+	inFlight *KeysInFlight                                                                // used if byKey is not nil
+	inOrder  store.InOrder                                                                // nil without an order of keys
+	putOff   func(ctx context.Context, queue string, taken []store.Leased) []store.Leased // nil if each message is delivered; see WithPutOff
 
 	headStarts *HeadStarts
 	owner      any // of the handles of messages
@@ -274,6 +275,12 @@ func (s *Source[T]) take(n int) (ms []message.Message[T], found bool, err error)
 	taken, err := s.takeNext(s.recorder.Calls, n)
 	if err != nil || len(taken) == 0 {
 		return nil, false, err
+	}
+	if s.putOff != nil {
+		taken = s.putOff(s.recorder.Calls, s.queue, taken)
+	}
+	if len(taken) == 0 {
+		return nil, true, nil // Receive takes again, unless it is to end
 	}
 	s.releasing <- struct{}{}
 	defer func() { <-s.releasing }()

@@ -13,6 +13,12 @@ func WithOrder(s store.InOrder) SourceOption {
 	return func(set *sourceSettings) { set.inOrder = s }
 }
 
+// WithPutOff makes a source deliver only the messages that f returns, of the messages that
+// it has taken. f settles the others in the store. It is called by Receive.
+func WithPutOff(f func(ctx context.Context, queue string, taken []store.Leased) []store.Leased) SourceOption {
+	return func(set *sourceSettings) { set.putOff = f }
+}
+
 // InPlace is a [message.Delivery] of a source that keeps the order of keys.
 type InPlace interface {
 	message.Delivery
