@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -297,6 +298,33 @@ func TestQueue_MessagesLeftBehindOthers(t *testing.T) {
 			require.Len(t, entriesOf(t, engine, "other-jobs-blocked"), 1)
 		})
 	}
+}
+
+// A version without an order of keys may have left messages of a key in several layers.
+// They are called one at a time, and a copy that it has left in the layer before is not
+// called.
+func TestWithOrdered_LayersOfAnEarlierVersion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		first, copied := inLayer("0", 2, 0), inLayer("0", 1, 0)
+		first.Meta.Put, copied.Meta.Put = "put", "put"
+		require.NoError(t, engine.Put(t.Context(), "jobs-retry-2", first))
+		require.NoError(t, engine.Put(t.Context(), "jobs-retry-1", copied, inLayer("1", 1, 0)))
+		require.NoError(t, engine.Put(t.Context(), "jobs", inLayer("2", 0, 0)))
+		q := delivery.NewQueue[job](engine, "jobs", delivery.WithOrdered(), noLog)
+		var calls atomic.Int32
+		visits := inOrder(t, q, time.Hour, func(context.Context, job) error {
+			n := calls.Add(1)
+			if n > 1 {
+				t.Errorf("%d calls at a time", n)
+			}
+			time.Sleep(time.Second)
+			calls.Add(-1)
+			return nil
+		})
+		require.Equal(t, []string{"0", "1", "2"}, visits)
+		requireEmpty(t, engine)
+	})
 }
 
 // slowRelease is an engine whose Release needs some time, as a database does.

@@ -30,7 +30,7 @@ const (
 // earlier version of the program may have left messages in layers, and in a queue of
 // messages that wait behind these. They go before the messages of the queue itself:
 //
-//	layers ─▶ messages left behind others ─▶ the queue
+//	last layer ─▶ … ─▶ first layer ─▶ messages left behind others ─▶ the queue
 //
 // A message whose key has messages in an earlier queue is released, and is due again when
 // the first of them may be done. No message moves from queue to queue, so a crash changes
@@ -90,9 +90,9 @@ func (e *earlier) before(queue, key string) (queues []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for other, keys := range e.keys {
-		// Roles are in the order in which messages move, so a message in a later one is
+		// Parts are in the order in which messages move, so a message in a later one is
 		// ahead.
-		isAhead := storearg.PartOf(other).Role > storearg.PartOf(queue).Role
+		isAhead := storearg.PartOf(other).Compare(storearg.PartOf(queue)) > 0
 		if isAhead && keys[key] {
 			queues = append(queues, other)
 		}
