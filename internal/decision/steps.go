@@ -158,23 +158,22 @@ func (p *Steps[OUT]) FindReasonOfFailure(a *predicates.Attempt[OUT], isKnown boo
 // isKnown is set, a FLIP-232 predicate asks for a retry. It counts even if the error is a
 // rejection: then the result has the name of the rejection, and is not a rejection.
 //
-// The methods of the error run on another goroutine. So if they panic or call
-// runtime.Goexit in an operator without a strategy, only the element fails (law A6). With
-// a strategy, the classifier has already called these methods on the loop, where a
-// Goexit ends the run. askError is a function of its own because it allocates.
+// A panic of the error's methods is as if the error had no reason. runtime.Goexit in them
+// ends the run (law A6).
 func (p *Steps[OUT]) askError(a *predicates.Attempt[OUT], isKnown bool) (reason predicates.Reason) {
-	_ = guard.Call(func() error {
-		found, ok := p.ReasonOfError(a)
-		switch {
-		case !ok:
-		case isKnown && found.IsRejection():
-			reason = predicates.NewReason(found.Name(), true, false)
-		default:
-			reason = found
+	defer func() {
+		if recover() != nil {
+			reason = predicates.Reason{}
 		}
-		return nil
-	}, func(any) error { return nil })
-	return reason
+	}()
+	found, ok := p.ReasonOfError(a)
+	if !ok {
+		return predicates.Reason{}
+	}
+	if isKnown && found.IsRejection() {
+		return predicates.NewReason(found.Name(), true, false)
+	}
+	return found
 }
 
 // Considers reports whether the policy considers attempts that end with err, which may be
