@@ -43,7 +43,8 @@ func HandOver(ctx context.Context, engine store.Engine, queue string, ms []store
 		moves = append(moves, move)
 		at = append(at, i)
 	}
-	if len(moves) == 0 && len(ms) > 0 {
+	areAllGone := len(moves) == 0 && len(ms) > 0
+	if areAllGone {
 		return isGone, nil
 	}
 	if !hasLease {
