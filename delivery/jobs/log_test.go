@@ -279,3 +279,49 @@ func TestLog_EngineFails(t *testing.T) {
 		require.NotErrorIs(t, err, jobs.ErrLogChanged, kind)
 	}
 }
+
+// meanwhile is an engine on which others act once, after a read of a kind of records.
+type meanwhile struct {
+	store.Keeper
+	kind string
+	act  func()
+}
+
+func (m *meanwhile) Records(ctx context.Context, kind, after string, limit int) ([]store.Record, error) {
+	list, err := m.Keeper.Records(ctx, kind, after, limit)
+	if kind == m.kind && m.act != nil {
+		act := m.act
+		m.act = nil
+		act()
+	}
+	return list, err
+}
+
+// Jobs that begin and end while the log is read, the first ones and others, are not taken
+// for a change of the log.
+func TestLog_JobsDuringTheRead(t *testing.T) {
+	for _, kind := range []string{"log", "log-head", "job", "job-ended"} {
+		for _, before := range []int{0, 1} {
+			e := memory.Open()
+			j := jobsOf(t, e)
+			cancelled := func() {
+				job, err := j.Start(t.Context(), merge(0))
+				require.NoError(t, err)
+				_, err = j.Cancel(t.Context(), job.ID, "bob", "wrong")
+				require.NoError(t, err)
+			}
+			for range before {
+				cancelled()
+			}
+			m := &meanwhile{Keeper: e, kind: kind, act: func() {
+				cancelled()
+				_, err := j.Start(t.Context(), merge(0))
+				require.NoError(t, err)
+			}}
+			lines, err := readLog(t, jobsOf(t, m))
+			require.NoError(t, err, "%s, %d jobs before", kind, before)
+			require.GreaterOrEqual(t, len(lines), 2*before)
+			require.Nil(t, m.act, "others have acted")
+		}
+	}
+}
