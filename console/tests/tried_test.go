@@ -58,6 +58,39 @@ func TestJobPage_TriedMessages(t *testing.T) {
 	})
 }
 
+// The page finds tried messages wherever they wait, and is not misled by other messages
+// with their ids.
+func TestJobPage_TriedMessagesElsewhere(t *testing.T) {
+	e := memory.Open()
+	put(t, e, 20)
+	j, err := jobs.New(e, jobs.Config{Logger: quiet})
+	require.NoError(t, err)
+	run := func(spec jobs.Spec) {
+		spec.By, spec.Why = "ann", "try"
+		job, err := j.Start(t.Context(), spec)
+		require.NoError(t, err)
+		_, err = j.Run(t.Context(), job.ID, nil)
+		require.NoError(t, err)
+	}
+	run(jobs.Spec{Do: store.Merge, Queue: "orders-dead", To: "orders", Filter: store.Filter{Cause: store.Exhausted}, Max: 4})
+	sent, err := e.List(t.Context(), "orders", store.Filter{}, store.Page{Max: 10})
+	require.NoError(t, err)
+	require.Len(t, sent, 4)
+	run(jobs.Spec{Do: store.Hold, Queue: "orders", Filter: store.Filter{IDs: []string{"orders/0/1"}}})
+	_, err = e.Purge(t.Context(), "orders", store.Filter{IDs: []string{"orders/0/0", "orders/0/2", "orders/0/3"}})
+	require.NoError(t, err)
+	require.NoError(t, e.Put(t.Context(), "orders-retry-1", sent[0].Message))
+	older, later := sent[2].Message, sent[3].Message
+	older.Meta.MergeJob = 0
+	later.Meta.MergeJob, later.Cause = 7, store.Permanent
+	require.NoError(t, e.Put(t.Context(), "orders-dead", older, later))
+	text := page(t, handler(t, console.Config{Engine: e}), "/job?id=1")
+	assert.Regexp(t, `<a href="/message\?position=\d+&amp;queue=orders-retry-1">orders/0/0</a></td><td data-l="State">waiting<`, text)
+	assert.Contains(t, text, `>orders/0/1</a></td><td data-l="State">held<`)
+	assert.Contains(t, text, `data-l="Id">orders/0/2</td><td data-l="State">done, or removed<`)
+	assert.Contains(t, text, `>orders/0/3</a></td><td data-l="State">sent back again by job 7<`)
+}
+
 // idless is an engine that reads a whole queue to find an id, and is slow.
 type idless struct{ store.Keeper }
 
@@ -118,7 +151,9 @@ func TestJobPage_Rate(t *testing.T) {
 	_, err = j.Pause(t.Context(), 1, "ann", "so that it does not run in the test")
 	require.NoError(t, err)
 	h = handler(t, console.Config{Engine: e, Clock: mock, Authorize: role(console.Actor, "ann")})
-	assert.Contains(t, page(t, h, "/job?id=1"), "Change the rate")
+	text = page(t, h, "/job?id=1")
+	assert.Contains(t, text, "Change the rate")
+	assert.NotContains(t, text, "until <time", "a paused job does not end")
 	change.Set("rate", "-1")
 	require.Equal(t, http.StatusUnprocessableEntity, ask(h, "/job", change).Code)
 	for _, do := range []string{"pause", "rate"} { // with the rate that the form shows

@@ -616,6 +616,19 @@ func TestJobsRun_SentIDs(t *testing.T) {
 	}
 }
 
+// Only a merge names its messages: jobs are kept, and removed messages must not be.
+func TestJobsRun_SentIDsOfAMergeOnly(t *testing.T) {
+	e := memory.Open()
+	require.NoError(t, e.Put(t.Context(), "dead", letter(1)))
+	j := jobsOf(t, e)
+	job, err := j.Start(t.Context(), jobs.Spec{Do: store.Purge, Queue: "dead", Max: 3, By: "ann", Why: "test"})
+	require.NoError(t, err)
+	job, err = j.Run(t.Context(), job.ID, nil)
+	require.NoError(t, err)
+	require.Equal(t, 1, job.Done)
+	require.Empty(t, job.Sent)
+}
+
 // The rate of a job can be changed while it runs, even if its next step is hours away.
 func TestJobsSetRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -699,5 +712,27 @@ func TestJobsSetRate_PauseAfterAStep(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 150, run(200*time.Millisecond), "50 messages take half a second")
 		require.Equal(t, 250, run(500*time.Millisecond))
+	})
+}
+
+// The pause of a very low rate is cut, so it does not tell how many messages it makes up
+// for: at least one.
+func TestJobsSetRate_PauseOfALowRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := memory.Open()
+		for i := range 3 {
+			require.NoError(t, e.Put(t.Context(), "dead", letter(i)))
+		}
+		j := jobsOf(t, e)
+		job, err := j.Start(t.Context(), merge(1e-9))
+		require.NoError(t, err)
+		ctx, end := context.WithTimeout(t.Context(), time.Second/2)
+		defer end()
+		_, err = j.Run(ctx, job.ID, nil)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		job, err = j.SetRate(t.Context(), job.ID, 0.5, "bob", "quicker")
+		require.NoError(t, err)
+		require.Equal(t, 1, job.Done)
+		require.Equal(t, 2*time.Second, time.Until(job.Next))
 	})
 }
