@@ -8,7 +8,9 @@ import (
 )
 
 // findSnooze reports whether err, with which the call of s has completed, snoozes the
-// message of s, and for how long. Methods of users' errors run off the loop (law A6).
+// message of s, and for how long. Methods of users' errors and
+// elements run off the loop (law A6): s has an attempt that has ended, and the end of the
+// loop would end it again.
 //
 // A message is not snoozed after an attempt in doubt, unless the call may happen twice:
 // its redelivery would forget the doubt.
@@ -17,11 +19,14 @@ func (g *Machine[IN, OUT]) findSnooze(s *Slot[IN, OUT], err error) (delay time.D
 		return 0, false
 	}
 	g.ranCode = true
-	_ = call.OffLoop(func() error {
+	broken := call.OffLoop(func() error {
 		delay, isSnoozed = predicates.SnoozeOf(err)
+		if isSnoozed && s.doubt != noDoubt {
+			isSnoozed = g.Policy.IsIdempotent(s.in)
+		}
 		return nil
 	})
-	if isSnoozed && s.doubt != noDoubt && !g.messages.isIdempotent(s.in) {
+	if broken != nil {
 		return 0, false
 	}
 	return delay, isSnoozed

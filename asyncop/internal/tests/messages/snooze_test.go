@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -179,3 +181,77 @@ type brokenError struct{}
 
 func (brokenError) Error() string { return "broken" }
 func (brokenError) Unwrap() error { panic("broken") }
+
+// Law A6: if the method Idempotent of an element ends its goroutine, the message is not
+// snoozed, and the run continues.
+func TestWithSnooze_IdempotentExits(t *testing.T) {
+	var exits atomic.Bool
+	calls := 0
+	op := asyncop.OrderedWaitWithRetry(asyncop.Blocking(func(context.Context, exiting) (int, error) {
+		calls++
+		if calls == 1 {
+			return 0, errors.New("no answer")
+		}
+		exits.Store(true)
+		return 0, snoozed
+	}), time.Minute, 1, strategies.FixedDelay[int](1, 0).RetryIfException(predicates.HasException), asyncop.WithDropOnFailure(), silent)
+	var got message.Settlement
+	for _, err := range op.Messages(func(yield func(message.Message[exiting], error) bool) {
+		yield(message.New(exiting{&exits}, nil, func(s message.Settlement) { got = s }), nil)
+	}) {
+		require.NoError(t, err)
+	}
+	require.NoError(t, op.Err())
+	require.Equal(t, 2, calls)
+	require.False(t, exits.Load())
+	require.Equal(t, message.HandedOver, got.Kind)
+}
+
+// exiting is an element whose method Idempotent calls runtime.Goexit once exits is set.
+type exiting struct{ exits *atomic.Bool }
+
+func (e exiting) Idempotent() bool {
+	if e.exits.CompareAndSwap(true, false) {
+		runtime.Goexit()
+	}
+	return true
+}
+
+// If the probe of a backend or a tenant that is down is snoozed, the next call is the
+// probe.
+func TestWithSnooze_Probe(t *testing.T) {
+	for name, breaker := range map[string][]backend.Option{"backend": nil, "tenant": {backend.TenantBreaker()}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				service := backend.New("service", append(breaker, backend.WithLogger(slog.New(slog.DiscardHandler)))...)
+				const lost = 5 // take down a backend or a tenant
+				var calls int
+				op := asyncop.OrderedWait(asyncop.Blocking(func(context.Context, int) (int, error) {
+					calls++
+					switch {
+					case calls <= lost:
+						return 0, &httpretry.StatusError{StatusCode: 503}
+					case calls == lost+1:
+						return 0, snoozed
+					}
+					return 0, nil
+				}), 10*time.Second, 1, asyncop.WithBackend(service), asyncop.WithDropOnFailure(), silent)
+				var kinds []message.Kind
+				for m, err := range op.Messages(func(yield func(message.Message[int], error) bool) {
+					for i := range lost + 2 {
+						if !yield(message.New(i, &message.Meta{Key: "k"}, func(s message.Settlement) { kinds = append(kinds, s.Kind) }), nil) {
+							return
+						}
+						time.Sleep(10 * time.Minute) // longer than any pause
+					}
+				}) {
+					assert.NoError(t, err)
+					m.Ack()
+				}
+				want := append(slices.Repeat([]message.Kind{message.HandedOver}, lost), message.Released, message.Done)
+				require.Equal(t, want, kinds)
+				require.Equal(t, lost+2, calls)
+			})
+		})
+	}
+}
