@@ -6,12 +6,17 @@ import (
 	"time"
 )
 
-// leastSnooze is the least delay of a snooze, so that a message does not spin.
-const leastSnooze = time.Second
+// snoozeUnit is the least delay of a snooze, so that a message does not spin. All delays
+// are multiples of it, so that a queue releases many messages in one write.
+const snoozeUnit = time.Second
+
+// longestSnooze is the longest delay with which a message is released: 25 years.
+const longestSnooze = 25 * 365 * 24 * time.Hour
 
 // WithSnooze makes err the error of a call that asks to be made again after a delay, for
-// instance because a shop opens only then. It returns nil if err is nil. The delay is at
-// least a second, and at most 25 years. For a time t, use time.Until(t).
+// instance because a shop opens only then. It returns nil if err is nil. The delay is
+// rounded up to whole seconds. It is at least a second, and at most 25 years. For a time
+// t, use time.Until(t).
 //
 //	return "", predicates.WithSnooze(errClosed, time.Until(opening))
 //
@@ -23,8 +28,11 @@ const leastSnooze = time.Second
 //   - Its visit does not count, and neither do the attempts of the visit. Key, headers and
 //     provider are kept. With delivery.WithOrdered later messages of its key wait for it.
 //   - Strategies, fallbacks and failure sinks are not asked. The call is not evidence
-//     about its backend, and the flood guard of delivery.Run does not count it.
+//     about its backend, but backend.Adaptive measures its duration. The flood guard of
+//     delivery.Run does not count it. If it is the probe of a backend or a tenant that is
+//     down, the next call is the probe.
 //   - Summaries count the message as released, and statistics its element as abandoned.
+//     Observers get an attempt without results and without an error.
 //
 // The number of snoozes is not limited: give the message a deadline (delivery.Deadline)
 // if it must end. After a deadline it is a dead letter.
@@ -41,7 +49,16 @@ func WithSnooze(err error, delay time.Duration) error {
 	if err == nil {
 		return nil
 	}
-	return &snoozeError{delay: max(delay, leastSnooze), err: err}
+	return &snoozeError{delay: inUnits(delay), err: err}
+}
+
+// inUnits rounds a delay up to a multiple of snoozeUnit (law D3), and limits it.
+func inUnits(delay time.Duration) time.Duration {
+	if delay >= longestSnooze {
+		return longestSnooze
+	}
+	units := (max(delay, 1) + snoozeUnit - 1) / snoozeUnit
+	return units * snoozeUnit
 }
 
 // SnoozeOf returns the delay of an error of [WithSnooze], even if it is wrapped.

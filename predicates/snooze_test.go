@@ -3,6 +3,7 @@ package predicates_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -34,11 +35,26 @@ func TestSnoozeOf(t *testing.T) {
 	require.False(t, ok)
 }
 
-// A snooze of 0, or until a time that has passed, does not spin.
-func TestWithSnooze_AtLeastASecond(t *testing.T) {
-	for _, delay := range []time.Duration{-time.Hour, 0, time.Millisecond, time.Second} {
+// A snooze of 0, or until a time that has passed, does not spin. Delays are rounded up, so
+// that messages with nearly the same delay are released together (law D3).
+func TestWithSnooze_WholeSeconds(t *testing.T) {
+	const most = 25 * 365 * 24 * time.Hour
+	for delay, want := range map[time.Duration]time.Duration{
+		math.MinInt64:       time.Second,
+		-time.Hour:          time.Second,
+		0:                   time.Second,
+		1:                   time.Second,
+		time.Second:         time.Second,
+		time.Second + 1:     2 * time.Second,
+		time.Hour - 1:       time.Hour,
+		time.Hour:           time.Hour,
+		most - 1:            most,
+		most + time.Second:  most,
+		math.MaxInt64 - 500: most,
+		math.MaxInt64:       most,
+	} {
 		got, ok := predicates.SnoozeOf(predicates.WithSnooze(errors.New("closed"), delay))
 		require.True(t, ok)
-		require.Equal(t, time.Second, got)
+		require.Equal(t, want, got, delay)
 	}
 }
