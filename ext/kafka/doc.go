@@ -118,16 +118,17 @@
 // long range of one kind: that is room for 10,000 to 15,000 records of a partition, and
 // any number of settled records behind an unsettled one. Before it is full, the partition
 // is not fetched. The same holds while 1,000 messages of the partition, or messages with
-// 16 MiB, wait here after a Nack, for their time or for dead letters. So each partition
-// of a worker takes up to 16 MiB of memory, and a poll more, beside the messages in
-// flight. The client's own buffers are bounded by kgo.FetchMaxBytes for each broker: 50
-// MiB by default.
+// 16 MiB, wait here after a Nack or a snooze, for their time or for dead letters. So each
+// partition of a worker takes up to 16 MiB of memory, and a poll more, beside the
+// messages in flight. The client's own buffers are bounded by kgo.FetchMaxBytes for each
+// broker: 50 MiB by default.
 //
 // A partition that was paused for one of these reasons is fetched again after
 // kgo.FetchMaxWait at most: 500 ms by default.
 //
-// A Nack waits in memory, so it is for short delays. For long delays use a layer, which
-// is durable and does not hold the position back.
+// A message that was nacked or snoozed (predicates.WithSnooze) waits in memory, so both
+// are for short delays. For long delays use a layer, which is durable and does not hold
+// the position back.
 //
 // A record has at most the size that the client takes (kgo.ProducerBatchMaxBytes, about 1
 // MB by default) and the topic takes (max.message.bytes). A larger record is refused
