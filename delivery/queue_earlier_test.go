@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -324,6 +325,79 @@ func TestWithOrdered_LayersOfAnEarlierVersion(t *testing.T) {
 		})
 		require.Equal(t, []string{"0", "1", "2"}, visits)
 		requireEmpty(t, engine)
+	})
+}
+
+// All keys of a queue of an earlier version are found, also behind many messages, behind
+// messages that were set aside, and if the messages come after the start of the worker. A
+// message without a key does not wait.
+func TestWithOrdered_AllKeysOfAnEarlierVersion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		put := func(queue, key, id string, delay time.Duration) {
+			m := inLayer(id, 0, delay)
+			m.Meta.Key = key
+			require.NoError(t, engine.Put(t.Context(), queue, m))
+		}
+		put("jobs-blocked", "k", "set aside", 0)
+		taken, err := engine.Claim(t.Context(), "jobs-blocked", store.Filter{}, store.Page{Max: 1}, time.Minute)
+		require.NoError(t, err)
+		require.NoError(t, engine.Release(t.Context(), 100*365*24*time.Hour, taken[0].Lease))
+		for i := range 600 {
+			put("jobs-blocked", fmt.Sprint(i), "of another key", 0)
+		}
+		put("jobs-blocked", "k", "1", 20*time.Minute)
+		put("jobs-blocked", "l", "2", 25*time.Minute)
+		put("jobs-blocked", "", "5", 40*time.Minute)
+		put("jobs", "k", "3", 0)
+		put("jobs", "l", "4", 0)
+		put("jobs", "", "0", 0)
+		time.AfterFunc(time.Minute, func() { put("jobs-blocked", "m", "6", 50*time.Minute) })
+		time.AfterFunc(10*time.Minute, func() { put("jobs", "m", "7", 0) })
+		q := delivery.NewQueue[job](engine, "jobs", delivery.WithOrdered(), noLog)
+		visits := inOrder(t, q, 2*time.Hour, done)
+		visits = slices.DeleteFunc(visits, func(id string) bool { return id == "of another key" })
+		require.Equal(t, []string{"0", "1", "3", "2", "4", "5", "6", "7"}, visits)
+	})
+}
+
+// Messages of a put with other ids, such as the parts of a message, are not copies.
+func TestWithOrdered_PartsOfAnEarlierVersion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		for id, queue := range map[string]string{"0": "jobs-blocked", "1": "jobs"} {
+			m := inLayer(id, 0, 0)
+			m.Meta.Put = "put"
+			require.NoError(t, engine.Put(t.Context(), queue, m))
+		}
+		q := delivery.NewQueue[job](engine, "jobs", delivery.WithOrdered(), noLog)
+		require.Equal(t, []string{"0", "1"}, inOrder(t, q, time.Hour, done))
+	})
+}
+
+// keyBlind is an engine that cannot list the messages of a key for some time.
+type keyBlind struct {
+	*memory.Engine
+	until time.Time
+}
+
+func (b keyBlind) List(ctx context.Context, queue string, f store.Filter, p store.Page) ([]store.Entry, error) {
+	if f.Key != "" && time.Now().Before(b.until) {
+		return nil, errBusy
+	}
+	return b.Engine.List(ctx, queue, f, p)
+}
+
+// A message waits if the engine cannot tell whether earlier ones are left.
+func TestWithOrdered_ErrorOfALookForAnEarlierVersion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		leave(t, engine)
+		var log bytes.Buffer
+		q := delivery.NewQueue[job](keyBlind{engine, time.Now().Add(3 * time.Minute)}, "jobs", delivery.WithOrdered(), logTo(&log))
+		visits := inOrder(t, q, time.Hour, done)
+		require.Equal(t, []string{"0", "1", "2", "3", "4", "5", "6", "7"}, visits)
+		require.Contains(t, log.String(), "cannot find out whether earlier messages of their keys are left")
 	})
 }
 
