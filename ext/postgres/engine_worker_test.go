@@ -27,6 +27,13 @@ func TestKilledWorkers(t *testing.T) {
 	})
 }
 
+// Eight workers are killed while they keep the order of 200 keys, with WEIR_LONG.
+func TestKilledWorkersInOrder(t *testing.T) {
+	server := pgtest.Start(t)
+	require.NoError(t, postgres.New(connect(t, server.URL())).Migrate(t.Context()))
+	workerkill.RunInOrder(t, workerkill.Config{DSN: server.URL(), Open: openForWorkers})
+}
+
 // Law W4: workers of two versions at once, as in a rollout. The older one is the first
 // with these tables.
 func TestKilledWorkersOfTwoVersions(t *testing.T) {

@@ -22,6 +22,11 @@ func TestKilledWorkers(t *testing.T) {
 	workerkill.Run(t, workerkill.Config{DSN: filepath.Join(t.TempDir(), "queues.db"), Open: openForWorkers})
 }
 
+// Eight workers are killed while they keep the order of 200 keys, with WEIR_LONG.
+func TestKilledWorkersInOrder(t *testing.T) {
+	workerkill.RunInOrder(t, workerkill.Config{DSN: filepath.Join(t.TempDir(), "queues.db"), Open: openForWorkers})
+}
+
 // Law W4: workers of two versions at once, as in a rollout. The older one is the first
 // with these tables.
 func TestKilledWorkersOfTwoVersions(t *testing.T) {
