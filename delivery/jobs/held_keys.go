@@ -41,8 +41,8 @@ const maxHeldKeys = 1000
 // release the messages of the key that they have received and not begun. They finish the
 // others, with their retries. Workers that start later obey as well. A worker obeys within
 // two seconds if it reaches the engine. Messages can be put meanwhile, jobs run, and the
-// deadlines of messages pass. Messages without a key, if other programs put some, may wait
-// behind the messages of the key: see delivery.WithFairByKey.
+// deadlines of messages pass. Messages without a key, if other programs put some, may
+// wait behind the messages of the key: see delivery.WithFairByKey.
 //
 // Only workers whose queue has delivery.WithFairByKey can leave out a key: they report
 // [Worker].HoldsKeys. HoldKey returns an error if a live worker of the queue cannot do so,

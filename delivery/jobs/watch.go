@@ -77,8 +77,11 @@ func (w *watcher) watch(ctx context.Context) {
 		if w.steer == nil && guard.IsPermanent(err) {
 			again = readAfterRefusal
 		}
-		_ = wait.For(ctx, w.jobs.Clock, again) // the loop ends with ctx
-		wake()                                 // the engine announces a change only once
+		err = wait.For(ctx, w.jobs.Clock, again)
+		if err != nil {
+			return // ctx has ended
+		}
+		wake() // the engine announces a change only once
 	}
 }
 
