@@ -155,6 +155,7 @@ func (m *Machine) noteOwnPause(p Pause) {
 // News tells a caller whether it has to adopt a health.
 type News int
 
+// The kinds of news.
 const (
 	NoNews   News = iota // the caller has adopted it already, or has proposed another one
 	NewState             // it has changed

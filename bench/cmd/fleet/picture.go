@@ -78,10 +78,10 @@ func picture(file string, out io.Writer) error {
 	var samples []sample
 	for at := time.Duration(0); at < length; at += step {
 		var err error
-		switch at {
-		case starts:
+		if at == starts {
 			err = start()
-		case killed:
+		}
+		if at == killed {
 			err = all[0].Kill()
 		}
 		if err != nil {

@@ -14,6 +14,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -46,8 +47,7 @@ type sender struct {
 }
 
 func newSender(engine *sqlite.Engine, turns delivery.QueueOption) (*sender, error) {
-	events := delivery.NewQueue[event](engine, "events", turns,
-		delivery.RetryAfter(time.Minute, 10*time.Minute, time.Hour, 6*time.Hour))
+	events := delivery.NewQueue[event](engine, "events", turns, delivery.RetryAfter(time.Minute, 10*time.Minute, time.Hour, 6*time.Hour))
 	j, err := jobs.New(engine, jobs.Config{})
 	return &sender{engine, events, j}, err
 }
@@ -81,7 +81,7 @@ func (s *sender) send(ctx context.Context, e event) (string, error) {
 		return "", err
 	}
 	meta, _ := message.MetaFromContext(ctx)
-	sign(request.Header, secrets, meta.ID, time.Now().Unix(), body)
+	sign(request.Header, secrets, meta.ID, strconv.FormatInt(time.Now().Unix(), 10), body)
 	response, err := client.Do(request)
 	if err != nil {
 		return "", err
@@ -94,13 +94,13 @@ func (s *sender) send(ctx context.Context, e event) (string, error) {
 }
 
 // sign sets the headers of Standard Webhooks, with a signature for each secret.
-func sign(h http.Header, secrets, id string, at int64, body []byte) {
+func sign(h http.Header, secrets, id string, at string, body []byte) {
 	h.Set("Webhook-Id", id)
-	h.Set("Webhook-Timestamp", fmt.Sprint(at))
+	h.Set("Webhook-Timestamp", at)
 	var signatures []string
-	for _, secret := range strings.Fields(secrets) {
+	for secret := range strings.FieldsSeq(secrets) {
 		mac := hmac.New(sha256.New, []byte(secret))
-		fmt.Fprintf(mac, "%s.%d.%s", id, at, body)
+		mac.Write([]byte(id + "." + at + "." + string(body)))
 		signatures = append(signatures, "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)))
 	}
 	h.Set("Webhook-Signature", strings.Join(signatures, " "))
