@@ -119,6 +119,8 @@ type Operator[IN, OUT any] interface {
 // into any sink, and an operator of package asyncop ends the call: the cause of its
 // context is [message.ErrPurged]. Run logs the message and counts it in [Summary].Purged:
 // it is not a failure. Results that a sink on another engine has taken before stay there.
+// Summary counts a message as HandedOver or Done if the purge was not found before its
+// call ended, and the call failed on a queue with [WithOrdered] or returned no results.
 // If the messages of a key were cancelled (jobs.Jobs.CancelKey), Run looks for purged
 // messages of the key at once, or within a second on an engine that cannot announce that.
 //
