@@ -371,7 +371,7 @@ func (q *Queue[T]) PutAll(ctx context.Context, messages []message.Message[T]) er
 	for i, m := range put {
 		from[i] = message.DeliveryOf(m)
 	}
-	return partly(put, q.put(ctx, ms, from))
+	return settleStored(put, q.put(ctx, ms, from))
 }
 
 // put puts messages. from has the deliveries of the messages that they were made of, or

@@ -23,9 +23,9 @@ func (q *Queue[T]) cannot(m *store.Message) error {
 	return nil
 }
 
-// partly settles the messages that an engine has stored, or can never store, after it
-// could not store all of them.
-func partly[T any](messages []message.Message[T], err error) error {
+// settleStored settles the messages that an engine has stored, or can never store, after
+// it could not store all of them.
+func settleStored[T any](messages []message.Message[T], err error) error {
 	some, ok := errors.AsType[*store.PutError](err)
 	if !ok {
 		return err

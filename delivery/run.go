@@ -216,7 +216,7 @@ type worker[IN, OUT any] struct {
 
 	close   func() error              // closes the source, once
 	purges  settle.PurgeFinder        // the source, or nil if it does not find purged messages
-	keys    settle.KeyLimiter         // the source, or nil if it cannot leave out keys
+	keys    settle.KeyLimiter         // the source, or nil if it is not a KeyLimiter
 	held    heldKeys                  // keys of the queue that people hold
 	buffer  settle.Buffer             // the source, or nil if it returns what it takes
 	pausing *pausing                  // nil if the source is not a queue of an engine that keeps jobs
@@ -292,7 +292,7 @@ func (w *worker[IN, OUT]) run(ctx context.Context) error {
 	results := make(chan message.Message[OUT], w.puts) // from the body of the loop to the sink; closed here
 	filled := make(chan struct{})                      // closed when the sink has all results
 	watched := make(chan struct{})
-	go func() { // ends with over
+	go func() { // ends with w.ended
 		defer close(watched)
 		w.watch(ctx)
 	}()

@@ -166,6 +166,8 @@ func (f *flood) judgeProbe() (resumes bool) {
 		if all.ended < f.window {
 			return false
 		}
+		// An earlier failedKey stays, so a block with the key of these probes stops the
+		// worker again.
 		failedKey = cmp.Or(f.failedKey, all.anyKey())
 	case all.isFlood():
 		f.probes = nil

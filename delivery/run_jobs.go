@@ -17,7 +17,7 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// hosted is a queue of a worker that is on an engine which keeps jobs.
+// hosted is an engine that keeps jobs, with the queues of a worker that are on it.
 type hosted struct {
 	engine store.Keeper
 	queues []string
@@ -210,7 +210,8 @@ func (w *worker[IN, OUT]) backend() gate.Backend {
 }
 
 // restrictKeys makes the source leave out the keys whose tenants are down at the
-// operator's backend. Tenants by another function may have the names of keys.
+// operator's backend. It does so only if the tenants are the keys: other tenants may have
+// the same names as keys.
 func (w *worker[IN, OUT]) restrictKeys() {
 	b := w.backend()
 	op, isKnown := w.op.(operatorWithTenants)

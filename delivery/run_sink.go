@@ -95,9 +95,10 @@ type refusal[OUT any] struct {
 // has taken others since the last try.
 //
 // If there were no others, only the error shows whether the sink refuses r or is down. The
-// sink counts as up if the error is like the error of a try while it was up. Otherwise a
-// refused result that is the last one would never be rejected (law W2). If its errors have
-// changed, its tries count after an hour: then an outage looks like a refusal.
+// sink counts as up if the error is like the error of a try while it was up. Without this
+// rule, a refused result that is the last one would never be rejected (law W2). If its
+// errors have changed, its tries count after an hour: then an outage looks like a
+// refusal.
 func (r *refusal[OUT]) noteFailedTry(f *filling[OUT], err error, now time.Time) {
 	hasTakenOthers := f.answers > r.answers // between the try before and this one
 	if hasTakenOthers || f.down {

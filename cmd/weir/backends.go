@@ -15,7 +15,7 @@ func (a *app) backend() *cobra.Command {
 	return group("backend", "Backends: the services that workers call", a.backendList(),
 		a.backendOrder("hold NAME", "Let no call start in any worker until weir backend resume", 1),
 		a.backendOrder("resume NAME", "End a hold: the workers try the service, and their load grows back", 1), a.backendOpen(),
-		a.backendOrder("limit NAME N", "Let N calls run at a time in each worker, or in all together if they share a limit; none ends that", 2))
+		a.backendOrder("limit NAME N", "Let a worker make N calls at a time; none ends that", 2))
 }
 
 func (a *app) backendList() *cobra.Command {
@@ -23,8 +23,9 @@ func (a *app) backendList() *cobra.Command {
 		Use: "list", Short: "Show the backends of all workers", Args: none,
 		Long: `Show the backends of all workers. Each worker reports every 20 s how its backend
 is. If workers share a limit (backend.Shared), the backend has a row of its own,
-with the workers below it. The orders hold, resume and limit reach workers within two seconds, and
-workers that start later.`,
+with the workers below it. The orders hold, resume and limit reach workers within
+two seconds, and workers that start later. A shared limit of N is for all its
+workers together.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.withJobs(c, func(ctx context.Context, _ inspected, j *jobs.Jobs) error {
 				rows, err := a.backendRows(ctx, j)

@@ -21,7 +21,8 @@ keys with most waiting messages first. Messages without a key are not counted.
 
 NEXT is when the first waiting message of the key can be taken, OLDEST how long
 ago the first of them arrived in the queue or layer in which it waits. weir key
-list shows which keys people hold, and weir backend list which backends are down.`,
+list shows which keys people hold, and weir backend list which backends are
+down.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usagef("which queue? Name one: weir keys QUEUE (weir requests shows requests with idempotency keys)")

@@ -226,6 +226,7 @@ func (j *Jobs) noteError(ctx context.Context, job Job, cause error) {
 // step makes one step of a job in one transaction, and returns the job and how long to
 // wait for the next step.
 func (j *Jobs) step(ctx context.Context, job Job, size int) (_ Job, _ time.Duration, err error) {
+	// The List of local claims the entries. The entries that stay are released.
 	if l, ok := j.engine.(*local); ok {
 		defer func() { err = errors.Join(err, l.release(ctx, job.Queue)) }()
 	}
@@ -233,7 +234,7 @@ func (j *Jobs) step(ctx context.Context, job Job, size int) (_ Job, _ time.Durat
 	if err != nil {
 		return job, 0, err
 	}
-	var following *pass
+	var following *pass // set if a job with Family ends a pass and begins the next
 	if len(entries) == 0 {
 		following, err = j.following(ctx, &job)
 		if err != nil {

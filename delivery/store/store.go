@@ -203,8 +203,8 @@ type Snapshotter interface {
 type ByKey interface {
 	// TakeByKey is [Store.Take] for messages of the keys after r.After, in an order that
 	// the store chooses. It takes from up to max keys that have messages that are due,
-	// the same number from each, at least 1. The next call continues at next, which is ""
-	// if there are no more keys, even if the call took no message. At the start of a
+	// the same number from each, at least 1. The next call continues at next, even if
+	// this call took no message; next is "" if there are no more keys. At the start of a
 	// round, messages without a key come first if they are among the oldest messages that
 	// are due.
 	TakeByKey(ctx context.Context, queue string, r KeyRound, max int, lease time.Duration) (taken []Leased, next string, err error)

@@ -46,7 +46,8 @@ func History[T any](ctx context.Context, f asyncop.Failure[T], now time.Time) me
 
 // wasRefused reports whether the server has refused request for good in this visit: with a
 // refusal that it keeps. The request was in doubt after earlier visits. ctx may have the
-// request tracker of an outer operator, so the ids are compared.
+// request tracker of an outer operator, so request is compared with the id of the
+// tracker's latest request (Carried).
 func wasRefused(ctx context.Context, request string) bool {
 	e, ok := ctx.Value(ctxkey.Tracked{}).(ctxkey.TrackedElement)
 	return ok && e.AllRefused() && isSameRequest(request, e.Carried())
@@ -59,7 +60,8 @@ func isRequest(text string) bool {
 }
 
 // isSameRequest reports whether both texts are ids of requests with a tracker, and name
-// the same request. Their attempts and steps may differ.
+// the same request. Their attempts, their steps and parameters such as ";only=1" may
+// differ.
 func isSameRequest(a, b string) bool {
 	var first, second exactlyonce.ID
 	err := errors.Join(first.UnmarshalText([]byte(a)), second.UnmarshalText([]byte(b)))

@@ -54,7 +54,8 @@ type source[T any] struct {
 	broken  chan error    // capacity 1; to Receive: a message cannot be handed over until a person helps
 	flying  atomic.Int64  // unsettled messages of all but the leading input, including messages in rest
 
-	mu      sync.Mutex  // guards inputs, since addOtherQueues adds some and Close closes all, and onPurge
+	// mu guards onPurge and inputs: addOtherQueues adds some, and Close closes all.
+	mu      sync.Mutex
 	inputs  []*input[T] // otherwise owned by Receive
 	onPurge func()      // see OnPurge; nil if it is not set
 

@@ -106,7 +106,8 @@ func (k *KeysInFlight) refreshShares() (next time.Duration) {
 	return next
 }
 
-// rooms describes the keys of which messages may be taken.
+// rooms describes the keys of which messages may be taken. Few messages of a key may be
+// taken if they are fewer than of usual keys: see limitRestricted.
 type rooms struct {
 	except     []string      // keys of which no message is taken
 	each       int           // messages of each other key that may be taken
@@ -140,8 +141,8 @@ func (k *KeysInFlight) room(most, n int, withFew bool, wake chan struct{}) (r ro
 }
 
 // limitUsual applies the limit of all keys to r: it leaves out the keys that are at the
-// limit. Other keys lower r.each only while most of their messages are in flight. Called
-// with mu held.
+// limit. A key near the limit lowers r.each, but only until its messages in flight are
+// settled. Called with mu held.
 func (k *KeysInFlight) limitUsual(r *rooms, most int) {
 	for key, flying := range k.flying {
 		_, isRestricted := k.shares[key]

@@ -37,7 +37,9 @@ func (r *keyRounds) end() {
 func (s *Source[T]) takeByKey(ctx context.Context, n int) (taken []store.Leased, err error) {
 	r := &s.rounds
 	r.next = 0
-	isWhole := r.after == "" // the loop visits all keys of a round
+	// isWhole reports that this call has visited the round from its start. Only then does
+	// a round without messages show that no message may be taken.
+	isWhole := r.after == ""
 	for {
 		taken, err = s.takeRound(ctx, n)
 		if err != nil || len(taken) > 0 {
