@@ -23,9 +23,9 @@ func (a *app) backendList() *cobra.Command {
 		Use: "list", Short: "Show the backends of all workers", Args: none,
 		Long: `Show the backends of all workers. Each worker reports every 20 s how its backend
 is. If workers share a limit (backend.Shared), the backend has a row of its own,
-with the workers below it. The orders hold, resume and limit reach workers within
-two seconds, and workers that start later. A shared limit of N is for all its
-workers together.`,
+with the workers below it. The orders hold, resume and limit reach workers
+within two seconds, and workers that start later. A shared limit of N is for all
+its workers together.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.withJobs(c, func(ctx context.Context, _ inspected, j *jobs.Jobs) error {
 				rows, err := a.backendRows(ctx, j)

@@ -18,8 +18,9 @@ The workers obey within two seconds, and so do workers that start later. They
 finish the calls that run, with their retries. Messages can be put meanwhile.
 
 The queue needs delivery.WithFairByKey: otherwise a hold is refused if a worker
-runs. On JetStream it is always refused. weir hold QUEUE --key KEY holds the
-messages of the key that are there now, and weir queue pause pauses a queue.`, (*jobs.Jobs).HoldKey),
+runs. On JetStream it is always refused. weir hold --queue QUEUE --key KEY
+holds the messages of the key that are there now, and weir queue pause pauses a
+queue.`, (*jobs.Jobs).HoldKey),
 		a.keyOrder("resume QUEUE KEY", "End the hold of a key",
 			"End the hold of a key: the workers take its messages within two seconds.", (*jobs.Jobs).ResumeKey))
 }
