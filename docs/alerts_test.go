@@ -513,7 +513,7 @@ func TestAlerts_DeadLetters(t *testing.T) {
 		}, []at{{18, []string{inDoubt}}, {30, nil}}},
 		{"in doubt after a purge", map[string]string{
 			`cause="",instance="a"`:                 "0x240",
-			`cause="unsafe to repeat",instance="a"`: "5x60 _x40 2x140",
+			`cause="unsafe to repeat",instance="a"`: "5x60 stale _x39 2x140",
 		}, []at{{13, nil}, {29, []string{inDoubt}}, {34, []string{inDoubt}}, {45, nil}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
