@@ -640,7 +640,7 @@ func TestDashboard_Queries(t *testing.T) {
 			}
 		}
 	}
-	require.Greater(t, len(queries), 25)
+	require.Greater(t, len(queries), 20)
 	promtool(t, p.series, queries)
 }
 

@@ -143,7 +143,7 @@ func Example_traceIDs() {
 	for range op.Results(slices.Values([]string{"lhr"})) {
 	}
 	// Output:
-	// level=WARN msg="asyncop: element dropped" attempts=1 error=EOF in_doubt=true element=lhr trace_id=32
+	// level=WARN msg="asyncop: element dropped" attempts=1 error=EOF reason=CONNECTION_LOST_IN_FLIGHT in_doubt=true element=lhr trace_id=32
 }
 
 // requestIDs gives each element an id, which its calls and the lines about it find in
