@@ -57,8 +57,12 @@ func inUnits(delay time.Duration) time.Duration {
 	if delay >= longestSnooze {
 		return longestSnooze
 	}
-	units := (max(delay, 1) + snoozeUnit - 1) / snoozeUnit
-	return units * snoozeUnit
+	delay = max(delay, snoozeUnit)
+	rest := delay % snoozeUnit
+	if rest > 0 {
+		delay += snoozeUnit - rest
+	}
+	return delay
 }
 
 // SnoozeOf returns the delay of an error of [WithSnooze], even if it is wrapped.

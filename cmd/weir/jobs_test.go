@@ -76,7 +76,7 @@ func TestLog_HeadLost(t *testing.T) {
 	sql := func(statement string) {
 		db, err := sqlite.OpenDB(t.Context(), filepath.Join(dir, "orders.db"))
 		require.NoError(t, err)
-		defer db.Close() //nolint:errcheck // the statement has been committed
+		defer db.Close()
 		_, err = db.Writer().ExecContext(t.Context(), statement)
 		require.NoError(t, err)
 	}
