@@ -21,7 +21,7 @@ type tried struct {
 	State string
 	IsBad bool
 	Error string
-	Path  string // of its page; empty if it is not in the queue any more
+	Path  string // of its page; empty if the message has left the queue
 }
 
 // triedBy returns the messages that a job has sent back, if it keeps their ids.

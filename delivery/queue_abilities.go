@@ -80,7 +80,10 @@ func (s *queueSettings) missingInConsumer(engine store.Engine) string {
 // withoutAbilities removes the options that an engine may not support. A queue that lacks
 // an ability returns an error from each call, so it does not need them.
 func (s *queueSettings) withoutAbilities() {
-	s.lease, s.maxDepth, s.fairByKey, s.ordered = 0, 0, false, false
+	s.lease = 0
+	s.maxDepth = 0
+	s.fairByKey = false
+	s.ordered = false
 }
 
 // unable is the source of a queue whose engine lacks an ability.

@@ -11,7 +11,7 @@ import (
 // concurrent use.
 type jobRecords struct {
 	latest int            // the highest id
-	ended  map[int]string // jobs that have ended, as textOf, by id; without those that match a line
+	ended  map[int]string // texts of ended jobs (textOf) by id; a job is removed when a line matches it
 }
 
 func (j *Jobs) readJobRecords(ctx context.Context) (*jobRecords, error) {

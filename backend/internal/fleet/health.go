@@ -152,14 +152,14 @@ func (m *Machine) noteOwnPause(p Pause) {
 	}
 }
 
-// News tells a caller whether it has to adopt a health.
+// News is a reason to adopt a health, or NoNews.
 type News int
 
 // The kinds of news.
 const (
 	NoNews   News = iota // the caller has adopted it already, or has proposed another one
 	NewState             // it has changed
-	OldState             // the caller has adopted it before, and then had no lease or proposed another health in vain
+	OldState             // the caller adopted it before, but lost its lease or its own proposal since
 )
 
 // Adopt returns the health that the caller has to adopt, unless the second result is

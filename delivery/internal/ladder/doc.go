@@ -51,9 +51,9 @@
 // that fails waits for its next visit in its place in the queue.
 //
 // An earlier version of the program may have left messages in layers, and in a queue of
-// messages that wait behind these, named "<queue>-blocked". [Config.Others] names these
+// messages that wait behind them, named "<queue>-blocked". [Config.Others] names these
 // queues. They become inputs of the source, and a ladder with InOrder delivers their
-// messages before those of the queue: a message whose key has messages in an earlier
-// queue is released until they are done. No message is moved. Without InOrder they are
-// delivered at once.
+// messages before the messages of the queue itself. A message whose key has messages in
+// an earlier queue is released until they are done. No message is moved. Without InOrder
+// they are delivered at once.
 package ladder

@@ -28,13 +28,13 @@ const (
 
 // earlier is a store that takes the messages of a key in order over several queues. An
 // earlier version of the program may have left messages in layers, and in a queue of
-// messages that wait behind these. They go before the messages of the queue itself:
+// messages that wait behind them. They go before the messages of the queue itself:
 //
 //	last layer ─▶ … ─▶ first layer ─▶ messages left behind others ─▶ the queue
 //
 // A message whose key has messages in an earlier queue is released, and is due again when
-// the first of them may be done. No message moves from queue to queue, so a crash changes
-// nothing. With [Config.InOrder] a message that fails stays in its queue, so the earlier
+// the first of them may be done. All messages stay in their queues, so a crash is
+// harmless. With [Config.InOrder] a message that fails stays in its queue, so the earlier
 // queues only become shorter.
 type earlier struct {
 	store.InOrder
@@ -84,8 +84,7 @@ func (e *earlier) keysIn(ctx context.Context, queue string) (map[string]bool, er
 	}
 }
 
-// before returns the queues that may have messages of a key that go before those of a
-// queue.
+// before returns the earlier queues that may have messages of a key.
 func (e *earlier) before(queue, key string) (queues []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -111,8 +110,8 @@ func (e *earlier) TakeInOrder(ctx context.Context, queue string, limit int, leas
 	return e.InOrder.TakeInOrder(ctx, queue, limit, lease)
 }
 
-// putOff returns the messages of those that were taken that go before all others of their
-// keys. It releases the others until the messages in earlier queues may be done.
+// putOff returns the taken messages whose keys have no message in an earlier queue. It
+// releases the others until the messages in earlier queues may be done.
 func (e *earlier) putOff(ctx context.Context, queue string, taken []store.Leased) (first []store.Leased) {
 	var failure error // of the last message for which it failed
 	for i := range taken {

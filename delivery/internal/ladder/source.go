@@ -323,8 +323,8 @@ func (s *source[T]) fill(ctx context.Context, n int) error {
 		case s.ended && s.flying.Load() == 0:
 			return io.EOF
 		case s.earlier != nil && s.ladder.c.Others != nil && s.looked.IsZero():
-			// Messages of other versions go before those of the queue. They are not known
-			// yet: s.failed is the reason, or ctx has ended.
+			// Messages of an earlier version have precedence, and were not listed yet:
+			// s.failed is the reason, or ctx has ended.
 		default: // also after a failure, which does not delay other messages (law D4)
 			s.failed = errors.Join(s.failed, s.ask(ctx, n))
 		}

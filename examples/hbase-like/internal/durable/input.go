@@ -35,8 +35,8 @@ type inputPosition struct {
 	Flights int    `json:"flights"` // before the position
 }
 
-// OpenInput reads a regular file, or the built-in flights for "", and returns one of its
-// parts, which have about the same length. The flights of a part count from 0 and keep
+// OpenInput reads a regular file, or the built-in flights for "", and returns the part
+// with the given number. All parts have about the same length. The flights of a part count from 0 and keep
 // their line numbers. It refuses invalid rows: such a row would end every run at the same
 // place, and repairing it would make another input.
 func OpenInput(name string, part, parts int, book *ledger.Ledger) (*Input, error) {

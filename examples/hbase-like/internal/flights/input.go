@@ -77,7 +77,7 @@ type table struct {
 	wanted []string // column names, in the caller's order
 	at     []int    // their indexes in the file
 	row    []string // the wanted columns of the current row
-	err    error    // the first one of the current row
+	err    error    // the first error of the current row
 }
 
 func newTable(file string, r io.Reader, wanted ...string) (*table, error) {
@@ -143,7 +143,7 @@ func (t *table) fail(column int, problem string) {
 	}
 }
 
-// value parses a column of the current row. what describes a valid text.
+// value parses a column of the current row. An error names a valid text by what.
 func value[T any](t *table, column int, what string, parse func(text string) (T, error)) T {
 	v, err := parse(t.row[column])
 	if err != nil {
