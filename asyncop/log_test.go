@@ -231,6 +231,7 @@ func TestLinesOfFailuresThatAreAlike(t *testing.T) {
 			return lines
 		}
 		op.In() <- 1
+		synctest.Wait()
 		op.In() <- -1
 		require.Equal(t, []string{
 			`level=WARN msg="asyncop: element dropped" attempts=1 error="no answer of 10.0.0.1" in_doubt=true element=1`,
