@@ -246,7 +246,10 @@ func (b *Backend) Stats() Stats {
 func (b *Backend) stats(t time.Duration) Stats {
 	b.advance(nil, t)
 	s := b.counts
-	s.Name, s.State, s.Reason, s.Limit = b.name, b.state, b.why, b.limit
+	s.Name = b.name
+	s.State = b.state
+	s.Reason = b.why
+	s.Limit = b.limit
 	s.Since, s.InUse = b.epoch.Add(b.since), b.used
 	for _, p := range b.waiting {
 		s.InUse -= p.reserved

@@ -118,7 +118,12 @@ func (a *adaptive) end(t time.Duration) {
 	a.mean = mean
 	a.conclude(t, mean)
 	a.since = t
-	a.n, a.sum, a.squared, a.answers, a.losses, a.inUse = 0, 0, 0, 0, 0, 0
+	a.n = 0
+	a.sum = 0
+	a.squared = 0
+	a.answers = 0
+	a.losses = 0
+	a.inUse = 0
 }
 
 // conclude changes the limit after a window of calls that took mean.
@@ -132,7 +137,9 @@ func (a *adaptive) conclude(t time.Duration, mean float64) {
 		if a.base == 0 {
 			a.base = mean
 		}
-		a.base, a.asked, a.phase = (a.base+mean)/2, t, working
+		a.base = (a.base + mean) / 2
+		a.asked = t
+		a.phase = working
 	case float64(a.inUse) <= a.limit/2: // at most half of the limit was in use: the window has measured base
 		a.base, a.asked = mean, t
 	case a.base == 0, t-a.asked >= max(baseEach, time.Duration(80*mean)):

@@ -320,7 +320,9 @@ func (p *seat) AttemptEnded(now time.Time, o *gate.Evidence) gate.Effect {
 	// The element is throttled even if another element made the call.
 	isThrottled := s == throttled
 	if o.Borrowed { // the element that has made the call reports it
-		o.Ignored, s, demanded = true, answered, 0
+		o.Ignored = true
+		s = answered
+		demanded = 0
 	}
 	text := ""
 	if s == lost || o.Call != nil { // without the lock, because an error is user code
@@ -335,7 +337,9 @@ func (p *seat) AttemptEnded(now time.Time, o *gate.Evidence) gate.Effect {
 	// waited for most of its time, and not by the service. On the ramp the elements that
 	// waited longest go first.
 	if o.Cut && s == lost && (h.state == Ramping || h.answeredAt > begun) {
-		o.Ignored, s, demanded = true, answered, 0
+		o.Ignored = true
+		s = answered
+		demanded = 0
 	}
 	inOutage := h.state != Up || h.calls.row > 0 || begun < h.begun
 	effect := effectOf(isThrottled, (shared || s == lost && o.Call != nil && !b.dryRun) && inOutage)
@@ -639,7 +643,10 @@ func (p *seat) Wait(now time.Time, wants int) time.Duration {
 	b.mu.Lock()
 	defer b.unlock()
 	b.advance(nil, t)
-	p.asleep, p.awake, p.wakes, p.wants = p.sleeper.IsParked(), 0, 0, wants
+	p.asleep = p.sleeper.IsParked()
+	p.awake = 0
+	p.wakes = 0
+	p.wants = wants
 	b.handOut(t, nil)
 	wait := p.mustSleep(t, b.first(t, p))
 	p.wakes = later(t, wait)

@@ -96,7 +96,9 @@ func (n *tenants) tidy(t time.Duration) {
 		for _, x := range n.list {
 			all[x.name] = x
 		}
-		n.all, n.list, n.most = all, append([]*tenant(nil), n.list...), last
+		n.all = all
+		n.list = append([]*tenant(nil), n.list...)
+		n.most = last
 	}
 }
 

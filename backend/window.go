@@ -51,5 +51,8 @@ func (w *window) String() string {
 
 func (w *window) reset() {
 	clear(w.lost)
-	w.next, w.heard, w.losses, w.row = 0, 0, 0, 0
+	w.next = 0
+	w.heard = 0
+	w.losses = 0
+	w.row = 0
 }

@@ -108,7 +108,9 @@ func (s *server) confirm(r *http.Request) (view, error) {
 		what = fmt.Sprintf("all messages of the key, at least %d (more than can be counted in %v)", d.Count, queryTime/2)
 		d.Count = max(d.Count, 1) // so that the page has the form
 	}
-	d.Verb, d.Question, d.Then = words[0], strings.ReplaceAll(words[1], "%s", what), words[2]
+	d.Verb = words[0]
+	d.Question = strings.ReplaceAll(words[1], "%s", what)
+	d.Then = words[2]
 	d.Filter = f
 	chosen := filterValues(d.Queue, f)
 	for name, values := range chosen {

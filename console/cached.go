@@ -76,7 +76,8 @@ func (c *cached[T]) load(ctx context.Context, cl clock.Clock, load func(context.
 	now := cl.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.err = err; err == nil {
+	c.err = err
+	if err == nil {
 		c.value, c.at = v, now
 	}
 	c.took = now.Sub(begun)

@@ -97,7 +97,8 @@ func Handler(ctx context.Context, c Config) (http.Handler, error) {
 		pages: make(chan struct{}, atOnce), live: make(chan struct{}, streams), pace: newPacer(c.Clock), history: map[string][]point{}, groups: map[string]*groupTable{},
 		byKeys: map[keyFilter]*keyTable{},
 	}
-	if s.templates, err = template.New("").Funcs(s.funcs()).ParseFS(static, "static/*.html"); err != nil {
+	s.templates, err = template.New("").Funcs(s.funcs()).ParseFS(static, "static/*.html")
+	if err != nil {
 		return nil, fmt.Errorf("console: %w", err)
 	}
 	if keeps && len(s.Checkpoints) > 0 {
@@ -254,7 +255,8 @@ func (s *server) who(r *http.Request) (person, error) {
 	if h, _, err := net.SplitHostPort(r.Host); err == nil {
 		name = h
 	}
-	if name = strings.Trim(name, "[]"); name != "localhost" && !net.ParseIP(name).IsLoopback() {
+	name = strings.Trim(name, "[]")
+	if name != "localhost" && !net.ParseIP(name).IsLoopback() {
 		return person{}, fmt.Errorf("the host %q is not a name of this machine, and Authorize is not set", r.Host)
 	}
 	return person{role: Reader}, nil

@@ -61,7 +61,8 @@ type point struct {
 // flow sets the rate of new messages: the messages that were taken, and the growth of the
 // queue.
 func (p *point) flow(before []point) {
-	if p.in = p.out; len(before) == 0 {
+	p.in = p.out
+	if len(before) == 0 {
 		return
 	}
 	since := before[0]

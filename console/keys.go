@@ -35,7 +35,8 @@ func (s *server) keys(r *http.Request) (view, error) {
 			d.Error = failure(500, err)
 			break
 		}
-		if d.More = d.Count == mostKeys; d.More {
+		d.More = d.Count == mostKeys
+		if d.More {
 			break
 		}
 		if d.Count++; d.Count <= shownKeys {

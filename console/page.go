@@ -136,7 +136,10 @@ func (s *server) render(w http.ResponseWriter, r *http.Request, v view) {
 }
 
 func (s *server) rendered(ctx context.Context, p person, v view) ([]byte, error) {
-	v.Person, v.Keeps, v.Keys, v.Now = p, s.keeps, s.Config.Keys != nil, s.Clock.Now()
+	v.Person = p
+	v.Keeps = s.keeps
+	v.Keys = s.Config.Keys != nil
+	v.Now = s.Clock.Now()
 	_, v.ByKey = s.engine.(store.KeyCounter)
 	b := &pageBuffer{ctx: ctx}
 	if err := s.templates.ExecuteTemplate(b, v.Name, v); err != nil {

@@ -184,7 +184,9 @@ func (m *Monitor) begin(run func() Status, engines []hosted, c clock.Clock) {
 	if m.run != nil {
 		panic("delivery: Run: another Run has this monitor (WithMonitor)")
 	}
-	m.run, m.engines, m.clock = run, engines, c
+	m.run = run
+	m.engines = engines
+	m.clock = c
 }
 
 // release undoes begin for a Run that could not begin.
@@ -205,8 +207,13 @@ func (m *Monitor) end(s Summary, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	last := m.run()
-	last.Summary, last.InFlight, last.State, last.Err = s, 0, "ended", err
-	m.before, m.run, m.engines = m.before.plus(last), nil, nil
+	last.Summary = s
+	last.InFlight = 0
+	last.State = "ended"
+	last.Err = err
+	m.before = m.before.plus(last)
+	m.run = nil
+	m.engines = nil
 }
 
 // plus returns what s and then t have done.

@@ -163,7 +163,8 @@ func NewQueue[T any](engine store.Engine, name string, opts ...QueueOption) *Que
 		c.Options = append(c.Options, leases.WithKeyRounds(byKey, set.maxPerKey))
 	}
 	var err error
-	if q.ladder, err = ladder.New(c); err != nil {
+	q.ladder, err = ladder.New(c)
+	if err != nil {
 		panic(fmt.Sprintf("delivery: NewQueue: queue %q: %v", name, err))
 	}
 	return q

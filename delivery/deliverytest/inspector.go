@@ -217,7 +217,9 @@ func move(b *storeBench) {
 	var moves []store.Move
 	for _, l := range claimed {
 		m := l.Clone()
-		m.Meta.Visit, m.Meta.LastError, m.Cause = 0, "changed", ""
+		m.Meta.Visit = 0
+		m.Meta.LastError = "changed"
+		m.Cause = ""
 		if m.Meta.ID == "d" {
 			m.Meta.Visit, m.Delay = 3, b.units(20) // the rest may be slow
 			moves = append(moves, store.Move{Lease: l.Lease, Queue: "dead", Message: m})

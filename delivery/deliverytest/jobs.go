@@ -209,7 +209,9 @@ var toOrders = jobs.Spec{Do: store.Merge, Queue: "dead", To: "orders"}
 
 func jobMerge(b *storeBench) {
 	p := b.process()
-	looping, doubt, remembered := full("looping"), full("doubt"), full("remembered")
+	looping := full("looping")
+	doubt := full("doubt")
+	remembered := full("remembered")
 	looping.Meta.Merges, looping.Meta.UnsafeToRepeat = 5, false
 	doubt.Meta.Remembered = time.Time{}
 	remembered.Meta.Remembered = time.Now().AddDate(100, 0, 0).UTC().Truncate(time.Second)
@@ -223,7 +225,9 @@ func jobMerge(b *storeBench) {
 	ms := make([]store.Message, n)
 	for i := range ms {
 		ms[i] = full(strconv.Itoa(i))
-		ms[i].Meta.UnsafeToRepeat, ms[i].Meta.Request, ms[i].Meta.Remembered = false, "", time.Time{}
+		ms[i].Meta.UnsafeToRepeat = false
+		ms[i].Meta.Request = ""
+		ms[i].Meta.Remembered = time.Time{}
 	}
 	b.put("dead", ms...)
 	careful := toOrders
@@ -234,7 +238,11 @@ func jobMerge(b *storeBench) {
 	got := b.list("orders", store.Filter{}, everything)
 	b.must(len(got) == n+1, "%d messages arrived", len(got))
 	want := full("7")
-	want.Meta.UnsafeToRepeat, want.Meta.Visit, want.Meta.Attempts, want.Meta.Merges, want.Cause = false, 0, 0, 2, ""
+	want.Meta.UnsafeToRepeat = false
+	want.Meta.Visit = 0
+	want.Meta.Attempts = 0
+	want.Meta.Merges = 2
+	want.Cause = ""
 	want.Meta.Request, want.Meta.Remembered = "", time.Time{}
 	want.Meta.MergeJob = job.ID
 	b.must(same(got[8].Message, want), "a merged message is %+v", got[8].Message)
@@ -447,7 +455,10 @@ func jobHoldEndless(b *storeBench) {
 // place, with all its data.
 func jobDue(b *storeBench) {
 	p := b.process()
-	waits, held, leased, now := full("waits"), full("held"), newMessage("leased"), newMessage("now")
+	waits := full("waits")
+	held := full("held")
+	leased := newMessage("leased")
+	now := newMessage("now")
 	waits.Delay, held.Delay = b.units(1000), b.units(1000)
 	b.put("q-retry-1", waits, held, leased, now)
 	claimed, err := b.inspector().Claim(b.ctx, "q-retry-1", store.Filter{IDs: []string{"leased"}}, everything, b.units(500))
@@ -775,7 +786,8 @@ func jobBackends(b *storeBench) {
 			select {
 			case o := <-got:
 				b.must(o.Backend == "pay" && !o.At.Before(last), "a worker heard %+v", o)
-				if last = o.At; f(o) {
+				last = o.At
+				if f(o) {
 					return
 				}
 			case <-time.After(time.Millisecond):

@@ -49,7 +49,8 @@ func (r lockRule) run(setup LockSetup) error {
 	b := &lockBench{LockSetup: setup, ctx: context.Background()}
 	for i := range b.locks {
 		var err error
-		if b.locks[i], err = setup.Open(); err != nil {
+		b.locks[i], err = setup.Open()
+		if err != nil {
 			return err
 		}
 	}
@@ -243,9 +244,13 @@ func heldAreListed(b *lockBench) error {
 		var names []string
 		for _, h := range held {
 			names = append(names, h.Name)
-			owner, fence, least := "owner 0", fences[h.Name], 7
+			owner := "owner 0"
+			fence := fences[h.Name]
+			least := 7
 			if h.Name == again.Name {
-				owner, fence, least = "owner 1", again.Fence, 9
+				owner = "owner 1"
+				fence = again.Fence
+				least = 9
 			}
 			if h.Owner != owner || h.Fence != fence || h.For <= b.units(least-2) || h.For > b.units(10) {
 				return fmt.Errorf("Held(%q) has %+v", prefix, h)

@@ -99,15 +99,18 @@ func (m *model) settle(b *storeBench, s store.Store, random *rand.Rand, step int
 	var err error
 	switch random.IntN(3) {
 	case 0:
-		if err = s.Done(b.ctx, l.lease); !lost {
+		err = s.Done(b.ctx, l.lease)
+		if !lost {
 			delete(m.messages, l.id)
 		}
 	case 1:
-		if err = s.Extend(b.ctx, d, l.lease); !lost {
+		err = s.Extend(b.ctx, d, l.lease)
+		if !lost {
 			l.of.at = m.now + d
 		}
 	case 2:
-		if err = s.Release(b.ctx, d, l.lease); !lost {
+		err = s.Release(b.ctx, d, l.lease)
+		if !lost {
 			l.of.at, l.of.leased = m.now+d, false
 		}
 	}

@@ -227,12 +227,20 @@ func (q *queue[T]) all(s delivery.Source[T], n int) (all []message.Message[T], e
 	return all, nil
 }
 
+// delivered are messages that a source has received.
+type delivered[T any] struct {
+	source   delivery.Source[T]
+	messages []message.Message[T]
+}
+
 // delivered puts n values, opens a source, and receives them.
-func (q *queue[T]) delivered(n int) (s delivery.Source[T], ms []message.Message[T], err error) {
-	if s, err = q.filled(n); err == nil {
-		ms, err = q.all(s, n)
+func (q *queue[T]) delivered(n int) (delivered[T], error) {
+	s, err := q.filled(n)
+	if err != nil {
+		return delivered[T]{}, err
 	}
-	return s, ms, err
+	ms, err := q.all(s, n)
+	return delivered[T]{s, ms}, err
 }
 
 // have checks that messages have these values, in any order, each once.

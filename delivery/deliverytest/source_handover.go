@@ -41,10 +41,11 @@ func (q *queue[T]) byValue(ms []message.Message[T]) []message.Message[T] {
 }
 
 func (q *queue[T]) releases() error {
-	s, ms, err := q.delivered(6)
+	got, err := q.delivered(6)
 	if err != nil {
 		return err
 	}
+	s, ms := got.source, got.messages
 	if err := q.have(ms, indices(6)...); err != nil {
 		return err
 	}
@@ -77,10 +78,11 @@ func (q *queue[T]) releases() error {
 }
 
 func (q *queue[T]) settledAfterClose() error {
-	s, ms, err := q.delivered(3)
+	got, err := q.delivered(3)
 	if err != nil {
 		return err
 	}
+	s, ms := got.source, got.messages
 	if err := q.close(s); err != nil {
 		return fmt.Errorf("Close: %w", err)
 	}
@@ -95,10 +97,11 @@ func (q *queue[T]) settledAfterClose() error {
 }
 
 func (q *queue[T]) delayOverClose() error {
-	s, ms, err := q.delivered(1)
+	got, err := q.delivered(1)
 	if err != nil {
 		return err
 	}
+	s, ms := got.source, got.messages
 	start := time.Now()
 	ms[0].Nack(2 * q.Delay)
 	if err := q.close(s); err != nil {
@@ -114,20 +117,23 @@ func (q *queue[T]) delayOverClose() error {
 	return q.nothingLeft(next)
 }
 
-// two fills the queue and opens two sources.
-func (q *queue[T]) two(n int) (a, b delivery.Source[T], err error) {
-	if a, err = q.filled(n); err == nil {
-		b, err = q.source()
+// two puts n values and opens two sources.
+func (q *queue[T]) two(n int) ([2]delivery.Source[T], error) {
+	a, err := q.filled(n)
+	if err != nil {
+		return [2]delivery.Source[T]{}, err
 	}
-	return a, b, err
+	b, err := q.source()
+	return [2]delivery.Source[T]{a, b}, err
 }
 
 func (q *queue[T]) shared() error {
 	const many = 20
-	a, b, err := q.two(many)
+	both, err := q.two(many)
 	if err != nil {
 		return err
 	}
+	a, b := both[0], both[1]
 	var all []message.Message[T]
 	for i, s := range []delivery.Source[T]{a, b} {
 		ms, err := q.receive(s, 1+i)
@@ -179,10 +185,11 @@ func (q *queue[T]) shared() error {
 }
 
 func (q *queue[T]) nackedToOther() error {
-	a, b, err := q.two(1)
+	both, err := q.two(1)
 	if err != nil {
 		return err
 	}
+	a, b := both[0], both[1]
 	ms, err := q.all(a, 1)
 	if err != nil {
 		return err
@@ -203,10 +210,11 @@ func (q *queue[T]) nackedToOther() error {
 }
 
 func (q *queue[T]) leaseExtended() error {
-	a, b, err := q.two(1)
+	both, err := q.two(1)
 	if err != nil {
 		return err
 	}
+	a, b := both[0], both[1]
 	ms, err := q.all(a, 1)
 	if err != nil {
 		return err
@@ -221,10 +229,11 @@ func (q *queue[T]) leaseExtended() error {
 }
 
 func (q *queue[T]) killed() error {
-	a, b, err := q.two(few)
+	both, err := q.two(few)
 	if err != nil {
 		return err
 	}
+	a, b := both[0], both[1]
 	ms, err := q.all(a, few)
 	if err != nil {
 		return err

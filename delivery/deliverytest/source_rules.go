@@ -17,10 +17,11 @@ import (
 const few = 5
 
 func (q *queue[T]) acknowledged() error {
-	s, ms, err := q.delivered(few)
+	got, err := q.delivered(few)
 	if err != nil {
 		return err
 	}
+	s, ms := got.source, got.messages
 	ackAll(ms)
 	ackAll(ms)
 	for _, m := range ms {
@@ -33,10 +34,11 @@ func (q *queue[T]) acknowledged() error {
 }
 
 func (q *queue[T]) rejected() error {
-	s, ms, err := q.delivered(few)
+	got, err := q.delivered(few)
 	if err != nil {
 		return err
 	}
+	s, ms := got.source, got.messages
 	for _, m := range ms {
 		m.Reject(errors.New("rejected by the suite"))
 	}
@@ -44,10 +46,11 @@ func (q *queue[T]) rejected() error {
 }
 
 func (q *queue[T]) nacked() error {
-	s, first, err := q.delivered(few)
+	got, err := q.delivered(few)
 	if err != nil {
 		return err
 	}
+	s, first := got.source, got.messages
 	ackAll(first[1:])
 	m := first[0]
 	for range 3 {
@@ -107,10 +110,11 @@ func (q *queue[T]) delayed() error {
 }
 
 func (q *queue[T]) unsettled() error {
-	s, ms, err := q.delivered(few)
+	got, err := q.delivered(few)
 	if err != nil {
 		return err
 	}
+	s, ms := got.source, got.messages
 	for range 3 {
 		if err := q.nothing(s); err != nil {
 			return err
@@ -177,7 +181,8 @@ func (q *queue[T]) cancelled() error {
 		if err != nil && !errors.Is(err, cause) {
 			return fmt.Errorf("Receive under a context that is cancelled returned %w, want its cause", err)
 		}
-		if all = append(all, ms...); try > 1000 {
+		all = append(all, ms...)
+		if try > 1000 {
 			return fmt.Errorf("%d of %d messages came within %d calls", len(all), few, try)
 		}
 	}
@@ -239,10 +244,11 @@ func (q *queue[T]) concurrently() error {
 // settlingWaitsForNothing settles while no Receive runs.
 func (q *queue[T]) settlingWaitsForNothing() error {
 	const many = 100
-	s, ms, err := q.delivered(many)
+	got, err := q.delivered(many)
 	if err != nil {
 		return err
 	}
+	s, ms := got.source, got.messages
 	_, err = within(q.patience, "Ack", func(context.Context) (struct{}, error) {
 		for i, m := range ms {
 			if i%2 == 0 {
@@ -265,10 +271,11 @@ func (q *queue[T]) settlingWaitsForNothing() error {
 }
 
 func (q *queue[T]) ids() error {
-	s, ms, err := q.delivered(few)
+	got, err := q.delivered(few)
 	if err != nil {
 		return err
 	}
+	s, ms := got.source, got.messages
 	seen := make(map[string]T)
 	for _, m := range ms {
 		id := m.Meta().ID

@@ -277,7 +277,9 @@ func putIsTaken(b *storeBench) {
 	want := full("a")
 	given := want.Clone()
 	b.put("q", given)
-	given.Payload[0], given.Meta.Reasons[0], given.Meta.Headers["Traceparent"] = 'X', "changed", "changed"
+	given.Payload[0] = 'X'
+	given.Meta.Reasons[0] = "changed"
+	given.Meta.Headers["Traceparent"] = "changed"
 	got := b.takeOne("q", 20)
 	b.must(same(got.Message, want), "put %+v, taken %+v", want, got.Message)
 	b.must(!got.Meta.Due.IsZero(), "the message has no due time")
@@ -657,7 +659,8 @@ func fullRefuses(b *storeBench) {
 	m.Payload = make([]byte, 1024)
 	for ; put < 10_000; put++ {
 		m.Meta.ID = strconv.Itoa(put)
-		if err = s.Put(b.ctx, "q", m); err != nil {
+		err = s.Put(b.ctx, "q", m)
+		if err != nil {
 			break
 		}
 	}

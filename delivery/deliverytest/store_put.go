@@ -31,7 +31,9 @@ var putRules = []storeRule{
 // originOfAPut checks that messages which differ only in the origin of their put are two,
 // and that a message with the same origin has no effect.
 func originOfAPut(b *storeBench) {
-	user, first, second := newMessage("a"), newMessage("a"), newMessage("a")
+	user := newMessage("a")
+	first := newMessage("a")
+	second := newMessage("a")
 	first.Meta.Put, second.Meta.Put = "orders//5", "orders//6"
 	again := newMessage("a")
 	again.Meta.Put, again.Payload = "orders//5", []byte("another payload")

@@ -88,7 +88,8 @@ func byKeyRounds(b *storeBench) {
 	b.must(len(got) == 1 && got["flood"] == 100, "a round of 100 took %v", got)
 	b.put("q", newMessage("keyless"))
 	for range 300 {
-		if got, _ = b.round("", 1, 1); got[""] == 1 {
+		got, _ = b.round("", 1, 1)
+		if got[""] == 1 {
 			return
 		}
 	}
@@ -129,13 +130,16 @@ func byKeyWorker(b *storeBench) {
 		b.ok(in.Put(b.ctx, key, delivery.Key(key), delivery.ID(key)), "Put")
 	}
 	var mu sync.Mutex
-	running, order, exceeded := 0, []string{}, false
+	running := 0
+	order := []string{}
+	exceeded := false
 	ctx, stop := context.WithCancel(b.ctx)
 	defer stop()
 	op := asyncop.UnorderedWait(asyncop.Blocking(func(_ context.Context, v string) (string, error) {
 		mu.Lock()
 		defer mu.Unlock()
-		if order = append(order, v); v == "flood" {
+		order = append(order, v)
+		if v == "flood" {
 			running++
 			exceeded = exceeded || running > most
 		}

@@ -72,7 +72,8 @@ func (q *queue[T]) worker() error {
 		if summary.Released != summary.Received || summary.Received == 0 {
 			return fmt.Errorf("delivery.Run, whose sink is idle, did not release all: %v", summary)
 		}
-		if s, err = q.source(); err != nil {
+		s, err = q.source()
+		if err != nil {
 			return err
 		}
 	}
@@ -93,7 +94,8 @@ func (q *queue[T]) worker() error {
 	if !q.Keeps {
 		return nil
 	}
-	if s, err = q.source(); err != nil {
+	s, err = q.source()
+	if err != nil {
 		return err
 	}
 	return errors.Join(q.nothing(s), q.close(s))

@@ -126,7 +126,8 @@ func (j *Jobs) ResumeBackend(ctx context.Context, name, by, why string) (Backend
 // An adaptive limit adapts from there, within its bounds.
 func (j *Jobs) LimitBackend(ctx context.Context, name string, n int, by, why string) (BackendOrder, error) {
 	return j.orderBackend(ctx, name, "limit", by, why, func(o *BackendOrder) {
-		if o.Limit = nil; n >= 0 {
+		o.Limit = nil
+		if n >= 0 {
 			o.Limit = &n
 		}
 	})
@@ -156,7 +157,10 @@ func (j *Jobs) orderBackend(ctx context.Context, name, event, by, why string, ch
 			return fmt.Errorf("jobs: the order for backend %q cannot be read: it was ordered by a later version of weir, or is damaged", name)
 		}
 		before := o.At
-		o.Event, o.By, o.Why, o.At = event, by, why, tx.Now().UTC()
+		o.Event = event
+		o.By = by
+		o.Why = why
+		o.At = tx.Now().UTC()
 		if !o.At.After(before) { // workers look for newer ones
 			o.At = before.Add(time.Microsecond)
 		}
@@ -189,7 +193,9 @@ func orders(ctx context.Context, from reader) (list []BackendOrder, err error) {
 			o = BackendOrder{}
 		}
 		o.Event = eventOf(o.Event)
-		o.Backend, o.version, o.later = r.Name, r.Version, later
+		o.Backend = r.Name
+		o.version = r.Version
+		o.later = later
 		list = append(list, o)
 		return nil
 	})

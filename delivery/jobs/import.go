@@ -46,7 +46,9 @@ func (j *Jobs) Import(ctx context.Context, queue, by, why string, put func(ctx c
 		return Job{}, err
 	}
 	done, skipped, failure := put(ctx)
-	job.Done, job.Skipped, job.Total = done, skipped, done+skipped
+	job.Done = done
+	job.Skipped = skipped
+	job.Total = done + skipped
 	if failure != nil {
 		job.Error = guard.Text(failure)
 	}

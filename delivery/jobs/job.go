@@ -180,7 +180,8 @@ func (s *Spec) check() error {
 
 // readJob reads a record. With an error, it returns what is known of the job.
 func readJob(r store.Record) (j Job, err error) {
-	if err = json.Unmarshal([]byte(r.Value), &j); err != nil {
+	err = json.Unmarshal([]byte(r.Value), &j)
+	if err != nil {
 		err = fmt.Errorf("jobs: job %q cannot be read: %w", r.Name, err)
 		id, _ := strconv.Atoi(r.Name) // by lineName
 		var later struct {

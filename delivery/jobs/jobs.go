@@ -116,7 +116,8 @@ func New(e store.Engine, c Config) (*Jobs, error) {
 // update runs f in a transaction, and again if another one was faster.
 func (j *Jobs) update(ctx context.Context, f func(ctx context.Context, tx store.Tx) error) (err error) {
 	for range conflicts {
-		if err = j.engine.Update(ctx, f); !errors.Is(err, store.ErrChanged) {
+		err = j.engine.Update(ctx, f)
+		if !errors.Is(err, store.ErrChanged) {
 			return err
 		}
 	}
@@ -205,7 +206,9 @@ func (j *Jobs) write(ctx context.Context, tx store.Tx, job *Job, event, by, why 
 		if err := tx.Write(ctx, store.Record{Kind: kindJob, Name: lineName(job.ID), Version: job.version}); err != nil {
 			return err
 		}
-		r.Kind, r.Version, job.version = kindEnded, 0, 0
+		r.Kind = kindEnded
+		r.Version = 0
+		job.version = 0
 	}
 	if err := tx.Write(ctx, r); err != nil {
 		return err
@@ -332,7 +335,9 @@ func (j *Jobs) Resume(ctx context.Context, id int, by, why string) (Job, error) 
 // Cancel ends a job, even if it cannot be read. Its effects so far stay.
 func (j *Jobs) Cancel(ctx context.Context, id int, by, why string) (Job, error) {
 	return j.order(ctx, id, "cancel", by, why, func(job *Job, now time.Time) bool {
-		job.Cancelled, job.Paused, job.Ended = true, false, now
+		job.Cancelled = true
+		job.Paused = false
+		job.Ended = now
 		return true
 	})
 }
@@ -366,7 +371,8 @@ func (j *Jobs) order(ctx context.Context, id int, event, by, why string, change 
 	var refused error
 	err = j.update(ctx, func(ctx context.Context, tx store.Tx) error {
 		refused = nil
-		if job, err = get(ctx, tx, id); err != nil && (!job.unreadable || event != "cancel") {
+		job, err = get(ctx, tx, id)
+		if err != nil && (!job.unreadable || event != "cancel") {
 			return err
 		}
 		job.unreadable = false

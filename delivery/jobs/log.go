@@ -179,7 +179,8 @@ func (j *Jobs) Log(ctx context.Context) iter.Seq2[Line, error] {
 			rs, err := j.engine.Records(ctx, kindLine, lineName(last.N), page)
 			more = len(rs) == page
 			for _, r := range rs {
-				if last, err = readLine(r, last); err != nil {
+				last, err = readLine(r, last)
+				if err != nil {
 					break
 				}
 				records.match(last.Job)

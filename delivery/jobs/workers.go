@@ -125,12 +125,15 @@ type beats struct {
 // the unreadable jobs: in one transaction.
 func (b *beats) beat(ctx context.Context) (open []Job, err error) {
 	w := b.about()
-	w.ID, w.PID, w.Version = b.id, os.Getpid(), version()
+	w.ID = b.id
+	w.PID = os.Getpid()
+	w.Version = version()
 	w.Host, _ = os.Hostname() // may be empty
 	err = b.update(ctx, func(ctx context.Context, tx store.Tx) error {
 		w.Seen = tx.Now().UTC()
 		w.ClockOffset = w.Seen.Sub(b.Clock.Now().Round(0)) // Round: by the clocks on the wall
-		if w.Since = b.since; w.Since.IsZero() {
+		w.Since = b.since
+		if w.Since.IsZero() {
 			w.Since = w.Seen
 		}
 		record := w
@@ -175,7 +178,8 @@ func (b *beats) start(ctx context.Context, open []Job) {
 			b.run(ctx, job.Queue)
 			continue
 		}
-		if told[job.ID] = true; !b.told[job.ID] {
+		told[job.ID] = true
+		if !b.told[job.ID] {
 			b.Logger.LogAttrs(ctx, slog.LevelWarn, "jobs: a job cannot be read, and does not run", slog.Int("job", job.ID), slog.String("error", job.Error))
 		}
 	}

@@ -112,7 +112,8 @@ func (t *memoryTx) Edit(_ context.Context, edits ...store.Edit) ([]bool, error) 
 	done := make([]bool, len(edits))
 	for i := range edits {
 		var err error
-		if done[i], err = t.edit(&edits[i]); err != nil {
+		done[i], err = t.edit(&edits[i])
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -156,7 +157,8 @@ func (t *memoryTx) edit(e *store.Edit) (bool, error) {
 		if there.Held == hold {
 			return false, nil
 		}
-		if there.Held = hold; hold {
+		there.Held = hold
+		if hold {
 			there.LeasedUntil = time.Time{} // the lease has ended
 			q.set(there, never)
 		} else {

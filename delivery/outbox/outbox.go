@@ -243,7 +243,9 @@ func (r *relay) note(n int, err error) {
 		return
 	}
 	r.reported.Nacked += n
-	r.reported.LastError, r.reported.LastFailure, r.reported.Failures = guard.Text(err), r.Clock.Now().UTC(), r.reported.Failures+1
+	r.reported.LastError = guard.Text(err)
+	r.reported.LastFailure = r.Clock.Now().UTC()
+	r.reported.Failures = r.reported.Failures + 1
 }
 
 // refusal is the state of a message that failed while others did not.
@@ -266,7 +268,8 @@ func (r *relay) run(ctx context.Context) error {
 		case n > 0:
 			poll = minPoll
 		default:
-			if poll = min(2*poll, r.MaxPoll); r.idle(ctx, poll) {
+			poll = min(2*poll, r.MaxPoll)
+			if r.idle(ctx, poll) {
 				poll = minPoll
 			}
 		}

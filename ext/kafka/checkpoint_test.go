@@ -561,9 +561,9 @@ func FuzzState(f *testing.F) {
 	r := appendRecord(nil, &kgo.Record{Key: []byte("k"), Value: nil, Headers: []kgo.RecordHeader{{Key: "h"}}})
 	f.Add(appendState(nil, 7, [][]byte{r, r}))
 	f.Fuzz(func(t *testing.T, state []byte) {
-		base, records, err := decodeState(state)
-		if err == nil && string(appendState(nil, base, records)) != string(state) {
-			t.Fatalf("%x became %x", state, appendState(nil, base, records))
+		s, err := decodeState(state)
+		if err == nil && string(appendState(nil, s.base, s.records)) != string(state) {
+			t.Fatalf("%x became %x", state, appendState(nil, s.base, s.records))
 		}
 	})
 }

@@ -39,10 +39,10 @@ func TestFormats(t *testing.T) {
 	require.Equal(t, m.Meta, meta)
 	require.Equal(t, m.Payload, stored.Value)
 
-	base, records, err := decodeState(golden.Written(t, "output-1", appendState(nil, 300, [][]byte{appendRecord(nil, r)})))
+	s, err := decodeState(golden.Written(t, "output-1", appendState(nil, 300, [][]byte{appendRecord(nil, r)})))
 	require.NoError(t, err)
-	require.EqualValues(t, 300, base)
-	got, err := decodeRecord(records[0])
+	require.EqualValues(t, 300, s.base)
+	got, err := decodeRecord(s.records[0])
 	require.NoError(t, err)
 	require.Equal(t, &kgo.Record{Key: r.Key, Value: r.Value, Headers: r.Headers}, got)
 

@@ -127,11 +127,11 @@ func (in *input[T]) error(err error) error {
 
 // Seek implements [checkpoint.Input].
 func (in *input[T]) Seek(position []byte) error {
-	offset, epoch, err := decodePosition(position)
+	p, err := decodePosition(position)
 	if err != nil {
 		return err
 	}
-	in.offset, in.epoch = offset, epoch
+	in.offset, in.epoch = p.offset, p.leaderEpoch
 	in.measure()
 	return nil
 }
@@ -158,16 +158,22 @@ func (in *input[T]) measure() {
 	in.lag.move(at)
 }
 
-func decodePosition(position []byte) (offset int64, leaderEpoch int32, err error) {
-	r := varint.Reader{Rest: position}
+// inputPosition is the offset of the next record. The leader epoch is -1 if it is unknown.
+type inputPosition struct {
+	offset      int64
+	leaderEpoch int32
+}
+
+func decodePosition(encoded []byte) (inputPosition, error) {
+	r := varint.Reader{Rest: encoded}
 	o, e := r.Uvarint(), r.Uvarint()
 	if r.Err == nil && (len(r.Rest) > 0 || o > 1<<62 || e > 1<<31) {
 		r.Fail(errors.New("it is out of range"))
 	}
 	if r.Err != nil {
-		return 0, -1, fmt.Errorf("kafka: position %x: %w", position, r.Err)
+		return inputPosition{}, fmt.Errorf("kafka: position %x: %w", encoded, r.Err)
 	}
-	return int64(o), int32(int64(e) - 1), nil
+	return inputPosition{offset: int64(o), leaderEpoch: int32(int64(e) - 1)}, nil
 }
 
 // Position implements [checkpoint.Input].
@@ -180,11 +186,11 @@ func (in *input[T]) Commit(ctx context.Context, position []byte) error {
 	if in.c.Group == nil {
 		return nil
 	}
-	offset, leaderEpoch, err := decodePosition(position)
+	p, err := decodePosition(position)
 	if err != nil {
 		return err
 	}
-	return in.c.Group.commit(ctx, partitionID{in.c.Topic, in.c.Partition}, offset, leaderEpoch)
+	return in.c.Group.commit(ctx, partitionID{in.c.Topic, in.c.Partition}, p.offset, p.leaderEpoch)
 }
 
 // Wait implements [checkpoint.Waiter]. The position passes records that are among the

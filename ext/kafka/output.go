@@ -154,14 +154,14 @@ func (o *output[T]) ordinal(ctx context.Context) (n int64, known bool, err error
 
 // Restore implements [checkpoint.Output].
 func (o *output[T]) Restore(ctx context.Context, state []byte) error {
-	base, records, err := decodeState(state)
+	s, err := decodeState(state)
 	if err != nil {
 		return o.error("state", err)
 	}
 	if err := o.begin(ctx); err != nil {
 		return err
 	}
-	target := base + int64(len(records))
+	target := s.end()
 	n, known, err := o.ordinal(ctx)
 	switch {
 	case err != nil:
@@ -169,8 +169,8 @@ func (o *output[T]) Restore(ctx context.Context, state []byte) error {
 	case known && n > target:
 		return o.error("restore", fmt.Errorf("%d records are published, the checkpoint knows %d: a later checkpoint was lost", n, target))
 	}
-	o.tried, o.seen = target, known && n >= base
-	if err := o.publish(ctx, base, records); err != nil {
+	o.tried, o.seen = target, known && n >= s.base
+	if err := o.publish(ctx, s); err != nil {
 		return err
 	}
 	o.base, o.pending = target, nil
@@ -212,40 +212,40 @@ func (o *output[T]) Prepare(ctx context.Context) ([]byte, error) {
 
 // Commit implements [checkpoint.Output].
 func (o *output[T]) Commit(ctx context.Context, state []byte) error {
-	base, records, err := decodeState(state)
+	s, err := decodeState(state)
 	if err != nil {
 		return o.error("state", err)
 	}
-	if err := o.publish(ctx, base, records); err != nil {
+	if err := o.publish(ctx, s); err != nil {
 		return err
 	}
-	if n := base + int64(len(records)) - o.base; n > 0 {
+	if n := s.end() - o.base; n > 0 {
 		o.pending, o.base = o.pending[n:], o.base+n
 	}
 	return nil
 }
 
-// publish publishes those records after an ordinal that are not published yet. Only the
+// publish publishes the records of a state that are not published yet. Only the
 // ordinal shows that a transaction was committed: the client may have aborted it and
 // report success, see commitTransaction.
-func (o *output[T]) publish(ctx context.Context, base int64, records [][]byte) error {
-	if o.fenced != nil || len(records) == 0 {
+func (o *output[T]) publish(ctx context.Context, s outputState) error {
+	if o.fenced != nil || len(s.records) == 0 {
 		return o.fenced
 	}
-	target := base + int64(len(records))
-	n, err := o.published(ctx, base, target)
+	target := s.end()
+	n, err := o.published(ctx, s.base, target)
 	if err != nil || n >= target {
 		return err
 	}
-	err = o.transact(ctx, records[n-base:], target)
+	err = o.transact(ctx, s.records[n-s.base:], target)
 	if refused(err) && !o.alone {
 		o.alone = true // for good: the topic takes less than a batch of the client
-		return o.publish(ctx, base, records)
+		return o.publish(ctx, s)
 	}
 	if err != nil {
 		return err
 	}
-	n, err = o.published(ctx, base, target)
+	n, err = o.published(ctx, s.base, target)
 	if err == nil && n < target {
 		err = o.error("transaction", errors.New("it was aborted instead of committed"))
 	}
@@ -428,6 +428,15 @@ const batchRoom = 128
 // stateVersion is the first byte of a state.
 const stateVersion = 1
 
+// outputState is a decoded state.
+type outputState struct {
+	base    int64 // the number of records that were published before these
+	records [][]byte
+}
+
+// end returns the number of published records once those of the state are published.
+func (s outputState) end() int64 { return s.base + int64(len(s.records)) }
+
 func appendState(b []byte, base int64, records [][]byte) []byte {
 	b = append(b, stateVersion)
 	b = binary.AppendUvarint(b, uint64(base))
@@ -439,10 +448,11 @@ func appendState(b []byte, base int64, records [][]byte) []byte {
 	return b
 }
 
-func decodeState(state []byte) (base int64, records [][]byte, err error) {
+func decodeState(state []byte) (outputState, error) {
+	var s outputState
 	r := varint.Reader{Rest: state}
 	if v := r.Byte(); r.Err == nil && v != stateVersion {
-		return 0, nil, fmt.Errorf("version %d is not known: was it written by a later version?", v)
+		return s, fmt.Errorf("version %d is not known: was it written by a later version?", v)
 	}
 	first, n := r.Uvarint(), r.Uvarint()
 	if first > math.MaxInt64/2 || n > uint64(len(r.Rest)) {
@@ -454,14 +464,15 @@ func decodeState(state []byte) (base int64, records [][]byte, err error) {
 			break
 		}
 		if _, err := decodeRecord(b); err != nil {
-			return 0, nil, err
+			return s, err
 		}
-		records = append(records, b)
+		s.records = append(s.records, b)
 	}
 	if r.Err == nil && len(r.Rest) > 0 {
 		r.Fail(errRange)
 	}
-	return int64(first), records, r.Err
+	s.base = int64(first)
+	return s, r.Err
 }
 
 var errRange = errors.New("a length or number is out of range")

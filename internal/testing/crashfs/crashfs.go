@@ -247,17 +247,29 @@ func (f *FS) find(name string) (*inode, error) {
 	return n, nil
 }
 
-// parent returns the directory of a name, and the base name.
-func (f *FS) parent(name string) (*inode, string, error) {
+// place is a name within a directory. A file with this name need not exist.
+type place struct {
+	dir  *inode
+	base string
+}
+
+// place returns the place of a name in its directory, which must exist.
+func (f *FS) place(name string) (place, error) {
 	name = filepath.Clean(name)
 	dir, err := f.find(filepath.Dir(name))
 	if err != nil {
-		return nil, "", err
+		return place{}, err
 	}
 	if !dir.isDir() {
-		return nil, "", syscall.ENOTDIR
+		return place{}, syscall.ENOTDIR
 	}
-	return dir, filepath.Base(name), nil
+	return place{dir, filepath.Base(name)}, nil
+}
+
+// file returns the file or directory at the place.
+func (p place) file() (*inode, bool) {
+	n, ok := p.dir.names[p.base]
+	return n, ok
 }
 
 // edit changes visible names and records the change as uncertain.
@@ -276,11 +288,11 @@ func (n *inode) edit(edits ...edit) {
 func (f *FS) OpenFile(name string, flag int, _ fs.FileMode) (vfs.File, error) {
 	file := &file{fs: f, name: name, flag: flag}
 	err := f.do("open", name, func() error {
-		dir, base, err := f.parent(name)
+		at, err := f.place(name)
 		if err != nil {
 			return err
 		}
-		n, exists := dir.names[base]
+		n, exists := at.file()
 		switch {
 		case !exists && flag&os.O_CREATE == 0:
 			return fs.ErrNotExist
@@ -290,7 +302,7 @@ func (f *FS) OpenFile(name string, flag int, _ fs.FileMode) (vfs.File, error) {
 			return syscall.EISDIR
 		case !exists:
 			n = &inode{}
-			dir.edit(edit{base, n})
+			at.dir.edit(edit{at.base, n})
 		case flag&os.O_TRUNC != 0:
 			n.apply(change{off: 0})
 		}
@@ -309,19 +321,19 @@ func (f *FS) OpenFile(name string, flag int, _ fs.FileMode) (vfs.File, error) {
 // Rename implements vfs.FS.
 func (f *FS) Rename(from, to string) error {
 	return f.doTo("rename", from, to, func() error {
-		fromDir, fromName, err := f.parent(from)
+		source, err := f.place(from)
 		if err != nil {
 			return err
 		}
-		toDir, toName, err := f.parent(to)
+		target, err := f.place(to)
 		if err != nil {
 			return err
 		}
-		n, ok := fromDir.names[fromName]
+		n, ok := source.file()
 		if !ok {
 			return fs.ErrNotExist
 		}
-		switch old, ok := toDir.names[toName]; {
+		switch old, ok := target.file(); {
 		case ok && old.isDir():
 			return fs.ErrExist
 		case ok && n.isDir():
@@ -329,12 +341,12 @@ func (f *FS) Rename(from, to string) error {
 		case n.isDir() && strings.HasPrefix(filepath.Clean(to), filepath.Clean(from)+string(filepath.Separator)):
 			return syscall.EINVAL // into itself
 		}
-		if fromDir == toDir && !f.split {
-			fromDir.edit(edit{fromName, nil}, edit{toName, n})
+		if source.dir == target.dir && !f.split {
+			source.dir.edit(edit{source.base, nil}, edit{target.base, n})
 			return nil
 		}
-		fromDir.edit(edit{fromName, nil})
-		toDir.edit(edit{toName, n})
+		source.dir.edit(edit{source.base, nil})
+		target.dir.edit(edit{target.base, n})
 		return nil
 	})
 }
@@ -342,18 +354,18 @@ func (f *FS) Rename(from, to string) error {
 // Remove implements vfs.FS.
 func (f *FS) Remove(name string) error {
 	return f.do("remove", name, func() error {
-		dir, base, err := f.parent(name)
+		at, err := f.place(name)
 		if err != nil {
 			return err
 		}
-		n, ok := dir.names[base]
+		n, ok := at.file()
 		switch {
 		case !ok:
 			return fs.ErrNotExist
 		case n.isDir() && len(n.names) > 0:
 			return syscall.ENOTEMPTY
 		}
-		dir.edit(edit{base, nil})
+		at.dir.edit(edit{at.base, nil})
 		return nil
 	})
 }
@@ -361,14 +373,14 @@ func (f *FS) Remove(name string) error {
 // Mkdir implements vfs.FS.
 func (f *FS) Mkdir(name string, _ fs.FileMode) error {
 	return f.do("mkdir", name, func() error {
-		dir, base, err := f.parent(name)
+		at, err := f.place(name)
 		if err != nil {
 			return err
 		}
-		if _, ok := dir.names[base]; ok {
+		if _, ok := at.file(); ok {
 			return fs.ErrExist
 		}
-		dir.edit(edit{base, newDir()})
+		at.dir.edit(edit{at.base, newDir()})
 		return nil
 	})
 }
@@ -427,12 +439,12 @@ func (f *FS) SyncDir(name string) error {
 // Lock implements vfs.FS. It does not record the holder.
 func (f *FS) Lock(name string) (vfs.Lock, error) {
 	err := f.do("lock", name, func() error {
-		dir, base, err := f.parent(name)
+		at, err := f.place(name)
 		if err != nil {
 			return err
 		}
-		if _, ok := dir.names[base]; !ok {
-			dir.edit(edit{base, &inode{}})
+		if _, ok := at.file(); !ok {
+			at.dir.edit(edit{at.base, &inode{}})
 		}
 		if f.locks[name] {
 			return &vfs.HeldError{}

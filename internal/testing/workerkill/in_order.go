@@ -103,9 +103,13 @@ func noteCall(ctx context.Context, e Engine, k keyed) error {
 // letter, once (laws D1, D4).
 func RunInOrder(t *testing.T, c Config) {
 	t.Helper()
-	keys, each, kills := 60, 20, 4
+	keys := 60
+	each := 20
+	kills := 4
 	if suite.Long() {
-		keys, each, kills = 200, 100, 60
+		keys = 200
+		each = 100
+		kills = 60
 	}
 	e, err := c.Open(t.Context(), c.DSN)
 	require.NoError(t, err)

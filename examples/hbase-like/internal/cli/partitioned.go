@@ -26,7 +26,9 @@ type PartitionedSummary struct {
 
 // String returns the summary after an empty line.
 func (s PartitionedSummary) String() string {
-	read, enriched, givenUp := show.Count(s.Read), show.Count(s.Enriched), show.Count(len(s.GivenUp))
+	read := show.Count(s.Read)
+	enriched := show.Count(s.Enriched)
+	givenUp := show.Count(len(s.GivenUp))
 	var out strings.Builder
 	fmt.Fprintf(&out, `
 %s: %d partitions, %d workers, %s

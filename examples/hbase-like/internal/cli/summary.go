@@ -131,7 +131,9 @@ func wrap(out *strings.Builder, indent int, line string) {
 
 func (s Summary) conclusion() string {
 	b := s.Books
-	flights, enriched, givenUp := plural(b.Read, "flight"), show.Count(b.Enriched), show.Count(b.GivenUp)
+	flights := plural(b.Read, "flight")
+	enriched := show.Count(b.Enriched)
+	givenUp := show.Count(b.GivenUp)
 	order := inOrder(s.Config)
 	switch {
 	case s.Proof != nil:

@@ -141,7 +141,9 @@ func (j *job) proveFiles(c *checkpointed, s *cli.Summary) error {
 		return err
 	}
 	s.Books = j.book.Balance()
-	s.Books.Read, s.Books.Enriched, s.Books.Missing = p.Read, p.Enriched, p.Missing
+	s.Books.Read = p.Read
+	s.Books.Enriched = p.Enriched
+	s.Books.Missing = p.Missing
 	s.Books.Problems = append(s.Books.Problems, p.Problems...)
 	if s.Interrupted {
 		s.NotTaken = p.Missing // they are in the checkpoint, or after its position

@@ -242,7 +242,8 @@ func (s *supervisor) join() (*cli.PartitionedSummary, error) {
 	if err == nil {
 		err = joined.Sync()
 	}
-	if err = errors.Join(err, joined.Close()); err != nil {
+	err = errors.Join(err, joined.Close())
+	if err != nil {
 		return nil, err
 	}
 	missing := sum.Read - sum.Enriched - len(sum.GivenUp)

@@ -104,14 +104,19 @@ func (w *worker) stream(ctx context.Context, p partitions.Partition, r *partRepo
 	stop := show.Every(reportEvery, func(bool) {
 		_, ended := book.Progress()
 		stats := c.pipe.stats()
-		r.Done, r.Calls, r.Retries, r.InFlight = before+ended, stats.Attempts, stats.Retries(), stats.InFlight
+		r.Done = before + ended
+		r.Calls = stats.Attempts
+		r.Retries = stats.Retries()
+		r.InFlight = stats.InFlight
 		r.print()
 	})
 	err = c.run()
 	stop()
 	r.InFlight = 0
 	if err == nil && r.Done == in.Total() {
-		r.Ended, r.Lost, r.Problems = true, book.Lost(), book.Balance().Problems
+		r.Ended = true
+		r.Lost = book.Lost()
+		r.Problems = book.Balance().Problems
 	}
 	return err
 }

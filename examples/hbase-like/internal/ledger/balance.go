@@ -62,7 +62,9 @@ func (l *Ledger) Balance() Balance {
 		}
 	}
 	b.Retried = len(retries)
-	b.Latency, b.LatencyRetried, b.Retries = quantiles(all), quantiles(retried), quantiles(retries)
+	b.Latency = quantiles(all)
+	b.LatencyRetried = quantiles(retried)
+	b.Retries = quantiles(retries)
 	return b
 }
 
