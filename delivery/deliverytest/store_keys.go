@@ -76,6 +76,16 @@ func countsByKey(b *storeBench) {
 	some.Max = 1
 	got := keysOf(some)
 	b.must(slices.Equal(got, []string{"large"}), "the first key is %q", got)
+	some.Max = 3
+	some.First = []string{"dead only", "unknown", "layered"}
+	got = keysOf(some)
+	b.must(slices.Equal(got, []string{"layered", "dead only", "large"}), "with two keys that come first the keys are %q", got)
+	some.Contains = "e"
+	got = keysOf(some)
+	b.must(slices.Equal(got, []string{"layered", "dead only", "large"}), "of those that contain e the keys are %q", got)
+	some.Contains = "lar"
+	got = keysOf(some)
+	b.must(slices.Equal(got, []string{"large"}), "a key that comes first and does not match is among %q", got)
 	for text, keys := range map[string][]string{
 		"la": {"large", "layered"}, "100%\xff": {hostile}, "% ": nil, "\u202e ": {hostile}, "%": {hostile}, "LARGE": nil, "_": nil, "00%25": nil,
 	} {

@@ -325,6 +325,10 @@ func TestRunStoreFindsWhatIsWrong(t *testing.T) {
 			list, err := next.CountKeys(bg, q)
 			return slices.DeleteFunc(list, func(c store.KeyCounts) bool { return !strings.HasPrefix(c.Key, contains) }), err
 		}}, "inspector: counts by key"},
+		"keys that come first as usual": {wrong{keys: func(next store.KeyCounter, q store.KeyQuery) ([]store.KeyCounts, error) {
+			q.First = nil
+			return next.CountKeys(bg, q)
+		}}, "inspector: counts by key"},
 		"held messages that are due": {wrong{keys: func(next store.KeyCounter, q store.KeyQuery) ([]store.KeyCounts, error) {
 			list, err := next.CountKeys(bg, q)
 			for i := range list {

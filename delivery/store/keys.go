@@ -10,9 +10,10 @@ type KeyCounter interface {
 	Lister
 
 	// CountKeys returns counts for up to q.Max keys that have messages in the queues of
-	// q. Keys with more waiting messages come first, then keys with more dead letters,
-	// then the others in the byte order of the keys. Messages without a key are not
-	// counted. It does not read payloads. An engine on a database reads the queues in one
+	// q. The keys in q.First come before the others. Otherwise keys with more waiting
+	// messages come first, then keys with more dead letters, then the others in the byte
+	// order of the keys. Messages without a key are not counted. It does not read
+	// payloads. An engine on a database reads the queues in one
 	// statement, and needs memory for twice q.Max keys.
 	CountKeys(ctx context.Context, q KeyQuery) ([]KeyCounts, error)
 }
@@ -21,6 +22,7 @@ type KeyCounter interface {
 type KeyQuery struct {
 	Queues   []string // a queue and its layers: 1 to 400 names, each once
 	Dead     string   // the dead letters; "" to leave them out. It must not be in Queues
+	First    []string // keys that come first, in any order; keys without messages are left out
 	Contains string   // only keys that contain this text; "" for all keys
 	Max      int      // the largest number of keys that are returned, at least 1
 }

@@ -43,11 +43,18 @@ func KeyQuery(q store.KeyQuery) error {
 // returns.
 type TopKeys struct {
 	query store.KeyQuery
+	first map[string]bool // the keys that come first
 	list  []store.KeyCounts
 }
 
 // NewTopKeys returns an empty table for the answer to q.
-func NewTopKeys(q store.KeyQuery) *TopKeys { return &TopKeys{query: q} }
+func NewTopKeys(q store.KeyQuery) *TopKeys {
+	t := &TopKeys{query: q, first: make(map[string]bool, len(q.First))}
+	for _, key := range q.First {
+		t.first[key] = true
+	}
+	return t
+}
 
 // Add adds a key, unless it does not match the query. Each key is added once.
 func (t *TopKeys) Add(c store.KeyCounts) {
@@ -63,7 +70,19 @@ func (t *TopKeys) Add(c store.KeyCounts) {
 // List returns the first keys in order.
 func (t *TopKeys) List() []store.KeyCounts {
 	slices.SortFunc(t.list, func(a, b store.KeyCounts) int {
-		return cmp.Or(cmp.Compare(b.Waiting, a.Waiting), cmp.Compare(b.Dead, a.Dead), cmp.Compare(a.Key, b.Key))
+		return cmp.Or(t.compareFirst(a.Key, b.Key), cmp.Compare(b.Waiting, a.Waiting), cmp.Compare(b.Dead, a.Dead), cmp.Compare(a.Key, b.Key))
 	})
 	return t.list[:min(len(t.list), t.query.Max)]
+}
+
+// compareFirst compares two keys by whether they come first.
+func (t *TopKeys) compareFirst(a, b string) int {
+	switch {
+	case t.first[a] == t.first[b]:
+		return 0
+	case t.first[a]:
+		return -1
+	default:
+		return 1
+	}
 }
