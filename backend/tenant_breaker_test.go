@@ -433,3 +433,37 @@ func TestTenantBreaker_RestrictedWhileThrottled(t *testing.T) {
 	require.Empty(t, b.restrictions())
 	o.callFor("a", nil)
 }
+
+// The tenants that have been down for longest come first. Tenants whose load grows back,
+// and tenants that are paused, are up.
+func TestTenantsDown(t *testing.T) {
+	b := newBench(t, backend.TenantBreaker())
+	o := b.attach()
+	begun := b.clock.Now()
+	b.HoldTenant("held", "spam")
+	b.clock.Add(time.Second)
+	o.loseFor("b")
+	b.clock.Add(time.Second)
+	o.loseFor("a")
+	o.callFor("up", nil)
+	list := gate.Of(b.Backend).TenantsDown(10)
+	require.Equal(t, []gate.TenantReport{
+		{Tenant: "held", State: "held", Why: "spam", Since: begun},
+		{Tenant: "b", State: list[1].State, Why: list[1].Why, Since: begun.Add(time.Second)},
+		{Tenant: "a", State: "down", Why: list[2].Why, Since: begun.Add(2 * time.Second)},
+	}, list)
+	require.NotEmpty(t, list[1].Why)
+	require.Equal(t, list[:2], gate.Of(b.Backend).TenantsDown(2))
+
+	b.clock.Add(time.Second)
+	o.callFor("a", errBusy) // a probe
+	list = gate.Of(b.Backend).TenantsDown(10)
+	require.Equal(t, begun.Add(2*time.Second), list[2].Since, "the outage has not ended")
+	b.clock.Add(time.Second)
+	o.callFor("a", nil) // a probe
+	b.ResumeTenant("held")
+	for _, r := range gate.Of(b.Backend).TenantsDown(10) {
+		require.NotEqual(t, "a", r.Tenant)
+		require.NotEqual(t, "held", r.State)
+	}
+}

@@ -1,6 +1,8 @@
 package backend
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"github.com/weirflow/weir/internal/gate"
@@ -160,6 +162,31 @@ func (p protocol) Restrictions() (list []gate.Restriction, next time.Duration) {
 		}
 	}
 	return list, next
+}
+
+// TenantsDown implements gate.Backend.
+func (p protocol) TenantsDown(n int) (list []gate.TenantReport) {
+	b := p.Backend
+	t := b.now()
+	b.mu.Lock()
+	defer b.unlock()
+	for _, x := range b.tenants.limited {
+		b.advance(x, t)
+		r := gate.TenantReport{Tenant: x.name, State: x.state.String(), Why: x.why}
+		switch x.state {
+		case Down, Probing:
+			r.Since = b.epoch.Add(x.troubled) // between probes the state changes several times a minute
+		case Held:
+			r.Since = b.epoch.Add(x.since)
+		case Up, Ramping:
+			continue
+		}
+		list = append(list, r)
+	}
+	slices.SortFunc(list, func(a, b gate.TenantReport) int {
+		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Tenant, b.Tenant))
+	})
+	return list[:min(n, len(list))]
 }
 
 // share returns the share of the usual messages in flight that the state of h allows, and

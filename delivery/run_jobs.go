@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/asyncop/observe"
@@ -184,8 +185,26 @@ func (w *worker[IN, OUT]) about(h hosted) jobs.Worker {
 	}
 	if b := w.backend(); b != nil {
 		about.Backends = []jobs.Backend{reportOf(b)}
+		about.KeysDown = w.keysDown(b)
 	}
 	return about
+}
+
+// mostKeysDown bounds the keys that a worker reports to be down.
+const mostKeysDown = 256
+
+// keysDown returns the report of the keys that are down at the operator's backend, or nil
+// if its tenants are not the keys of messages.
+func (w *worker[IN, OUT]) keysDown(b gate.Backend) (list []jobs.KeyDown) {
+	if !w.tenantsAreKeys() {
+		return nil
+	}
+	for _, r := range b.TenantsDown(mostKeysDown) {
+		if utf8.ValidString(r.Tenant) { // JSON would change the others
+			list = append(list, jobs.KeyDown{Key: r.Tenant, State: r.State, Why: r.Why, Since: r.Since})
+		}
+	}
+	return list
 }
 
 // reportOf returns the report of a backend.
@@ -214,10 +233,16 @@ func (w *worker[IN, OUT]) backend() gate.Backend {
 // the same names as keys.
 func (w *worker[IN, OUT]) restrictKeys() {
 	b := w.backend()
-	op, isKnown := w.op.(operatorWithTenants)
-	if b != nil && isKnown && op.TenantsAreKeys() {
+	if b != nil && w.tenantsAreKeys() {
 		w.keys.RestrictKeys(b.Restrictions)
 	}
+}
+
+// tenantsAreKeys reports whether the tenants of the operator's backend are the keys of its
+// messages.
+func (w *worker[IN, OUT]) tenantsAreKeys() bool {
+	op, isKnown := w.op.(operatorWithTenants)
+	return isKnown && op.TenantsAreKeys()
 }
 
 // steer returns a function that passes orders to the operator's backend, or nil if it has

@@ -16,6 +16,7 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/backend"
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/message"
@@ -302,4 +303,58 @@ func TestRun_TenantsAreNotKeys(t *testing.T) {
 		require.Len(t, c.calls["eu"], 100)
 		require.Less(t, c.waited["eu"], 5*time.Second)
 	})
+}
+
+// A worker reports which keys are down, since when and why, if the tenants are the keys.
+func TestRun_ReportsKeysDown(t *testing.T) {
+	for name, test := range map[string]struct {
+		option func(*backend.Backend) asyncop.Option
+		want   []string
+	}{
+		"the tenants are the keys": {func(b *backend.Backend) asyncop.Option { return asyncop.WithBackend(b) }, []string{"held held spam", "down down"}},
+		"they are not": {func(b *backend.Backend) asyncop.Option {
+			return asyncop.WithBackend(b, asyncop.Tenant(func(j job) string { return string(j) }))
+		}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCustomers()
+				c.down["down"] = time.Hour
+				c.put(t, "down", 100)
+				c.put(t, "up", 100)
+				b := backend.New("customers", backend.TenantBreaker(), backend.WithLogger(quiet))
+				b.HoldTenant("held", "spam")
+				b.HoldTenant("not text \xff", "spam")
+				began := time.Now()
+				ctx, stop := context.WithCancel(t.Context())
+				ended := make(chan struct{})
+				go func() { // ends with ctx
+					defer close(ended)
+					c.workWith(ctx, t, asyncop.Blocking(c.call), 10*time.Second, test.option(b))
+				}()
+				time.Sleep(time.Minute)
+				j, err := jobs.New(c.engine, jobs.Config{Logger: quiet})
+				require.NoError(t, err)
+				list, err := j.Workers(t.Context())
+				require.NoError(t, err)
+				require.Len(t, list, 1)
+				var got []string
+				for _, k := range list[0].KeysDown {
+					state := k.State
+					if state == "probing" { // between two probes
+						state = "down"
+					}
+					if k.Key == "down" {
+						require.NotEmpty(t, k.Why)
+						require.Less(t, k.Since.Sub(began), 10*time.Second, "the start of the outage")
+						k.Why = ""
+					}
+					got = append(got, strings.TrimSpace(fmt.Sprint(k.Key, " ", state, " ", k.Why)))
+				}
+				require.Equal(t, test.want, got)
+				stop()
+				<-ended
+			})
+		})
+	}
 }

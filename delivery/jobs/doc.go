@@ -51,5 +51,5 @@
 // [Jobs.HoldBackend] and its siblings steer the services that workers call, and
 // [Jobs.PauseQueue] and [Jobs.HoldKey] the messages that workers take; their orders are in
 // the log, too. [Groups] shows the dead letters of a queue by similar failures,
-// and [Keys] the messages of a queue by key.
+// and [Jobs.KeyStates] the messages of a queue by key, with the keys that are held or down.
 package jobs

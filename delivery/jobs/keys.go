@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -17,16 +18,25 @@ type KeyFilter struct {
 	Max      int    // the largest number of keys that are returned; 0 means 50
 }
 
+// most returns the largest number of keys to return.
+func (f KeyFilter) most() int { return cmp.Or(f.Max, defaultKeys) }
+
 // Keys counts the messages of a queue, of its layers and of its dead letters by key
 // ([message.Meta].Key). Keys with more waiting messages come first, then keys with more
 // dead letters, then the others in the byte order of the keys. Messages without a key are
-// not counted.
+// not counted. [Jobs.KeyStates] also returns which keys are held or down.
 //
 // It reads the keys of all messages once. For a million messages of ten thousand keys
 // that takes less than a second on SQLite and PostgreSQL. Keys returns an error if the
 // engine is not a [store.KeyCounter], such as JetStream or Kafka, or if the name is the
 // name of a layer or of dead letters.
 func Keys(ctx context.Context, e store.Engine, queue string, f KeyFilter) ([]store.KeyCounts, error) {
+	return countKeys(ctx, e, queue, f, nil)
+}
+
+// countKeys counts the messages of a queue by key, and returns the keys in first before
+// the others.
+func countKeys(ctx context.Context, e store.Engine, queue string, f KeyFilter, first []string) ([]store.KeyCounts, error) {
 	counter, ok := e.(store.KeyCounter)
 	if !ok {
 		return nil, fmt.Errorf("jobs: a %T does not count by key: it is not a store.KeyCounter. Use SQLite or PostgreSQL, or count "+
@@ -43,11 +53,7 @@ func Keys(ctx context.Context, e store.Engine, queue string, f KeyFilter) ([]sto
 	if err != nil {
 		return nil, err
 	}
-	most := f.Max
-	if most == 0 {
-		most = defaultKeys
-	}
-	return counter.CountKeys(ctx, store.KeyQuery{Queues: of.waiting, Dead: of.dead, Contains: f.Contains, Max: most})
+	return counter.CountKeys(ctx, store.KeyQuery{Queues: of.waiting, Dead: of.dead, First: first, Contains: f.Contains, Max: f.most()})
 }
 
 // family is a queue with the queues that belong to it (law W1).

@@ -45,6 +45,7 @@ type Worker struct {
 	Counts    json.RawMessage   `json:"counts,omitempty"`
 	Operators []json.RawMessage `json:"operators,omitempty"`
 	Backends  []Backend         `json:"backends,omitempty"`
+	KeysDown  []KeyDown         `json:"keysDown,omitempty"` // keys of Reads that are down, at most 256: see [Jobs.KeyStates]
 
 	Checkpoints map[string]json.RawMessage `json:"checkpoints,omitempty"` // by pipeline, or pipeline/partition
 	// Partitions are the worker's, and partitions without an owner as far as it knows, at

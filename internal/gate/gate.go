@@ -30,6 +30,17 @@ type Backend interface {
 	// time after which the list may allow more. It returns a time of 0 if the list is
 	// empty.
 	Restrictions() (list []Restriction, next time.Duration)
+	// TenantsDown describes tenants that are down, probing or held: at most n, the
+	// tenants that have been so for longest first.
+	TenantsDown(n int) []TenantReport
+}
+
+// TenantReport describes a tenant of which no call starts, except for a probe.
+type TenantReport struct {
+	Tenant string
+	State  string
+	Why    string
+	Since  time.Time // start of the outage, or of State if it is held
 }
 
 // Restriction bounds the messages of a tenant that a worker has in flight, while the

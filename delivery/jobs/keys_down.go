@@ -1,0 +1,70 @@
+package jobs
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// KeyDown is a key of which a worker starts no calls, except for a probe, as the worker
+// reports it: the service of the key is down, or the program holds the key
+// (backend.TenantBreaker).
+type KeyDown struct {
+	Key   string    `json:"key"`
+	State string    `json:"state"`         // down, probing, held (by the program: backend.Backend.HoldTenant)
+	Why   string    `json:"why,omitempty"` // the reason for State
+	Since time.Time `json:"since"`         // start of the outage or of the hold, by the worker's clock
+
+	// Of [KeysDown].
+	Queue   string `json:"queue,omitempty"`   // of the worker
+	In      int    `json:"in,omitempty"`      // workers of the queue that report the key
+	Workers int    `json:"workers,omitempty"` // workers of the queue
+}
+
+// KeysDown returns the keys that workers report to be down, by queue. The keys of a queue
+// that have been down for longest come first. Workers that are silent at an instant do not
+// count ([SilentAfter]). If several workers report a key, State is the worst of their
+// states, and Since the earliest start.
+func KeysDown(workers []Worker, now time.Time) []KeyDown {
+	type name struct{ queue, key string }
+	readers := map[string]int{} // by queue
+	down := map[name]KeyDown{}
+	for _, w := range workers {
+		if now.Sub(w.Seen) > SilentAfter || w.Reads == "" {
+			continue
+		}
+		readers[w.Reads]++
+		for _, k := range w.KeysDown {
+			n := name{w.Reads, k.Key}
+			k.Queue = w.Reads
+			k.In = 1
+			before, isKnown := down[n]
+			if isKnown {
+				k = before.and(k)
+			}
+			down[n] = k
+		}
+	}
+	list := make([]KeyDown, 0, len(down))
+	for _, k := range down {
+		k.Workers = readers[k.Queue]
+		list = append(list, k)
+	}
+	slices.SortFunc(list, func(a, b KeyDown) int {
+		return cmp.Or(cmp.Compare(a.Queue, b.Queue), a.Since.Compare(b.Since), cmp.Compare(a.Key, b.Key))
+	})
+	return list
+}
+
+// and returns the key as two reports describe it.
+func (k KeyDown) and(other KeyDown) KeyDown {
+	if slices.Index(worst, other.State) < slices.Index(worst, k.State) {
+		k.State = other.State
+		k.Why = other.Why
+	}
+	if other.Since.Before(k.Since) {
+		k.Since = other.Since
+	}
+	k.In += other.In
+	return k
+}
