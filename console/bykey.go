@@ -2,8 +2,11 @@ package console
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/weirflow/weir/delivery/jobs"
@@ -21,11 +24,12 @@ const (
 type byKeyData struct {
 	Queue, Dead string
 	Contains    string
-	Rows        []store.KeyCounts
-	More        bool // keys than are shown
-	CanHold     bool // people can hold the keys of the queue
-	Held        []jobs.KeyOrder
-	Chosen      *jobs.KeyOrder // of the key for the form of the page: not held if it has no author; nil without a form
+	Rows        []jobs.KeyState // as of At
+	More        bool            // keys than are shown
+	CanHold     bool            // people can hold the keys of the queue
+	Held        []jobs.KeyOrder // now
+	Down        []jobs.KeyDown  // now
+	Chosen      *jobs.KeyOrder  // of the key for the form of the page: not held if it has no author; nil without a form
 	At          time.Time
 	Failed      string // why the messages could not be counted, or ""
 }
@@ -53,6 +57,10 @@ func (s *server) byKey(r *http.Request) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
+	err = s.readDown(r.Context(), &d)
+	if err != nil {
+		return view{}, err
+	}
 	rows, at, err := s.keysOf(r.Context(), d.Queue, d.Contains)
 	if err != nil {
 		d.Failed = failure(300, err)
@@ -67,6 +75,36 @@ func (d *byKeyData) HeldBy(key string) *jobs.KeyOrder {
 	for i := range d.Held {
 		if d.Held[i].Key == key {
 			return &d.Held[i]
+		}
+	}
+	return nil
+}
+
+// DownOf returns the outage of a key, or nil.
+func (d *byKeyData) DownOf(key string) *jobs.KeyDown {
+	for i := range d.Down {
+		if d.Down[i].Key == key {
+			return &d.Down[i]
+		}
+	}
+	return nil
+}
+
+// MoreDown returns how many keys are down that are not shown.
+func (d *byKeyData) MoreDown() int { return len(d.Down) - len(d.ShownDown()) }
+
+// ShownDown returns the keys that are down, as far as they are shown.
+func (d *byKeyData) ShownDown() []jobs.KeyDown { return d.Down[:min(len(d.Down), shownByKey)] }
+
+// readDown reads which keys of the queue workers report to be down.
+func (s *server) readDown(ctx context.Context, d *byKeyData) error {
+	workers, err := s.jobs.Workers(ctx)
+	if err != nil {
+		return err
+	}
+	for _, k := range jobs.KeysDown(workers, s.Clock.Now()) {
+		if k.Queue == d.Queue {
+			d.Down = append(d.Down, k)
 		}
 	}
 	return nil
@@ -117,25 +155,26 @@ func (s *server) holdKey(r *http.Request) (string, error) {
 	if err != nil {
 		return "", mine(r.Context(), err)
 	}
+	s.looks.stale()
 	s.logs.stale()
 	return "/bykey?" + url.Values{"queue": {o.Queue}}.Encode(), nil
 }
 
 // keysOf returns the counts of the keys of a queue, and when they were counted: a zero
 // time if they are still being counted.
-func (s *server) keysOf(ctx context.Context, queue, contains string) ([]store.KeyCounts, time.Time, error) {
+func (s *server) keysOf(ctx context.Context, queue, contains string) ([]jobs.KeyState, time.Time, error) {
 	c := s.keyTable(keyFilter{queue, contains})
 	longest := patience
 	_, at, _ := c.peek()
 	if at.IsZero() {
 		longest = firstByKey
 	}
-	return c.get(ctx, c.life, s.Clock, longest, func(ctx context.Context) ([]store.KeyCounts, error) { return s.countKeys(ctx, queue, contains) })
+	return c.get(ctx, c.life, s.Clock, longest, func(ctx context.Context) ([]jobs.KeyState, error) { return s.countKeys(ctx, queue, contains) })
 }
 
 // keyTable is the counts by key of a queue and filter.
 type keyTable struct {
-	cached[[]store.KeyCounts]
+	cached[[]jobs.KeyState]
 
 	life context.Context //nolint:containedctx // of its counts: it ends when the table is dropped
 	drop context.CancelFunc
@@ -165,6 +204,63 @@ func (s *server) keyTable(key keyFilter) *keyTable {
 }
 
 // countKeys counts the messages of a queue by key.
-func (s *server) countKeys(ctx context.Context, queue, contains string) ([]store.KeyCounts, error) {
-	return jobs.Keys(ctx, s.engine, queue, jobs.KeyFilter{Contains: contains, Max: shownByKey + 1})
+func (s *server) countKeys(ctx context.Context, queue, contains string) ([]jobs.KeyState, error) {
+	f := jobs.KeyFilter{Contains: contains, Max: shownByKey + 1}
+	if s.keeps {
+		return s.jobs.KeyStates(ctx, queue, f)
+	}
+	counts, err := jobs.Keys(ctx, s.engine, queue, f)
+	list := make([]jobs.KeyState, 0, len(counts))
+	for _, c := range counts {
+		list = append(list, jobs.KeyState{KeyCounts: c})
+	}
+	return list, err
+}
+
+// shownStopped is the number of keys of a queue that the overview names.
+const shownStopped = 3
+
+// keyProblems lists the keys that people hold, and the keys that workers report to be
+// down. It sums up the keys of a queue if they are many.
+func (s *server) keyProblems(l *look) (list []problem) {
+	held := map[string][]string{} // by queue
+	for _, o := range l.held {
+		text := fmt.Sprintf("Key %s of %s is held: %s", cut(100, o.Key), cut(100, o.Queue), cut(200, o.Why))
+		if o.By != "" { // the order can be read
+			text = fmt.Sprintf("Key %s of %s is held, by %s %s ago: %s", cut(100, o.Key), cut(100, o.Queue), cut(60, o.By), age(max(0, l.at.Sub(o.At))), cut(200, o.Why))
+		}
+		held[o.Queue] = append(held[o.Queue], text)
+	}
+	down := map[string][]string{}
+	for _, k := range l.down {
+		state := "down"
+		if k.State == "held" {
+			state = "held by its program"
+		}
+		down[k.Queue] = append(down[k.Queue], fmt.Sprintf("Key %s of %s is %s in %d of %s, for %s: %s",
+			cut(100, k.Key), cut(100, k.Queue), state, k.In, count(k.Workers, "worker"), age(max(0, l.at.Sub(k.Since))), failure(200, k.Why)))
+	}
+	list = append(list, s.stoppedProblems(held, "held")...)
+	return append(list, s.stoppedProblems(down, "down")...)
+}
+
+// stoppedProblems lists the problems of keys. texts are the problems of each key, by
+// queue.
+func (s *server) stoppedProblems(texts map[string][]string, state string) (list []problem) {
+	for _, queue := range slices.Sorted(maps.Keys(texts)) {
+		path, link := s.link("/bykey", "queue", queue), "the keys"
+		_, counts := s.engine.(store.KeyCounter)
+		if !counts {
+			path, link = s.link("/queue", "queue", queue), "the queue"
+		}
+		all := texts[queue]
+		for _, text := range all[:min(len(all), shownStopped)] {
+			list = append(list, problem{1, text, path, link})
+		}
+		if len(all) > shownStopped {
+			more := count(len(all)-shownStopped, "more key is", "more keys are")
+			list = append(list, problem{1, fmt.Sprintf("Of %s, %s %s.", cut(100, queue), more, state), path, link})
+		}
+	}
+	return list
 }

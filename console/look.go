@@ -36,6 +36,8 @@ type look struct {
 	services   []jobs.Service
 	orders     []jobs.BackendOrder
 	paused     []jobs.QueueOrder
+	held       []jobs.KeyOrder
+	down       []jobs.KeyDown
 	jobs       []jobs.Job // that have not ended
 	outboxes   []outbox
 }
@@ -155,6 +157,11 @@ func (s *server) look(ctx context.Context) (*look, error) {
 	if err != nil {
 		return nil, err
 	}
+	l.held, err = s.jobs.HeldKeys(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l.down = jobs.KeysDown(workers, l.at)
 	all, err := s.jobs.List(ctx)
 	if err != nil {
 		return nil, err

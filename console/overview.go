@@ -100,7 +100,7 @@ func failuresOf(l *look) []failing {
 
 // problems lists problems, the worst first.
 func (s *server) problems(l *look, saved []saved) []problem {
-	list := slices.Concat(s.backendProblems(l), s.pauseProblems(l), s.queueProblems(l), s.outboxProblems(l), s.checkpointProblems(saved), s.workerProblems(l),
+	list := slices.Concat(s.backendProblems(l), s.pauseProblems(l), s.keyProblems(l), s.queueProblems(l), s.outboxProblems(l), s.checkpointProblems(saved), s.workerProblems(l),
 		s.partitionProblems(l))
 	if _, _, err := s.looks.peek(); err != nil {
 		list = append(list, problem{2, fmt.Sprintf("The engine did not answer just now; these numbers are %s old: %s", age(s.Clock.Since(l.at)), failure(300, err)), s.link("/"), "again"})
@@ -129,7 +129,7 @@ func (s *server) backendProblems(l *look) (list []problem) {
 		case b.IsDown() && b.IsShared:
 			list = append(list, problem{2, fmt.Sprintf("Backend %s does not answer: %s", cut(100, b.Name), failure(200, b.Why)), s.link("/backends"), "backends"})
 		case b.IsDown():
-			list = append(list, problem{2, fmt.Sprintf("Backend %s does not answer in %d of %d workers: %s", cut(100, b.Name), b.In, b.Reporting, failure(200, b.Why)), s.link("/backends"), "backends"})
+			list = append(list, problem{2, fmt.Sprintf("Backend %s does not answer in %d of %s: %s", cut(100, b.Name), b.In, count(b.Reporting, "worker"), failure(200, b.Why)), s.link("/backends"), "backends"})
 		}
 	}
 	return list

@@ -184,6 +184,7 @@ func (s *server) funcs() template.FuncMap {
 		"when":  timeElement,
 		"stamp": when, // for the value of a field
 		"num":   num,
+		"count": count,
 		"rate":  rateText,
 		"until": func(t time.Time) string { return age(max(0, s.Clock.Until(t))) },
 		"past":  func(t time.Time) bool { return !t.After(s.Clock.Now()) },

@@ -29,6 +29,30 @@ type pauseState struct {
 // Waiting returns how many workers have not reported yet that they are paused.
 func (p pauseState) Waiting() int { return p.Workers - p.Obey - p.Ignore }
 
+// Reports describes how many workers report that they are paused, or returns "" if the
+// queue has no workers.
+func (p pauseState) Reports() string {
+	switch {
+	case p.Workers == 0:
+		return ""
+	case p.Workers == 1 && p.Obey == 1:
+		return "Its worker reports that it is paused."
+	case p.Workers == 1:
+		return "Its worker has not reported yet that it is paused."
+	case p.Obey == 1:
+		return fmt.Sprintf("1 of %d workers reports that it is paused.", p.Workers)
+	}
+	return fmt.Sprintf("%d of %d workers report that they are paused.", p.Obey, p.Workers)
+}
+
+// Disobeys describes the workers that do not obey, of which there is at least one.
+func (p pauseState) Disobeys() string {
+	if p.Ignore == 1 {
+		return fmt.Sprintf("1 of %s does not obey: it runs an earlier version of weir, or cannot read the order.", count(p.Workers, "worker"))
+	}
+	return fmt.Sprintf("%d of %d workers do not obey: they run an earlier version of weir, or cannot read the order.", p.Ignore, p.Workers)
+}
+
 // pauseOf returns the state of a queue, from the orders and the reports of workers.
 func pauseOf(queue string, paused []jobs.QueueOrder, workers []worker) pauseState {
 	p := pauseState{Queue: queue}
@@ -107,8 +131,7 @@ func (s *server) pauseProblems(l *look) (list []problem) {
 		list = append(list, problem{1, pausedText(o, l.at), path, "the queue"})
 		p := pauseOf(o.Queue, l.paused, l.Workers)
 		if p.Ignore > 0 {
-			list = append(list, problem{2, fmt.Sprintf("%d of %d workers of %s do not obey the pause: they run an earlier version of weir, or cannot read the order.",
-				p.Ignore, p.Workers, cut(100, o.Queue)), path, "the queue"})
+			list = append(list, problem{2, fmt.Sprintf("Queue %s is paused, and %s", cut(100, o.Queue), p.Disobeys()), path, "the queue"})
 		}
 	}
 	return list

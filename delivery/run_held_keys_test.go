@@ -300,7 +300,7 @@ func TestRun_HeldKeyWithoutFairByKey(t *testing.T) {
 			if fair {
 				require.NoError(t, err)
 			} else {
-				require.ErrorContains(t, err, `1 of 1 workers of queue "hooks" cannot leave out the messages of a key`)
+				require.ErrorContains(t, err, `workers of queue "hooks" cannot leave out the messages of a key (1 of 1)`)
 			}
 			stop()
 		}

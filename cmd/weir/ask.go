@@ -48,9 +48,12 @@ func (a *app) ask(ctx context.Context, yes bool, question string) error {
 }
 
 // messages returns "1 message" or "n messages".
-func messages(n int) string {
+func messages(n int) string { return counts(n, "message", "messages") }
+
+// counts returns a number with its noun, such as "1 worker reads" or "2 workers read".
+func counts(n int, one, many string) string {
 	if n == 1 {
-		return "1 message"
+		return "1 " + one
 	}
-	return fmt.Sprintf("%d messages", n)
+	return fmt.Sprintf("%d %s", n, many)
 }

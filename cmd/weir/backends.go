@@ -188,7 +188,7 @@ func (a *app) ordered(ctx context.Context, j *jobs.Jobs, o jobs.BackendOrder) er
 		state = "held"
 	}
 	if o.Limit != nil {
-		limit = fmt.Sprintf(", with a limit of %d calls %s", *o.Limit, of)
+		limit = fmt.Sprintf(", with a limit of %s %s", counts(*o.Limit, "call", "calls"), of)
 	}
-	return a.print(fmt.Sprintf("Backend %s is %s%s: %d workers have it\n", escaped(o.Backend), state, limit, have))
+	return a.print(fmt.Sprintf("Backend %s is %s%s: %s it\n", escaped(o.Backend), state, limit, counts(have, "worker has", "workers have")))
 }

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -137,15 +138,15 @@ func TestBackends(t *testing.T) {
 		workers = len(all)
 	}
 	assert.Regexp(t, `pay +\w+ +held .* 20 +3 +they migrate \(ann\)`, run("backend", "list").stdout)
-	assert.Equal(t, result{"Backend pay is held, with a limit of 5 calls a worker: 1 workers have it\n", "", 0}, run("backend", "limit", "pay", "5"))
-	assert.Equal(t, result{"Backend pay is not held, with a limit of 5 calls a worker: 1 workers have it\n", "", 0}, run("backend", "resume", "pay"))
-	assert.Equal(t, result{"Backend pay is not held: 1 workers have it\n", "", 0}, run("backend", "limit", "pay", "none"))
+	assert.Equal(t, result{"Backend pay is held, with a limit of 5 calls a worker: 1 worker has it\n", "", 0}, run("backend", "limit", "pay", "5"))
+	assert.Equal(t, result{"Backend pay is not held, with a limit of 5 calls a worker: 1 worker has it\n", "", 0}, run("backend", "resume", "pay"))
+	assert.Equal(t, result{"Backend pay is not held: 1 worker has it\n", "", 0}, run("backend", "limit", "pay", "none"))
 	log := run("log").stdout
 	for _, event := range []string{"hold +backend +pay +ann", "limit +backend +pay +5", "resume +backend +pay", "limit +backend +pay"} {
 		assert.Regexp(t, event, log)
 	}
 	former := run("backend", "open", "pay")
-	assert.Equal(t, "Backend pay is not held: 1 workers have it\n", former.stdout)
+	assert.Equal(t, "Backend pay is not held: 1 worker has it\n", former.stdout)
 	assert.Equal(t, "weir backend open is called weir backend resume now; the next version of weir does not have the old name.\n", former.stderr)
 	assert.Zero(t, former.status)
 }
@@ -340,4 +341,48 @@ func TestKey_ControlCharacters(t *testing.T) {
 			assert.NotContains(t, r.stdout+r.stderr, part, args)
 		}
 	}
+}
+
+// The table by key has the keys that people hold, and the keys that are down, before the
+// others.
+func TestKeys_States(t *testing.T) {
+	dir := seed(t)
+	run := func(args ...string) result { return execute(t, command(t, dir, args...)) }
+	reading(t, dir, jobs.Worker{Reads: "orders", HoldsKeys: true, KeysDown: []jobs.KeyDown{
+		{Key: "customer-2", State: "down", Why: "5 of 5 calls lost: 503\x1b[2J", Since: time.Now().Add(-90 * time.Second)},
+	}})
+	assert.Equal(t, result{"Key customer-9 of queue orders is held: 1 worker reads it\n", "", 0}, run("key", "hold", "orders", "customer-9", "--by", "ann", "--why", "they migrate"))
+	assert.Regexp(t, `KEY +WAITING +OLDEST +NEXT +DEAD +STATE +SINCE +WHY *\n`+
+		`customer-2 +0 +- +- +2 +down +1m\d+s +5 of 5 calls lost: 503\\x1b\[2J *\n`+
+		`customer-9 +0 +- +- +0 +held +\d+s +they migrate \(ann\) *\n`+
+		`customer-0 +0 +- +- +3 *\n`, run("keys", "orders").stdout)
+	assert.Regexp(t, `\{"key":"customer-9",.*"hold":\{.*"by":"ann","why":"they migrate"`, run("keys", "orders", "--json").stdout)
+	assert.Regexp(t, `\{"key":"customer-2",.*"down":\{"key":"customer-2","state":"down","why":"5 of 5 calls lost: 503.*"workers":1\}`, run("keys", "orders", "--json").stdout)
+	assert.Regexp(t, `QUEUE +KEY +STATE +SINCE +WHY *\n`+
+		`orders +customer-9 +held +\d+s +they migrate \(ann\) *\n`+
+		`orders +customer-2 +down +1m\d+s +5 of 5 calls lost: 503\\x1b\[2J`, run("top").stdout)
+}
+
+// reading reports a worker on the database until the test ends.
+func reading(t *testing.T, dir string, w jobs.Worker) {
+	t.Helper()
+	db, err := sqlite.OpenDB(t.Context(), filepath.Join(dir, "orders.db"))
+	require.NoError(t, err)
+	j, err := jobs.New(sqlite.New(db), jobs.Config{})
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { // ends with ctx
+		defer close(ended)
+		j.Work(ctx, func() jobs.Worker { return w }, nil)
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-ended
+		require.NoError(t, db.Close())
+	})
+	require.Eventually(t, func() bool {
+		list, err := j.Workers(t.Context())
+		return err == nil && len(list) == 1
+	}, time.Minute, time.Millisecond)
 }

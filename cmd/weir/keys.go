@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"strconv"
 	"time"
@@ -9,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weirflow/weir/delivery/jobs"
-	"github.com/weirflow/weir/delivery/store"
 )
 
 func (a *app) keys() *cobra.Command {
@@ -20,9 +20,12 @@ func (a *app) keys() *cobra.Command {
 keys with most waiting messages first. Messages without a key are not counted.
 
 NEXT is when the first waiting message of the key can be taken, OLDEST how long
-ago the first of them arrived in the queue or layer in which it waits. weir key
-list shows which keys people hold, and weir backend list which backends are
-down.`,
+ago the first of them arrived in the queue or layer in which it waits.
+
+Keys that people hold (weir key hold), or that workers report to be down
+(backend.TenantBreaker), come first, even if they do not have messages. STATE,
+SINCE and WHY show that. Workers report every 20 s, each the 256 keys that have
+been down for longest.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usagef("which queue? Name one: weir keys QUEUE (weir requests shows requests with idempotency keys)")
@@ -45,24 +48,35 @@ down.`,
 	return c
 }
 
-// keyJSON are the counts of a key.
+// keyJSON are the counts and the state of a key.
 type keyJSON struct {
-	Key     string    `json:"key"`
-	Waiting int       `json:"waiting"`
-	Held    int       `json:"held"`
-	Dead    int       `json:"dead"`
-	Oldest  time.Time `json:"oldest,omitzero"`
-	Next    time.Time `json:"next,omitzero"`
+	Key     string         `json:"key"`
+	Waiting int            `json:"waiting"`
+	Held    int            `json:"held"`
+	Dead    int            `json:"dead"`
+	Oldest  time.Time      `json:"oldest,omitzero"`
+	Next    time.Time      `json:"next,omitzero"`
+	Hold    *jobs.KeyOrder `json:"hold,omitempty"`
+	Down    *jobs.KeyDown  `json:"down,omitempty"`
+}
+
+func newKeyJSON(s *jobs.KeyState) keyJSON {
+	return keyJSON{
+		Key: s.Key, Waiting: s.Waiting, Held: s.KeyCounts.Held, Dead: s.Dead, Oldest: s.Oldest, Next: s.Next, Hold: s.Hold, Down: s.Down,
+	}
 }
 
 func (a *app) showKeys(ctx context.Context, db *database, queue string, f jobs.KeyFilter) error {
-	engine := db.store.(inspected).Inspector // of SQLite or PostgreSQL
+	j, err := db.store.(inspected).jobs() // of SQLite or PostgreSQL
+	if err != nil {
+		return err
+	}
 	limit := f.Max
 	if limit == 0 {
 		limit = math.MaxInt - 1
 	}
 	f.Max = limit + 1
-	list, err := jobs.Keys(ctx, engine, queue, f)
+	list, err := j.KeyStates(ctx, queue, f)
 	if err != nil {
 		return err
 	}
@@ -82,26 +96,21 @@ func (a *app) showKeys(ctx context.Context, db *database, queue string, f jobs.K
 	return err
 }
 
-func (a *app) printKeys(list []store.KeyCounts) error {
-	var rows [][]string
-	held := 0
-	for _, c := range list {
-		if a.json {
-			err := a.object(keyJSON(c))
+func (a *app) printKeys(list []jobs.KeyState) error {
+	if a.json {
+		for i := range list {
+			err := a.object(newKeyJSON(&list[i]))
 			if err != nil {
 				return err
 			}
-			continue
 		}
-		oldest := "-"
-		if !c.Oldest.IsZero() {
-			oldest = age(max(0, a.clock.Since(c.Oldest)))
-		}
-		held += c.Held
-		rows = append(rows, []string{c.Key, strconv.Itoa(c.Waiting), oldest, when(c.Next), strconv.Itoa(c.Dead), strconv.Itoa(c.Held)})
-	}
-	if a.json {
 		return nil
+	}
+	held := 0          // messages
+	isStopped := false // a key is held or down
+	for i := range list {
+		held += list[i].KeyCounts.Held
+		isStopped = isStopped || !list[i].IsCalled()
 	}
 	columns := []column{
 		{name: "KEY", whole: true},
@@ -112,10 +121,38 @@ func (a *app) printKeys(list []store.KeyCounts) error {
 	}
 	if held > 0 {
 		columns = append(columns, column{name: "HELD", right: true})
-	} else {
-		for i := range rows {
-			rows[i] = rows[i][:len(columns)]
+	}
+	if isStopped {
+		columns = append(columns, column{name: "STATE"}, column{name: "SINCE", right: true}, column{name: "WHY", least: 10})
+	}
+	var rows [][]string
+	for i := range list {
+		c := list[i].KeyCounts
+		row := []string{c.Key, strconv.Itoa(c.Waiting), since(a.clock.Now(), c.Oldest), when(c.Next), strconv.Itoa(c.Dead)}
+		if held > 0 {
+			row = append(row, strconv.Itoa(c.Held))
 		}
+		if isStopped {
+			row = append(row, a.whyStopped(list[i].Hold, list[i].Down)...)
+		}
+		rows = append(rows, row)
 	}
 	return a.table(columns, rows)
+}
+
+// whyStopped returns the cells STATE, SINCE and WHY of a key. A hold is shown in place of
+// an outage.
+func (a *app) whyStopped(hold *jobs.KeyOrder, down *jobs.KeyDown) []string {
+	now := a.clock.Now()
+	switch {
+	case hold != nil && hold.By == "": // the order cannot be read
+		return []string{"held", "-", hold.Why}
+	case hold != nil:
+		return []string{"held", since(now, hold.At), fmt.Sprintf("%s (%s)", hold.Why, hold.By)}
+	case down != nil && down.In < down.Workers:
+		return []string{fmt.Sprintf("%s in %d", down.State, down.In), since(now, down.Since), down.Why}
+	case down != nil:
+		return []string{down.State, since(now, down.Since), down.Why}
+	}
+	return []string{"", "", ""}
 }

@@ -198,7 +198,7 @@ func seedKeys(t *testing.T, db *sql.DB, now clock.Clock, tick func()) {
 
 // varying matches values that are random or depend on the time of the test.
 var (
-	varying = regexp.MustCompile(`\b\d+d(\d+h)?\b|\b59m(\d+s)?|"(age|lease)Seconds":[0-9.e+]+|"id":"[0-9a-f]{32}"`)
+	varying = regexp.MustCompile(`\b\d+d(\d+h)?\b|\bheld +\d+s\b|\b59m(\d+s)?|"(age|lease)Seconds":[0-9.e+]+|"id":"[0-9a-f]{32}"`)
 	gaps    = regexp.MustCompile(`  +`)
 )
 

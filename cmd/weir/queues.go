@@ -100,7 +100,7 @@ func (a *app) workerOrder(use, short, long string, args cobra.PositionalArgs, or
 				if err != nil {
 					return err
 				}
-				return a.print(fmt.Sprintf("%s: %d workers read it\n", effect, readersOf(args[0], workers)))
+				return a.print(fmt.Sprintf("%s: %s it\n", effect, counts(readersOf(args[0], workers), "worker reads", "workers read")))
 			})
 		},
 	}

@@ -31,9 +31,9 @@ func (a *app) top() *cobra.Command {
 	every := 2 * time.Second
 	c := &cobra.Command{
 		Use: "top", Short: "Show queues, workers, backends, partitions and errors, live", Args: none,
-		Long: `Show queues, workers, their backends and partitions, and the groups of errors
-with which most elements have failed, live, until Ctrl-C. Where the output is
-no terminal, and with --json, it is shown once.
+		Long: `Show queues, workers, their backends and partitions, the keys that are held or
+down, and the groups of errors with which most elements have failed, live, until
+Ctrl-C. Where the output is no terminal, and with --json, it is shown once.
 
 A backend has one row, and its processes are below it. A backend that a fleet
 shares has one state and one limit: see backend.Shared.
@@ -84,6 +84,9 @@ type topJSON struct {
 	At      time.Time     `json:"at"`
 	Queues  []counted     `json:"queues"`
 	Workers []jobs.Worker `json:"workers,omitempty"`
+
+	HeldKeys []jobs.KeyOrder `json:"heldKeys,omitempty"`
+	KeysDown []jobs.KeyDown  `json:"keysDown,omitempty"`
 }
 
 // seen is the last report of a worker, with its rates since the previous report.
@@ -169,6 +172,11 @@ func (t *top) look(ctx context.Context) (*topJSON, error) {
 		if err != nil {
 			return nil, err
 		}
+		s.KeysDown = jobs.KeysDown(s.Workers, s.At)
+		s.HeldKeys, err = j.HeldKeys(ctx)
+		if err != nil {
+			return nil, err
+		}
 	}
 	return s, nil
 }
@@ -186,6 +194,9 @@ func (t *top) draw(s *topJSON) (string, error) {
 	}
 	if err == nil {
 		err = t.drawBackends(s)
+	}
+	if err == nil {
+		err = t.drawKeys(s)
 	}
 	if err == nil {
 		err = t.drawPartitions(s)
@@ -296,6 +307,35 @@ func (t *top) drawBackends(s *topJSON) error {
 	}, rows)
 }
 
+// topKeys is the number of keys that top shows: first keys that people hold.
+const topKeys = 10
+
+// drawKeys draws the keys that people hold, and the keys that workers report to be down.
+func (t *top) drawKeys(s *topJSON) error {
+	var rows [][]string
+	for _, o := range s.HeldKeys {
+		rows = append(rows, append([]string{o.Queue, o.Key}, t.whyStopped(&o, nil)...))
+	}
+	for _, k := range s.KeysDown {
+		rows = append(rows, append([]string{k.Queue, k.Key}, t.whyStopped(nil, &k)...))
+	}
+	if len(rows) == 0 {
+		return nil
+	}
+	t.frame.WriteString("\n")
+	err := t.table([]column{
+		{name: "QUEUE", least: 8},
+		{name: "KEY", least: 8},
+		{name: "STATE"},
+		{name: "SINCE", right: true},
+		{name: "WHY", least: 10},
+	}, rows[:min(len(rows), topKeys)])
+	if err == nil && len(rows) > topKeys {
+		fmt.Fprintf(t.frame, "and %d more\n", len(rows)-topKeys)
+	}
+	return err
+}
+
 // stripSpans is the number of minutes of a strip of states.
 const stripSpans = 20
 
@@ -310,12 +350,7 @@ func strip(b *jobs.Backend, now time.Time) string {
 }
 
 // processes returns how many processes have a backend.
-func processes(s jobs.Service) string {
-	if len(s.Processes) == 1 {
-		return "1 process"
-	}
-	return fmt.Sprintf("%d processes", len(s.Processes))
-}
+func processes(s jobs.Service) string { return counts(len(s.Processes), "process", "processes") }
 
 // stateOf returns the state of a backend, and in how many processes it has this state if
 // they differ.
@@ -350,7 +385,7 @@ func since(now, at time.Time) string {
 	if at.IsZero() {
 		return "-"
 	}
-	return age(now.Sub(at))
+	return age(max(0, now.Sub(at)))
 }
 
 // topPartitions is the number of partitions that top shows: first partitions in trouble,

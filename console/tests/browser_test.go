@@ -157,7 +157,7 @@ func sevenQuestions(t *testing.T, e store.Keeper) {
 
 	t.Run("one backend or one payload", func(t *testing.T) {
 		p.t = t
-		p.sees("Backend bank does not answer in 1 of 1 workers", "orders-dead has 43 dead letters: 40 exhausted")
+		p.sees("Backend bank does not answer in 1 of 1 worker", "orders-dead has 43 dead letters: 40 exhausted")
 		p.click("See what failed")
 		p.sees("One failure stands out: 40 of 43 failed alike.", "no answer of # after # ms")
 		p.shoot("groups")

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/console"
+	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/message"
@@ -33,6 +34,9 @@ func ofKey(key string, n int) (ms []store.Message) {
 // hostileKey is a key that would be markup, control a terminal, and hide text.
 const hostileKey = "<script>alert(1)</script>\x00\x1b[31m\u202egnp.exe \xff"
 
+// hostileText is a hostile key that is UTF-8.
+const hostileText = "<script>alert(1)</script>\x00\x1b[31m\u202egnp.exe"
+
 func TestHandlerByKey(t *testing.T) {
 	e := memory.Open()
 	require.NoError(t, e.Put(t.Context(), "orders", ofKey("large", 7)...))
@@ -44,7 +48,7 @@ func TestHandlerByKey(t *testing.T) {
 	assert.Contains(t, page(t, h, "/layers"), `href="/bykey?queue=orders"`)
 	assert.Contains(t, page(t, h, "/queue?queue=orders-retry-1"), `href="/bykey?queue=orders"`)
 	text := page(t, h, "/bykey?queue=orders")
-	assert.Regexp(t, `>large</a></td><td class="n" data-l="Waiting">7</td><td data-l="Next is due">now</td><td data-l="Oldest">0 s</td><td class="n" data-l="Dead letters">0</td>`, text)
+	assert.Regexp(t, `>large</a></td><td data-l="State">–</td><td class="n" data-l="Waiting">7</td><td data-l="Next is due">now</td><td data-l="Oldest">0 s</td><td class="n" data-l="Dead letters">0</td>`, text)
 	assert.Regexp(t, `gnp.exe.*<td class="n" data-l="Waiting">3</td>.*<td class="n" data-l="Dead letters"><a href="[^"]*orders-dead[^"]*">2</a></td>`, text)
 	assert.Less(t, strings.Index(text, ">large<"), strings.Index(text, "gnp.exe"), "the key with most waiting messages is first")
 	assert.NotContains(t, text, "<script>alert")
@@ -74,7 +78,7 @@ func TestHandlerByKey_MoreKeysThanFit(t *testing.T) {
 	h := handler(t, console.Config{Engine: e, Authorize: role(console.Reader, "")})
 	text := page(t, h, "/bykey?queue=orders")
 	assert.Equal(t, 100, strings.Count(text, `data-l="Waiting"`))
-	assert.Contains(t, text, "These 100 keys have most waiting messages")
+	assert.Contains(t, text, "These 100 keys are held or down, or have most waiting messages")
 }
 
 func TestHandlerByKey_EngineWithoutCounts(t *testing.T) {
@@ -279,4 +283,40 @@ func TestHandlerByKey_Hold(t *testing.T) {
 	require.Equal(t, http.StatusSeeOther, ask(h, address, resume).Code)
 	assert.NotContains(t, page(t, h, "/bykey?queue=orders"), "Held key")
 	assert.Equal(t, http.StatusNotFound, ask(h, address, resume).Code)
+}
+
+// Keys that are down come before the others, with since when and why.
+func TestHandlerByKey_Down(t *testing.T) {
+	e := memory.Open()
+	require.NoError(t, e.Put(t.Context(), "orders", ofKey("busy", 7)...))
+	require.NoError(t, e.Put(t.Context(), "orders", ofKey(hostileText, 1)...))
+	down := []jobs.KeyDown{{Key: hostileText, State: "down", Why: "503 <b>\x1b", Since: time.Now().Add(-5 * time.Minute)}}
+	for i := range 4 {
+		down = append(down, jobs.KeyDown{Key: fmt.Sprint("idle ", i), State: "probing", Why: "504", Since: time.Now().Add(-time.Minute)})
+	}
+	says(t, e, jobs.Worker{ID: "w1", Host: "h", Seen: time.Now(), Reads: "orders", KeysDown: down})
+	says(t, e, jobs.Worker{ID: "w2", Host: "h", Seen: time.Now(), Reads: "orders"})
+	h := handler(t, console.Config{Engine: e, Authorize: role(console.Actor, "ann")})
+	text := page(t, h, "/bykey?queue=orders")
+	assert.Regexp(t, `gnp.exe</a></td><td data-l="State">down</td><td data-l="Since">5 min</td><td class="n" data-l="Workers">1 of 2</td><td data-l="Reason">503 &lt;b&gt;`, text)
+	assert.Regexp(t, `(?s)gnp.exe</a></td><td data-l="State"><b class="bad">down</b></td><td class="n" data-l="Waiting">1</td>.*>busy</a></td><td data-l="State">–</td><td class="n" data-l="Waiting">7</td>`, text)
+	assert.NotRegexp(t, "[\x00-\x08\x0b-\x1f\x7f\u202e]", text, "control characters")
+	assert.NotContains(t, page(t, h, "/bykey?queue=mails"), "Key that is down")
+	for _, want := range []string{"gnp.exe of orders is down in 1 of 2 workers, for 5 min: 503", "Key idle 0 of orders is down", "Of orders, 2 more keys are down."} {
+		assert.Contains(t, page(t, h, "/"), want)
+	}
+	assert.NotContains(t, page(t, h, "/"), "Key idle 2")
+}
+
+// The overview names keys that people hold.
+func TestOverview_HeldKeys(t *testing.T) {
+	e := memory.Open()
+	require.NoError(t, e.Put(t.Context(), "orders", ofKey("a", 1)...))
+	h := handler(t, console.Config{Engine: e, Authorize: role(console.Actor, "ann")})
+	assert.NotContains(t, page(t, h, "/"), "is held")
+	for i := range 4 {
+		w := ask(h, "/bykey?"+url.Values{"queue": {"orders"}, "key": {fmt.Sprint("key ", i)}}.Encode(), url.Values{"do": {"hold"}, "why": {"it loses <b>money</b>"}})
+		require.Equal(t, http.StatusSeeOther, w.Code)
+	}
+	becomes(t, h, "/", `href="/bykey?queue=orders">See the keys`, "Key key 0 of orders is held, by ann 0 s ago: it loses &lt;b&gt;money&lt;/b&gt;", "Of orders, 1 more key is held.")
 }

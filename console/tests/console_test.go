@@ -190,7 +190,7 @@ func TestWorkersAndBackends(t *testing.T) {
 		h := handler(t, console.Config{Engine: e})
 		seen := page(t, h, "/")
 		for _, want := range []string{
-			"Backend bank is held: it loses money (ann)", "Backend air does not answer in 1 of 1 workers: 503 of half the calls",
+			"Backend bank is held: it loses money (ann)", "Backend air does not answer in 1 of 1 worker: 503 of half the calls",
 			"No worker has partition b&lt;script&gt; (and 1 more) of flights.", "Partition d of flights fails: no right", `data-l="Not read">1,234<`,
 			"The clock of the engine is 3 min from that of worker w1 on h.",
 			"Worker w1 on h has been silent for 5 min", "2 workers on gone have been silent for 6 min or longer", `data-l="Done">41<`, `data-l="In flight">17<`,

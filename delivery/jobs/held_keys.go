@@ -180,8 +180,8 @@ func checkWorkers(ctx context.Context, tx store.Tx, queue string, names []string
 	case !slices.ContainsFunc(names, isOfQueue):
 		return fmt.Errorf("jobs: queue %q is unknown: neither messages nor workers belong to it. Check its name", queue)
 	case unable > 0:
-		return fmt.Errorf("jobs: %d of %d workers of queue %q cannot leave out the messages of a key: their queue lacks delivery.WithFairByKey, or they run "+
-			"an earlier version of weir. Hold the messages of the key that are there with a job (store.Hold), or pause the queue", unable, readers, queue)
+		return fmt.Errorf("jobs: workers of queue %q cannot leave out the messages of a key (%d of %d): their queue lacks delivery.WithFairByKey, or they run "+
+			"an earlier version of weir. Hold the messages of the key that are there with a job (store.Hold), or pause the queue", queue, unable, readers)
 	}
 	return nil
 }

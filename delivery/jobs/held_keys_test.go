@@ -203,7 +203,7 @@ func TestJobs_HoldKey_Workers(t *testing.T) {
 	require.NoError(t, err, "the queue is known by its worker")
 	report("unable", `{"id":"unable","seen":"`+now+`","reads":"empty"}`)
 	_, err = j.HoldKey(t.Context(), "empty", "b", "ann", "x")
-	require.ErrorContains(t, err, `1 of 2 workers of queue "empty" cannot leave out the messages of a key: their queue lacks delivery.WithFairByKey`)
+	require.ErrorContains(t, err, `workers of queue "empty" cannot leave out the messages of a key (1 of 2): their queue lacks delivery.WithFairByKey`)
 	_, err = j.ResumeKey(t.Context(), "empty", "a", "ann", "x")
 	require.NoError(t, err, "a hold can always be ended")
 }
