@@ -86,20 +86,14 @@ func (b *bounds) includes(queue string, e *store.Entry) bool {
 }
 
 // originOf returns the origin of the put of a message without its position, and the
-// position, or 0 if the origin lacks a position that can be compared. A part with
-// an origin of its own, such as "orders//17#2", has the position of its message.
+// position, or 0 if the origin lacks a position that can be compared.
 func originOf(queue string, e *store.Entry) (origin string, position int64) {
 	put := storearg.OriginOfPut(queue, &e.Meta, e.Position, "")
 	slash := strings.LastIndexByte(put, '/')
 	if slash < 0 { // it is hashed
 		return "", 0
 	}
-	number := put[slash+1:]
-	part := strings.IndexByte(number, '#')
-	if part >= 0 {
-		number = number[:part]
-	}
-	position, err := strconv.ParseInt(number, 10, 64)
+	position, err := strconv.ParseInt(put[slash+1:], 10, 64)
 	if err != nil {
 		return "", 0
 	}
