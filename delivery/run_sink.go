@@ -60,8 +60,8 @@ type filling[OUT any] struct {
 	results <-chan message.Message[OUT] // nil after it was closed
 	left    []message.Message[OUT]      // to be put next
 	refused []*refusal[OUT]             // results that the sink has not taken while it took others
-	answers int                         // how often the sink has taken or refused results: see noteAnswer
-	down    bool                        // results put alone have failed, and the sink has not answered since
+	taken   int                         // how often the sink has taken results: see noteTaken
+	down    bool                        // results put alone have failed, and the sink has not taken any since
 	round   int                         // number of the round of puts: the refused results that are due, then left
 	failing failing
 
@@ -70,8 +70,8 @@ type filling[OUT any] struct {
 	inPortions int
 }
 
-// failing are the rounds since the last answer of the sink in which a result put alone
-// has failed.
+// failing are the rounds, since the sink has last taken a result, in which a result put
+// alone has failed.
 type failing struct {
 	first int  // the first such round, or 0
 	more  bool // there was another one
@@ -81,11 +81,11 @@ type failing struct {
 type refusal[OUT any] struct {
 	message message.Message[OUT]
 	tries   int           // failed tries while the sink was up: only these count
-	answers int           // filling.answers at the last try
+	taken   int           // filling.taken at the last try
 	last    string        // the error of the last try, as [counting.Alike] returns it
 	round   int           // filling.round of the last try
-	whileUp string        // the field last of a try while the sink was up, or "": see noteAnswer
-	since   time.Time     // only refused results were tried since then, and the sink has not answered
+	whileUp string        // the field last of a try while the sink was up, or "": see noteTaken
+	since   time.Time     // only refused results were tried since then, and the sink has not taken any
 	wait    time.Duration // between the last try and the next one
 	due     time.Time     // of the next try
 }
@@ -100,7 +100,7 @@ type refusal[OUT any] struct {
 // errors have changed, its tries count after an hour: then an outage looks like a
 // refusal.
 func (r *refusal[OUT]) noteFailedTry(f *filling[OUT], err error, now time.Time) {
-	hasTakenOthers := f.answers > r.answers // between the try before and this one
+	hasTakenOthers := f.taken > r.taken // between the try before and this one
 	if hasTakenOthers || f.down {
 		r.since = now
 	}
@@ -109,7 +109,7 @@ func (r *refusal[OUT]) noteFailedTry(f *filling[OUT], err error, now time.Time) 
 	if hasTakenOthers || isRefusedAgain || now.Sub(r.since) >= aloneFor {
 		r.tries++
 	}
-	r.answers, r.round = f.answers, f.round
+	r.taken, r.round = f.taken, f.round
 	r.wait = min(2*r.wait, lastWait)
 	r.due = now.Add(r.wait)
 }
@@ -187,21 +187,23 @@ func withID[OUT any](m message.Message[OUT]) message.Message[OUT] {
 	return message.New(m.Value, &meta, m.Settle)
 }
 
-// noteAnswer notes that the sink is up: it has taken results, or has refused a result for
-// good. Then it judges the results put alone that have failed since the last answer:
+// noteTaken notes that the sink has taken results, so it is up. A result that was refused
+// for good does not show that: a queue rejects a value that its codec cannot encode, even
+// if its engine is down. Then noteTaken judges the results put alone that have failed
+// since the sink has last taken results:
 //
-//	in one round          the sink was up in it, since it answered before and after
+//	in one round          the sink was up in it, since it took results before and after
 //	in several rounds     there may have been an outage
 //
 // A result that failed while the sink was up keeps its error in whileUp.
-func (f *filling[OUT]) noteAnswer() {
+func (f *filling[OUT]) noteTaken() {
 	wasUp := f.failing.first != 0 && !f.failing.more
 	for _, r := range f.refused {
 		if wasUp && r.round == f.failing.first {
 			r.whileUp = r.last
 		}
 	}
-	f.answers++
+	f.taken++
 	f.down = false
 	f.failing = failing{}
 }
@@ -227,9 +229,9 @@ func (w *worker[IN, OUT]) putAgain(f *filling[OUT]) {
 	rest := f.refused[:0]
 	for _, r := range f.refused {
 		if !r.due.After(now) && w.working.Err() == nil {
-			hasAnswered, err := w.putSome([]message.Message[OUT]{r.message})
-			if hasAnswered || err != nil && !r.message.Pending() { // the sink may settle it itself
-				f.noteAnswer()
+			hasTaken, err := w.putSome([]message.Message[OUT]{r.message})
+			if hasTaken {
+				f.noteTaken()
 			}
 			if !r.message.Pending() {
 				continue
@@ -273,20 +275,16 @@ func (w *worker[IN, OUT]) put(f *filling[OUT]) error {
 		n = min(n, f.inPortions, defaultBatch)
 	}
 	some, rest := f.left[:n], f.left[n:]
-	hasAnswered, err := w.putSome(some)
+	hasTaken, err := w.putSome(some)
+	if hasTaken {
+		f.noteTaken()
+	}
 	if err == nil {
 		f.left = rest
 		f.inPortions = max(0, f.inPortions-n)
-		if hasAnswered {
-			f.noteAnswer()
-		}
 		return nil
 	}
 	unsettled := slices.DeleteFunc(some, func(m message.Message[OUT]) bool { return !m.Pending() })
-	hasTaken := len(unsettled) < len(some) // the sink has settled some before it failed
-	if hasTaken {
-		f.noteAnswer()
-	}
 	f.left = slices.Concat(unsettled, rest)
 	switch {
 	case len(unsettled) > defaultBatch:
@@ -307,21 +305,21 @@ func (w *worker[IN, OUT]) putEach(f *filling[OUT], some, rest []message.Message[
 	var failed []*refusal[OUT]
 	unsure := 0 // index of the first in failed that has failed since the sink last took a result
 	for i := range some {
-		if w.working.Err() != nil || !hasTaken && i == putsInARow {
+		if w.working.Err() != nil || !hasTaken && len(failed) == putsInARow {
 			f.left = slices.Concat(some[i:], rest, messagesOf(failed)) // the next time, others come first
 			f.down = true
 			return err
 		}
-		hasAnswered, failure := w.putSome(some[i : i+1])
+		isTaken, failure := w.putSome(some[i : i+1])
 		switch {
-		case hasAnswered:
+		case isTaken:
 			hasTaken = true
-			f.noteAnswer()
+			f.noteTaken()
 			for _, r := range failed[unsure:] {
 				r.noteFirst()
 			}
 			unsure = len(failed)
-		case failure == nil: // its message was purged
+		case failure == nil || !some[i].Pending(): // its message was purged or rejected
 		case errors.Is(failure, store.ErrFull): // all results wait for room
 			f.left = slices.Concat(some[i:], rest, messagesOf(failed))
 			return failure
@@ -356,7 +354,7 @@ func (r *refusal[OUT]) noteFirst() {
 // refuse adds results to refused.
 func (f *filling[OUT]) refuse(failed []*refusal[OUT], now time.Time) {
 	for _, r := range failed {
-		r.answers = f.answers
+		r.taken = f.taken
 		r.since = now
 		r.wait = firstWait
 		r.due = now.Add(firstWait)
@@ -373,9 +371,9 @@ func messagesOf[OUT any](failed []*refusal[OUT]) (ms []message.Message[OUT]) {
 
 // putSome puts results into the sink, and then acknowledges their messages (law D1). It
 // rejects a message whose result the sink can never take, if the result was put alone
-// (law W2). hasAnswered reports that the sink has taken or refused them, so it is up. It
-// is false if all messages were purged: then the sink is not called.
-func (w *worker[IN, OUT]) putSome(ms []message.Message[OUT]) (hasAnswered bool, err error) {
+// (law W2). hasTaken reports that the sink has taken a result, even if it has failed
+// afterwards. It is false if all messages were purged: then the sink is not called.
+func (w *worker[IN, OUT]) putSome(ms []message.Message[OUT]) (hasTaken bool, err error) {
 	kept := withoutPurged(ms)
 	isRefused := false
 	err = guard.Call(func() error {
@@ -388,17 +386,21 @@ func (w *worker[IN, OUT]) putSome(ms []message.Message[OUT]) (hasAnswered bool, 
 	}, func(recovered any) error { return guard.Recovered("delivery", recovered) })
 	if isRefused && len(ms) == 1 {
 		w.reject(ms[0], err)
-		return true, nil
+		return false, nil
 	}
 	if err != nil {
 		w.sinkFailed(err)
-		return false, err
+		return slices.ContainsFunc(kept, isTaken), err
 	}
 	for _, m := range ms {
 		m.Ack()
 	}
-	return len(kept) > 0, nil
+	return slices.ContainsFunc(kept, isTaken), nil
 }
+
+// isTaken reports whether the sink has taken a result: the result is settled, and was not
+// rejected.
+func isTaken[OUT any](m message.Message[OUT]) bool { return !m.Pending() && !m.IsRejected() }
 
 // withoutPurged returns the messages that are not known to have been purged. The sink may
 // check again: see [Queue.PutAll].

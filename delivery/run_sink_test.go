@@ -5,13 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/message"
 )
 
@@ -148,5 +152,56 @@ func TestRun_PurgeInAnOutageOfTheSink(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, delivery.Summary{Received: 3, Done: 2, Purged: 1}, withoutTime(summary))
 		require.ElementsMatch(t, []string{"0", "2"}, stored)
+	})
+}
+
+// unreachable is an engine that cannot put messages until a time.
+type unreachable struct {
+	*memory.Engine
+	until time.Time
+}
+
+func (u unreachable) Put(ctx context.Context, queue string, ms ...store.Message) error {
+	if time.Now().Before(u.until) {
+		return errors.New("connection refused")
+	}
+	return u.Engine.Put(ctx, queue, ms...)
+}
+
+// Regression (law D5): in an outage of its engine, a queue still rejected the results that
+// its codec cannot encode. These counted as results that the queue had taken, so the
+// messages of other results were rejected after ten tries.
+func TestRun_QueueRejectsResultsInAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		engine := unreachable{memory.Open(), begun.Add(30 * time.Minute)}
+		even := codec.Func(func(dst []byte, v string) ([]byte, error) {
+			if strings.ContainsAny(v[len(v)-1:], "13579") {
+				return nil, errors.New("it cannot be encoded")
+			}
+			return append(dst, v...), nil
+		}, func(src []byte) (string, error) { return string(src), nil })
+		results := delivery.NewQueue[string](engine, "results", delivery.WithCodec(even), noLog)
+		source := &later{list: newList(60, false), begun: begun}
+		for i := range 41 {
+			source.at = append(source.at, time.Duration(i)*10*time.Second)
+		}
+		summary, err := delivery.Run(t.Context(), source, operator(itoa), results, silently)
+		require.NoError(t, err)
+		require.Equal(t, delivery.Summary{Received: 60, Done: 30, Rejected: 30}, withoutTime(summary))
+		require.Len(t, entriesOf(t, engine.Engine, "results"), 30)
+	})
+}
+
+// A sink that refuses all results for good does not look like a sink that is down: the
+// worker does not pause between them.
+func TestRun_SinkRefusesAllResultsForGood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		sink := sinkFunc(func(context.Context, []message.Message[string]) error { return message.ErrRefused })
+		summary, err := delivery.Run(t.Context(), newList(100, false), operator(itoa), sink, silently)
+		require.NoError(t, err)
+		require.Equal(t, delivery.Summary{Received: 100, Rejected: 100}, withoutTime(summary))
+		require.Less(t, time.Since(begun), 100*time.Millisecond)
 	})
 }

@@ -9,7 +9,7 @@ import (
 // acknowledgement has the settlement of a message and its history. It is not generic, so
 // it can go from message to message. Safe for concurrent use.
 type acknowledgement struct {
-	state  atomic.Uint32    // bits: isSettled, isUnsafeToRepeat
+	state  atomic.Uint32    // bits: isSettled, isRejected, isUnsafeToRepeat
 	part   uint32           // number of the part, from 1; 0 if it is not a part
 	settle func(Settlement) // written once before use, then read-only; nil for a part
 	whole  *whole           // the message that this is a part of, or nil
@@ -24,6 +24,7 @@ type acknowledgement struct {
 // Bits of acknowledgement.state.
 const (
 	isSettled        = 1 << iota
+	isRejected       // settled as Rejected
 	isUnsafeToRepeat // see [NoteUnsafeToRepeat]
 )
 
@@ -37,6 +38,9 @@ func (a *acknowledgement) resolve(v Settlement) {
 	before := a.state.Or(isSettled)
 	if before&isSettled != 0 {
 		return
+	}
+	if v.Kind == Rejected {
+		a.state.Or(isRejected)
 	}
 	if v.Kind == Rejected && before&isUnsafeToRepeat != 0 {
 		v.UnsafeToRepeat = true

@@ -92,6 +92,9 @@ func (m Message[T]) Meta() Meta { return m.a.history() }
 // Pending reports whether the message has an acknowledgement and is not settled.
 func (m Message[T]) Pending() bool { return m.a != nil && !m.a.isSettled() }
 
+// IsRejected reports whether the message was settled as [Rejected].
+func (m Message[T]) IsRejected() bool { return m.a != nil && m.a.state.Load()&isRejected != 0 }
+
 // NoteUnsafeToRepeat notes that a call for m has succeeded and must not happen a second
 // time. If m or a result of it is rejected later, for example by a sink that can never
 // take the result, the settlement of m has UnsafeToRepeat set. Operators call it.

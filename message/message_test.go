@@ -70,9 +70,11 @@ func TestAckNackRejectReleaseSettle_FirstCounts(t *testing.T) {
 			require.True(t, m.Pending() && other.Pending())
 			settle(m, first)
 			require.False(t, m.Pending() || other.Pending())
+			require.Equal(t, first.Kind == message.Rejected, other.IsRejected())
 			settle(m, second)
 			settle(other, second)
 			require.Equal(t, []message.Settlement{first}, *settlements, "then %v", second)
+			require.Equal(t, first.Kind == message.Rejected, m.IsRejected())
 		}
 	}
 	m, settlements := settled(1)
@@ -106,6 +108,7 @@ func TestZeroMessage(t *testing.T) {
 		m.Ack()
 		m.Nack(time.Second)
 		m.Reject(errTest)
+		require.False(t, m.IsRejected())
 		require.Equal(t, m.Meta(), message.With(m, 1).Meta())
 		require.False(t, message.FindLost(m).Pending())
 		parts := message.Split(m, 1, 2)
