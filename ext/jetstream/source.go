@@ -87,16 +87,18 @@ func NewSource[T any](js jetstream.JetStream, c codec.Codec[T], config SourceCon
 	}
 	config.AckWait = cmp.Or(config.AckWait, defaultAckWait)
 	config.Logger = guard.Logger(config.Logger)
-	return &source[T]{
+	s := &source[T]{
 		config: config, js: js, codec: c, decoder: decoder.New("jetstream", c), clock: clock.New(),
 		arrived: make(chan struct{}, 1), held: map[uint64]*delivered{},
 	}
+	s.fetching, s.endFetches = context.WithCancel(context.Background())
+	return s
 }
 
 // source is a [delivery.Source]. Receive starts a fetch unless a fetch is under way, and
 // waits for its first messages. It does not interrupt a fetch, because the server would
 // redeliver the messages only after their AckWait: messages that arrive after Receive has
-// returned are for the next Receive.
+// returned are for the next Receive. Only Close interrupts a fetch.
 type source[T any] struct {
 	config  SourceConfig
 	js      jetstream.JetStream
@@ -105,15 +107,17 @@ type source[T any] struct {
 	clock   clock.Clock
 	arrived chan struct{} // capacity 1: a message has arrived, or the fetch has ended
 
-	fetches sync.WaitGroup
+	fetches    sync.WaitGroup
+	fetching   context.Context // of the fetches; Close ends it
+	endFetches context.CancelFunc
 
 	mu       sync.Mutex // guards the fields below; not held while user code or the client runs
 	consumer jetstream.Consumer
-	recorder *settle.Recorder // nil until the consumer is open
-	lease    time.Duration    // AckWait of the consumer
-	in       string           // incarnation of the stream
-	keeps    bool             // the stream keeps acknowledged messages
-	fetching bool
+	recorder *settle.Recorder      // nil until the consumer is open
+	lease    time.Duration         // AckWait of the consumer
+	in       string                // incarnation of the stream
+	keeps    bool                  // the stream keeps acknowledged messages
+	isBusy   bool                  // a fetch is under way
 	last     uint64                // number of the consumer's last delivery
 	renewed  bool                  // the consumer was made anew, and perhaps the stream
 	failure  error                 // of a fetch, for the next Receive
@@ -276,22 +280,35 @@ func (s *source[T]) take(n int, first bool) ([]*delivered, error) {
 		s.ready = s.ready[len(taken):]
 		return taken, nil
 	}
-	if !s.fetching {
-		s.fetching = true
+	if !s.isBusy {
+		s.isBusy = true
 		consumer := s.consumer
-		s.fetches.Go(func() { s.fetch(consumer, n, first) }) // ends with its request, of fetchWait at most
+		s.fetches.Go(func() { s.fetch(consumer, n, first) }) // ends with its request, of fetchWait at most, or with Close
 	}
 	return nil, nil
 }
 
+// request is the context of a fetch that waits for a message. The client derives from the
+// deadline how long the server keeps the request: nine tenths of the time until then. The
+// fetch itself has a second more, since the last answer may arrive late. So Done does not
+// end at the deadline.
+type request struct {
+	context.Context // ends with Close
+
+	deadline time.Time
+}
+
+func (r request) Deadline() (time.Time, bool) { return r.deadline, true }
+
 func (s *source[T]) fetch(consumer jetstream.Consumer, n int, present bool) {
 	var batch jetstream.MessageBatch
 	var err error
-	since, wait := s.clock.Now(), min(fetchWait, s.lease/4) // no AckWait begins before since
+	since := s.clock.Now() // no AckWait begins before
 	if present {
 		batch, err = consumer.FetchNoWait(min(n, maxFetch))
 	} else {
-		batch, err = consumer.Fetch(1, jetstream.FetchMaxWait(wait))
+		wait := min(fetchWait, s.lease/4)
+		batch, err = consumer.Fetch(1, jetstream.FetchContext(request{s.fetching, since.Add(wait)}))
 	}
 	if err == nil {
 		for m := range batch.Messages() {
@@ -301,7 +318,7 @@ func (s *source[T]) fetch(consumer jetstream.Consumer, n int, present bool) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.fetching = false
+	s.isBusy = false
 	if err != nil && !s.closed {
 		s.failure = s.failed(err)
 	}
@@ -564,6 +581,7 @@ func (s *source[T]) Close(ctx context.Context) error {
 	s.closed = true
 	recorder := s.recorder
 	s.mu.Unlock()
+	s.endFetches()
 	settle.Wake(s.arrived)
 	if recorder == nil {
 		return nil
@@ -573,7 +591,7 @@ func (s *source[T]) Close(ctx context.Context) error {
 
 // end records the settlements, and releases the other messages.
 func (s *source[T]) end(ctx context.Context) error {
-	s.fetches.Wait() // for fetchWait and a second at most
+	s.fetches.Wait() // Close has ended a fetch that waits
 	_, err := s.record(ctx)
 	now := s.clock.Now()
 	s.mu.Lock()
@@ -587,11 +605,13 @@ func (s *source[T]) end(ctx context.Context) error {
 	s.ready = nil
 	s.settled = nil
 	s.mu.Unlock()
-	if len(rest) == 0 || !s.js.Conn().IsConnected() {
+	if !s.js.Conn().IsConnected() {
 		return err
 	}
 	for _, m := range rest {
 		err = cmp.Or(err, ignoreAnswered(m.Nak()))
 	}
+	// The server must also learn that the fetch has ended. Otherwise it would deliver
+	// messages to it, and redeliver them only after their AckWait.
 	return cmp.Or(err, s.flush(ctx))
 }

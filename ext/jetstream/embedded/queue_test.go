@@ -399,6 +399,38 @@ func TestEngine_OneIDOnTwoSubjects(t *testing.T) {
 	require.NotEqual(t, kept[0].Payload, kept[1].Payload)
 }
 
+// Regression: Close waited for the end of the request that waits for a message, up to a
+// second. A later message goes to another source at once.
+func TestSource_CloseWhileItWaits(t *testing.T) {
+	js := connect(t, fresh(t))
+	stream := newStream(t, js)
+	consumer := newConsumer(t, js, stream, time.Minute)
+	soonest := time.Hour
+	for range 5 {
+		s := newSource(t, js, stream, time.Minute)
+		ctx, stop := context.WithCancel(t.Context())
+		received := make(chan error)
+		go func() {
+			_, err := s.Receive(ctx, 1)
+			received <- err
+		}()
+		require.Eventually(t, func() bool {
+			info, err := consumer.Info(t.Context())
+			return err == nil && info.NumWaiting == 1
+		}, time.Minute, time.Millisecond)
+		stop()
+		require.ErrorIs(t, <-received, context.Canceled)
+		begun := time.Now()
+		require.NoError(t, s.Close(t.Context()))
+		soonest = min(soonest, time.Since(begun))
+		publish(t, js, stream, "later")
+		begun = time.Now()
+		one(t, newSource(t, js, stream, time.Minute)).Ack()
+		require.Less(t, time.Since(begun), 30*time.Second)
+	}
+	require.Less(t, soonest, 200*time.Millisecond)
+}
+
 // A Receive of many messages returns with the first message, without waiting for more.
 func TestSource_MessageAlone(t *testing.T) {
 	js := connect(t, fresh(t))
