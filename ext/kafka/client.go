@@ -14,17 +14,17 @@ import (
 
 var making sync.Mutex
 
-// makeClient is kgo.NewClient, for options that others use at the same time: it writes to
-// the codecs of kgo.ProducerBatchCompression.
+// makeClient is kgo.NewClient for options that are shared: kgo.NewClient writes to the
+// codecs of kgo.ProducerBatchCompression.
 func makeClient(opts ...kgo.Opt) (*kgo.Client, error) {
 	making.Lock()
 	defer making.Unlock()
 	return kgo.NewClient(opts...)
 }
 
-// newClient returns a client. Its error reports faulty options, or that the brokers
-// refuse the authentication, which the client would repeat forever. Brokers that do not
-// answer are not an error, because they may be back soon.
+// newClient returns a client. Its error reports faulty options or a refused
+// authentication, which the client would repeat forever. Brokers that do not answer are
+// not an error: they may be back soon.
 func newClient(opts ...kgo.Opt) (*kgo.Client, error) {
 	client, err := makeClient(opts...)
 	if err != nil {
@@ -39,8 +39,7 @@ func newClient(opts ...kgo.Opt) (*kgo.Client, error) {
 	return client, nil
 }
 
-// authentication returns an error if err shows that the brokers refuse the
-// authentication.
+// authentication returns an error if the brokers refuse the authentication.
 func authentication(err error) error {
 	for _, refused := range []error{kerr.SaslAuthenticationFailed, kerr.UnsupportedSaslMechanism, kerr.IllegalSaslState} {
 		if errors.Is(err, refused) {
@@ -50,8 +49,8 @@ func authentication(err error) error {
 	return nil
 }
 
-// lacking marks an error as permanent if the principal lacks a right: another try would
-// not give it one. right names the right that it needs.
+// lacking marks an error as permanent if the principal lacks a right: retries would not
+// help.
 func lacking(err error, right string) error {
 	for _, denied := range []error{
 		kerr.TopicAuthorizationFailed, kerr.GroupAuthorizationFailed, kerr.TransactionalIDAuthorizationFailed, kerr.ClusterAuthorizationFailed,

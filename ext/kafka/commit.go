@@ -24,10 +24,8 @@ const (
 	lastRetry  = 5 * time.Second
 )
 
-// errNothing means that all partitions of a commit belong to other workers by now.
 var errNothing = errors.New("all partitions of the commit belong to other workers")
 
-// commits commits at each tick, until the source is closed.
 func (s *source) commits(tick *clock.Ticker) {
 	defer tick.Stop()
 	for {
@@ -43,8 +41,8 @@ func (s *source) commits(tick *clock.Ticker) {
 	}
 }
 
-// puts puts dead letters, again when retry rings, until the source is closed. A put may
-// take long, and must not delay commits (law D4).
+// puts puts dead letters until the source is closed, and retries when retry rings. A put
+// may take long, and must not delay commits (law D4).
 func (s *source) puts(retry *clock.Timer) {
 	defer retry.Stop()
 	wait := firstRetry
@@ -66,7 +64,7 @@ func (s *source) puts(retry *clock.Timer) {
 	}
 }
 
-// failed lets the next Receive report an error. A permanent error is not replaced.
+// failed makes the next Receive return an error. A permanent error is not replaced.
 func (s *source) failed(what string, err error) {
 	s.logger.Warn("weir: "+what, "error", err)
 	s.mu.Lock()
@@ -77,9 +75,8 @@ func (s *source) failed(what string, err error) {
 	wake(s.given)
 }
 
-// isRebalance reports whether a commit was refused since the group is being rebalanced.
-// Settlements that were not committed are committed afterwards, or their messages are
-// redelivered elsewhere.
+// isRebalance reports whether a commit was refused because the group is being rebalanced.
+// The settlements are committed afterwards, or their messages are redelivered elsewhere.
 func isRebalance(err error) bool {
 	for _, e := range []error{kerr.RebalanceInProgress, kerr.IllegalGeneration, kerr.UnknownMemberID, kerr.StaleMemberEpoch, kerr.FencedMemberEpoch} {
 		if errors.Is(err, e) {
@@ -89,7 +86,7 @@ func isRebalance(err error) bool {
 	return false
 }
 
-// commit commits the positions of partitions in which messages were settled or nacked.
+// commit commits the positions of partitions with new settlements or nacks.
 func (s *source) commit(ctx context.Context) error { return s.commitWith(ctx, s.client) }
 
 // commitWith is commit for the client's callbacks.
@@ -131,10 +128,9 @@ func (s *source) commitWith(ctx context.Context, client *kgo.Client) error {
 	return nil
 }
 
-// commit commits positions for a group. fill sets them directly before the commit is
-// sent, and leaves out partitions that were lost since (law P1). By then the request has
-// the generation of the group, so positions of partitions that are lost later are
-// refused.
+// commit commits positions for a group. fill sets them directly before the request is
+// sent, and leaves out partitions that were lost since (law P1). The request already has
+// the group's generation, so brokers refuse positions of partitions that are lost later.
 func commit(ctx context.Context, client *kgo.Client, partitions []partitionID, fill func(partitionID, *kmsg.OffsetCommitRequestTopicPartition) bool) error {
 	positions := map[string]map[int32]kgo.EpochOffset{}
 	for _, id := range partitions {
@@ -183,10 +179,9 @@ func commit(ctx context.Context, client *kgo.Client, partitions []partitionID, f
 	return failed
 }
 
-// putAll puts the waiting dead letters. After an error the remaining ones stay, and the
-// next call begins with another record, so that a record which cannot be put delays no
-// other (law D4). If the brokers refuse even the pointer to a record, only a person can
-// help: the error is permanent, and ends the run.
+// putAll puts the waiting dead letters. After an error the rest stay, and the next call
+// begins with another record, so that a failing record delays no other (law D4). If the
+// brokers refuse even the pointer to a record, the error is permanent and ends the run.
 func (s *source) putAll(ctx context.Context) error {
 	for {
 		e, m := s.nextPut()
@@ -219,7 +214,7 @@ func (s *source) nextPut() (*entry, store.Message) {
 }
 
 // bury puts the message of a record. A dead letter that does not fit has less history, or
-// points to its record, which stays in its topic (law W2).
+// points to its record (law W2).
 func bury(ctx context.Context, put putFunc, r *kgo.Record, m store.Message) error {
 	where := fmt.Sprintf("topic %s, partition %d, offset %d", r.Topic, r.Partition, r.Offset)
 	_, err := settle.Bury(m.Meta, where, func(meta message.Meta, whole bool) error {
@@ -251,11 +246,10 @@ func (s *source) wasPut(e *entry) {
 	}
 }
 
-// pauseAndResume pauses and resumes the fetching of partitions.
 func (s *source) pauseAndResume() {
 	pause, resume := map[string][]int32{}, map[string][]int32{}
 	s.mu.Lock()
-	defer s.mu.Unlock() // a pause must not come after its partition was forgotten
+	defer s.mu.Unlock() // the pause must come before its partition is forgotten
 	for id, p := range s.parts {
 		if p.progress == nil || p.leaving {
 			continue
@@ -266,7 +260,7 @@ func (s *source) pauseAndResume() {
 		if p.paused {
 			more = 2 * more
 			held = held / 2
-			bytes = bytes / 2 // it is not resumed for a single message
+			bytes = bytes / 2 // it is not resumed for one message
 		}
 		full := p.progress.Full(s.metadata, more) || p.progress.Open()-len(s.running[id]) >= held || p.held >= bytes
 		switch {

@@ -14,20 +14,18 @@
 //   - A queue "orders" is the topic orders, or the topics of [WithTopics]. Its layers are
 //     the topics orders-retry-1 and so on, its dead letters orders-dead, and its workers
 //     the members of the consumer group orders.
-//   - A record becomes a message. Its origin is topic, partition and offset. Its id is in
-//     weir's headers ([message.Meta.ToHeaders]), or is made of the origin and the
+//   - A record becomes a message. Its origin is topic, partition and offset. Its id comes
+//     from weir's headers ([message.Meta.ToHeaders]), or from the origin and the
 //     incarnation of the topic: "orders:Q3pX9aVn/0/17". The incarnation is the beginning
-//     of the topic id, so a topic that was deleted and created again has other ids at the
-//     same offsets. Brokers before 3.1 do not send the topic id, and the id lacks the
-//     incarnation.
-//   - The position of a partition is the offset that the group has committed: all before
-//     it is settled.
+//     of the topic id, so ids differ after a topic was deleted and created again. With
+//     brokers before 3.1, which do not send the topic id, ids lack the incarnation.
+//   - The position of a partition is the group's committed offset: all before it is
+//     settled.
 //
 // # Headers of other programs
 //
-// Where a record has no headers of weir ([message.Meta.ToHeaders]), its metadata comes
-// from the headers that Spring Kafka and Kafka Connect write to dead letters and retry
-// topics:
+// The metadata of a record without weir's headers comes from the headers that Spring
+// Kafka and Kafka Connect write to dead letters and retry topics:
 //
 //	Origin      kafka_dlt-original-topic, -partition, -offset      __connect.errors.topic, .partition, .offset
 //	LastError   kafka_dlt-exception-message                        __connect.errors.exception.message
@@ -36,123 +34,108 @@
 //	Due         retry_topic-backoff-timestamp
 //
 // In retry topics, Spring's names begin with kafka_original- and kafka_exception-.
-// Without these headers the metadata comes from the record: its key, and its topic,
-// partition and offset as origin. Other headers are Meta.Headers. Of several headers with
-// the same name, the last keeps it, and the earlier are Weir-Earlier-1-name and so on, so
-// that a record written from the Meta has all of them as they were.
+// Without these headers, a message has the key and the origin of its record. Other
+// headers are Meta.Headers. If a name is there several times, the last header keeps it
+// and the earlier ones become Weir-Earlier-1-name and so on. A record written from the
+// Meta has all of them as they were.
 //
-// Dead letters that weir writes have weir's headers, and the first three lines of both
-// columns.
+// weir's dead letters have weir's headers, and the first three lines of both columns.
 //
 // # Guarantees
 //
 // A message is delivered at least once. A worker commits the lowest offset that is not
-// settled (law D1), and the settled ranges above it in the metadata of the commit. So
-// after a rebalance or a restart, only unsettled messages are delivered again; after a
-// kill, also messages that were settled since the last commit, up to a second before.
-// Offsets that never arrive, since compaction has removed them or they belong to
-// transactions, count as settled. Offsets of a lost partition are not committed, and a
-// message that still runs here when its partition returns is not delivered a second time:
-// its settlement counts (D2). Each process counts deliveries by itself, so a message that
-// kills its process is redelivered without end.
+// settled (law D1), and the settled ranges above it in the metadata of the commit. So a
+// rebalance or a restart redelivers only unsettled messages; a kill, also messages
+// settled since the last commit, up to a second before. Offsets that never arrive,
+// because of compaction or transactions, count as settled. Offsets of a lost partition
+// are not committed. A message that still runs here when its partition returns is not
+// delivered a second time: its settlement counts (D2). Each process counts deliveries by
+// itself, so a message that kills its process is redelivered without end.
 //
-// A message that was nacked never returns before its delay is over (D3), even after a
-// rebalance, once the delay is committed. Its new owner compares with its own clock, so a
-// delay can be wrong by the difference between the hosts' clocks. If the delays do not
-// fit into the metadata, some become longer.
+// A nacked message never returns before its delay is over (D3), even after a rebalance,
+// once the delay is committed. Its new owner compares with its own clock, so a delay can
+// be wrong by the difference between the hosts' clocks. If the delays do not fit into the
+// metadata, some become longer.
 //
-// Messages of a partition are delivered in the order of their offsets, except nacked
-// messages. A partition is given to its next owner when all its messages in flight are
-// settled, or after the time of [WithSettleTime]. So messages of a key are done in order,
-// even over a rebalance, if they are done in order here, are not nacked, take at most the
-// settle time, and no worker is killed.
+// Messages of a partition, except nacked ones, are delivered in the order of their
+// offsets. A partition passes to its next owner when its messages in flight are settled,
+// or after the time of [WithSettleTime]. So messages of a key stay in order, even over a
+// rebalance, if they are processed in order here, are not nacked, take at most the settle
+// time, and no worker is killed.
 //
 // Put returns nil when all replicas in sync have the records (acks=all). After an error
-// or a crash, the same message may be there twice, with the same id.
+// or a crash, a message may be there twice, with the same id.
 //
-// Records that the retention of a topic removes before they are read are lost: the worker
-// continues behind them, and logs a warning. An input ([OpenInput]) returns an error.
+// A worker skips records that the topic's retention removed before they were read, and
+// logs a warning. An input ([OpenInput]) returns an error.
 //
 // # Retries
 //
-// Each record of a layer has the time when it is due, by the clock of the host that wrote
-// it. A worker keeps a record that is not due, and stops fetching that partition when its
-// limit is reached (see Limits). The records of a layer are due in their order, but for
-// those whose server demanded a longer wait (Retry-After): 1,000 of them in a partition
-// delay all later records of that partition until they are due. So give the topics of
-// layers enough partitions, and if servers often demand long waits, keep the layers on
-// PostgreSQL or JetStream.
+// A record of a layer has the time when it is due, by the clock of the host that wrote
+// it. A worker keeps earlier records, and stops fetching their partition at its limit
+// (see Limits). Records of a layer are due in order, unless a server demanded a longer
+// wait (Retry-After): 1,000 such records delay all later records of their partition until
+// they are due. So give layers enough partitions, and if servers often demand long waits,
+// keep the layers on PostgreSQL or JetStream.
 //
-// A failed message keeps its bytes, key and headers as received. Layers and dead letters
-// have weir's headers, and dead letters also the headers that Spring Kafka and Kafka
-// Connect write.
+// A failed message keeps its bytes, key and headers as received, and gets weir's headers.
 //
-// Topics cannot find a message by its id and do not have leases, and only the whole topic
-// of dead letters can be purged. The documentation of delivery.NewQueue lists the options
-// that are therefore refused. If you need them, use the layers and dead letters of a
-// queue on PostgreSQL or JetStream: its Source takes the source of a queue here as its
-// first source.
+// Topics cannot find a message by its id and do not have leases, and dead letters can
+// only be purged as a whole. delivery.NewQueue lists the options that are therefore
+// refused. If you need them, keep the layers and dead letters in a queue on PostgreSQL or
+// JetStream: its Source takes the source of a queue here as its first source.
 //
-// A [View] shows, counts and purges dead letters, and its Merge sends them back, each
-// once. The command weir does the same.
+// A [View], like the command weir, shows, counts and purges dead letters, and sends them
+// back, each once.
 //
-// The payload in a layer was written by the codec of the program, without its schema: use
-// a codec that reads the output of its earlier versions.
+// Payloads in a layer do not carry their schema: use a codec that reads the output of its
+// earlier versions.
 //
 // # Checkpoints
 //
 // [OpenInput] opens a partition as an input of a pipeline with checkpoints (package
-// checkpoint): its position is in the checkpoint, and it does not need a group. A record
-// that it cannot read fails the pipeline each time it is restarted, unless there is a
-// queue for dead letters. [NewOutput] returns an output that writes to a topic exactly
-// once, for consumers that read committed records. It keeps the records in the state of
-// the checkpoint, and publishes them in a transaction together with their number when the
-// checkpoint is complete.
-// [Group] shares partitions out between workers, with a pipeline for each (package
-// partitions).
+// checkpoint). [NewOutput] returns an output that writes to a topic exactly once, for
+// consumers that read committed records. [Group] shares partitions out between workers,
+// with a pipeline for each (package partitions).
 //
 // # Limits
 //
 // The metadata of a commit has 4,096 characters, or fewer if the brokers take fewer. It
 // has a bit for each record where settled and unsettled records mix, and some bytes for a
-// long range of one kind: that is room for 10,000 to 15,000 records of a partition, and
-// any number of settled records behind an unsettled one. Before it is full, the partition
-// is not fetched. The same holds while 1,000 messages of the partition, or messages with
-// 16 MiB, wait here after a Nack or a snooze, for their time or for dead letters. So each
-// partition of a worker takes up to 16 MiB of memory, and a poll more, beside the
-// messages in flight. The client's own buffers are bounded by kgo.FetchMaxBytes for each
-// broker: 50 MiB by default.
-//
-// A partition that was paused for one of these reasons is fetched again after
+// long range of one kind. So there is room for 10,000 to 15,000 records of a partition,
+// and any number of settled records behind an unsettled one. Fetching of a partition
+// pauses before its metadata is full. It also pauses while 1,000 of its messages, or
+// messages with 16 MiB, wait here after a Nack or a snooze, for their time or for dead
+// letters. So each partition of a worker takes up to 16 MiB of memory, and a poll more,
+// beside the messages in flight. The client's own buffers are bounded by
+// kgo.FetchMaxBytes for each broker: 50 MiB by default. Fetching resumes after
 // kgo.FetchMaxWait at most: 500 ms by default.
 //
-// A message that was nacked or snoozed (predicates.WithSnooze) waits in memory, so both
-// are for short delays. For long delays use a layer, which is durable and does not hold
-// the position back.
+// Nacked and snoozed (predicates.WithSnooze) messages wait in memory: use both for short
+// delays only. A layer is durable and does not hold the position back.
 //
-// A record has at most the size that the client takes (kgo.ProducerBatchMaxBytes, about 1
-// MB by default) and the topic takes (max.message.bytes). A larger record is refused
-// ([message.ErrRefused]), and its message goes to the dead letters: with its bytes as
-// received, without most of its history if that does not fit, or without its bytes and
-// with the topic, partition and offset where they stay, until the retention of the topic
-// removes them. Where messages may be that large, raise both limits for layers and dead
-// letters. If the topic of the dead letters refuses even a pointer without bytes, as a
-// compacted topic does with records without a key, the run ends with an error, and the
-// position of the message is not committed.
+// The client (kgo.ProducerBatchMaxBytes, about 1 MB by default) and the topic
+// (max.message.bytes) limit the size of a record. A larger record is refused
+// ([message.ErrRefused]), and its message goes to the dead letters with its bytes as
+// received. If that does not fit, most of its history is left out, or the bytes: then it
+// has the topic, partition and offset where they stay until the topic's retention removes
+// them. For such messages raise both limits for layers and dead letters. If the topic of
+// the dead letters refuses even a pointer without bytes, as a compacted topic does
+// without a key, the run ends with an error, and the position of the message is not
+// committed.
 //
 // # Permissions
 //
-// docs/reference/permissions.md lists the rights (ACLs) of each part. An error names a
-// right that is missing, and ends the start, the worker or the [Group]. Brokers before
-// 2.8 want IDEMPOTENT_WRITE on the cluster, too.
+// docs/reference/permissions.md lists the rights (ACLs) of each part. An error names the
+// missing right, and ends the start, the worker or the [Group]. Brokers before 2.8 also
+// require IDEMPOTENT_WRITE on the cluster.
 //
-// A worker or a [Group] waits for a topic of others that does not exist, and logs a
-// warning after three seconds, once for each topic. TLS and SASL are options of the
-// client; this package does not log them.
+// A worker or a [Group] waits for another program's missing topic, and logs one warning
+// for it after three seconds. TLS and SASL are options of the client; this package does
+// not log them.
 //
 // # Tests
 //
-// The tests run on kfake, franz-go's Kafka in memory, which does not replicate and is not
-// a server for users. With WEIR_KAFKA they run on real brokers (Apache Kafka 4.3), some
-// on three of them that are killed meanwhile: see CONTRIBUTING.md.
+// The tests run on kfake, franz-go's Kafka in memory. With WEIR_KAFKA they run on brokers
+// of Apache Kafka 4.3, some of which are killed: see CONTRIBUTING.md.
 package kafka

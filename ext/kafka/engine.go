@@ -20,18 +20,16 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// closeWait is how long Close waits for workers that are still open.
 const closeWait = 3 * time.Second
 
-// Engine keeps messages in topics: a queue "orders" has the topics orders, orders-retry-1
-// and so on, and orders-dead. Its workers are members of the consumer group "orders". It
-// is a [store.Consumer]: the documentation of delivery.NewQueue lists the options that it
-// refuses. Safe for concurrent use.
+// Engine keeps the messages of queues in topics: see the package documentation. It is a
+// [store.Consumer]: delivery.NewQueue lists the options that it refuses. Safe for
+// concurrent use.
 type Engine struct {
 	settings settings
 	producer *producer
 
-	mu     sync.Mutex // guards what follows; not held while a client is called
+	mu     sync.Mutex // guards the fields below; not held while a client is called
 	known  map[string]bool
 	open   map[*source]bool
 	closed bool
@@ -40,15 +38,15 @@ type Engine struct {
 var _ store.Consumer = (*Engine)(nil)
 
 // Put implements [store.Engine]: when it returns nil, all replicas in sync have the
-// records (acks=all). The producer is idempotent, so the retries of the client do not
-// duplicate messages. A message that is put again, after an error or a crash, is written
-// again, with the same id. The key of a message is the key of its record, so messages of
-// a key go to the same partition, in order. Only when a batch is too large for the topic
-// (max.message.bytes), its records are written again one by one, behind the records of
-// later batches. The error is a [*store.PutError] once the records were sent. A record
-// whose partition has no leader or too few replicas in sync fails after about 15 s
-// (kgo.RecordDeliveryTimeout in [WithClientOptions]), and so do others that wait for that
-// partition, and records that are older than that after a pause of the process.
+// records (acks=all). The producer is idempotent, so retries of the client do not
+// duplicate messages. A message that is put again is written again, with the same id. The
+// message's key is the record's key, so messages of a key go to the same partition, in
+// order. Only if a batch is too large for the topic (max.message.bytes) are its records
+// written one by one, behind records of later batches. The error is a [*store.PutError]
+// once the records were sent. A record whose partition has no leader or too few replicas
+// in sync fails after about 15 s (kgo.RecordDeliveryTimeout in [WithClientOptions]). So
+// do other records that wait for that partition, and records that are older than that
+// after a pause of the process.
 func (e *Engine) Put(ctx context.Context, queue string, ms ...store.Message) error {
 	if err := storearg.Put(queue, ms...); err != nil {
 		return err
@@ -63,7 +61,7 @@ func (e *Engine) Put(ctx context.Context, queue string, ms ...store.Message) err
 		return store.ErrClosed
 	}
 	err := e.producer.put(ctx, topic, ms)
-	if errors.Is(err, kerr.UnknownTopicOrPartition) { // somebody has removed it
+	if errors.Is(err, kerr.UnknownTopicOrPartition) { // the topic was removed
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		delete(e.known, topic)
@@ -77,7 +75,7 @@ func (e *Engine) isClosed() bool {
 	return e.closed
 }
 
-// unknown returns the topics that were not seen yet.
+// unknown returns the topics that were not checked yet.
 func (e *Engine) unknown(topics []string) ([]string, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -87,7 +85,7 @@ func (e *Engine) unknown(topics []string) ([]string, error) {
 	return slices.DeleteFunc(slices.Clone(topics), func(topic string) bool { return e.known[topic] }), nil
 }
 
-// ensure makes topics that are missing and checks the others, once for each topic.
+// ensure makes missing topics and checks the others, once for each topic.
 func (e *Engine) ensure(ctx context.Context, topics ...string) error {
 	topics, err := e.unknown(topics)
 	if err != nil || len(topics) == 0 {
@@ -122,7 +120,7 @@ func (e *Engine) ensure(ctx context.Context, topics ...string) error {
 func (e *Engine) create(ctx context.Context, topic string) error {
 	configs, replicas := map[string]*string{}, int16(e.settings.replicas) //nolint:gosec // bounded
 	if replicas == 0 {
-		replicas = -1 // as the protocol has it
+		replicas = -1 // the protocol's default
 	}
 	if e.settings.replicas >= 3 {
 		configs["min.insync.replicas"] = new("2")
@@ -208,8 +206,8 @@ func (e *Engine) layers(ctx context.Context, c store.Consumption) (others []stri
 	return others, nil
 }
 
-// Close implements [store.Engine]. Workers that are still open end: their unsettled
-// messages are delivered again.
+// Close implements [store.Engine]. It ends workers that are still open: their unsettled
+// messages are redelivered.
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	open := slices.Collect(maps.Keys(e.open))

@@ -21,14 +21,13 @@ import (
 )
 
 // Group is a [partitions.Assigner]: Kafka's group protocol shares the partitions of
-// topics out between the workers of a consumer group. Their names are such as "orders/3"
-// ([Group.Partition]). The member of the group does not read records: each pipeline has
-// an input ([OpenInput]).
+// topics, named "orders/3" ([Group.Partition]), between workers. The group's members do
+// not read records: each pipeline has an input ([OpenInput]).
 //
-// The epoch of an assignment is one more than the epoch before, which is in the metadata
-// of the committed offset. It is at least the time in milliseconds, so it also rises when
-// the brokers have forgotten the group (offsets.retention.minutes). A commit has the
-// group's generation, so a member that was expelled does not get an epoch.
+// The epoch of an assignment is one more than the previous epoch, which is in the
+// metadata of the committed offset. It is at least the time in milliseconds, so it rises
+// even if the brokers have forgotten the group (offsets.retention.minutes). A commit has
+// the group's generation, so an expelled member does not get an epoch.
 //
 // The group must not have other members, such as workers of a queue.
 type Group struct {
@@ -36,7 +35,7 @@ type Group struct {
 	Name   string    // of the group; required
 	Topics []string  // at least one
 
-	Logger *slog.Logger // errors of the group are logged at warn level; the default is slog.Default()
+	Logger *slog.Logger // receives errors of the group at warn level; the default is slog.Default()
 	Clock  clock.Clock  // the default is the machine's
 
 	member atomic.Pointer[member]
@@ -44,7 +43,7 @@ type Group struct {
 
 var _ partitions.Assigner = (*Group)(nil)
 
-// Partition returns the topic and the number of a partition by its name.
+// Partition returns the topic and the number in the name of a partition.
 func (*Group) Partition(name string) (topic string, partition int32, err error) {
 	topic, number, _ := strings.Cut(name, "/")
 	n, err := strconv.ParseInt(number, 10, 32)
@@ -54,20 +53,19 @@ func (*Group) Partition(name string) (topic string, partition int32, err error) 
 	return topic, int32(n), nil
 }
 
-// member is the membership of a Run in its group.
 type member struct {
 	*Group
 	handler partitions.Handler
-	work    context.Context // without an end
+	work    context.Context
 	logger  *slog.Logger
 	clock   clock.Clock
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	client *kgo.Client
 	has    map[partitionID]*share
 }
 
-// share is a partition of which the worker commits.
+// share is an assigned partition.
 type share struct {
 	epoch       uint64
 	offset      int64
@@ -109,7 +107,7 @@ func (g *Group) Run(ctx context.Context, h partitions.Handler) error {
 	defer watching.Wait()
 	defer enough()
 	var denied error
-	for ctx.Err() == nil && denied == nil { // no records come, but errors do
+	for ctx.Err() == nil && denied == nil { // returns errors, not records
 		client.PollFetches(ctx).EachError(func(_ string, _ int32, err error) {
 			err = lacking(err, "READ on the topics and on the group")
 			if guard.IsPermanent(err) {
@@ -119,7 +117,7 @@ func (g *Group) Run(ctx context.Context, h partitions.Handler) error {
 			}
 		})
 	}
-	if err := client.LeaveGroupContext(m.work); err != nil { // after all was revoked
+	if err := client.LeaveGroupContext(m.work); err != nil { // after all partitions were revoked
 		m.warn("it could not be left, and notices by the session timeout", err)
 	}
 	return denied
@@ -129,13 +127,13 @@ func (m *member) warn(what string, err error) {
 	m.logger.Warn("kafka: group: "+what, slog.String("group", m.Name), slog.Any("error", err))
 }
 
-// assigned is called for partitions before fetched is.
+// assigned is called for partitions before fetched.
 func (m *member) assigned(_ context.Context, client *kgo.Client, parts map[string][]int32) {
 	client.PauseFetchPartitions(parts)
 }
 
-// fetched begins with partitions. The client calls it again with the same partitions if
-// its context ended, so it skips partitions that are here.
+// fetched begins with partitions. The client repeats the call if its context ended, so
+// partitions that are here already are skipped.
 func (m *member) fetched(ctx context.Context, client *kgo.Client, resp *kmsg.OffsetFetchResponse) error {
 	var news []partitionID
 	now := m.clock.Now()
@@ -170,7 +168,7 @@ func (m *member) give(ctx context.Context, id partitionID) error {
 	m.mu.Lock()
 	p := m.has[id]
 	m.mu.Unlock()
-	if p == nil { // it was lost meanwhile
+	if p == nil { // lost meanwhile
 		return nil
 	}
 	if err := m.handler.Assigned(ctx, id.String(), p.epoch); err != nil {
@@ -208,8 +206,8 @@ func (m *member) forget(id partitionID) {
 	delete(m.has, id)
 }
 
-// position fills in the position of a partition to commit. It returns false if the
-// partition is no longer here (law P1).
+// position fills in the position to commit. It returns false if the partition is no
+// longer here (law P1).
 func (m *member) position(id partitionID, c *kmsg.OffsetCommitRequestTopicPartition) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -244,8 +242,8 @@ func (g *Group) commit(ctx context.Context, id partitionID, offset int64, leader
 // epochPrefix marks metadata with an epoch, and its version.
 const epochPrefix = "e1."
 
-// epochAfter returns an epoch that is higher than the epoch in metadata, and at least the
-// time in milliseconds.
+// epochAfter returns an epoch above the epoch in metadata, and at least the time in
+// milliseconds.
 func epochAfter(metadata *string, now time.Time) uint64 {
 	var before uint64
 	if metadata != nil {

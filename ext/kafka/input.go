@@ -21,19 +21,18 @@ type InputConfig[T any] struct {
 	Client    []kgo.Opt // kgo.SeedBrokers, kgo.DialTLSConfig, kgo.SASL and others
 	Topic     string
 	Partition int32
-	// Decode returns the element of a record. Its error fails the pipeline each time it
-	// is restarted, unless DeadLetters is set.
+	// Decode returns the element of a record. An error fails the pipeline at each
+	// restart, unless DeadLetters is set.
 	Decode func(r *kgo.Record) (T, error)
 	// DeadLetters stores a record that Decode has refused, unchanged, as
-	// [store.Undecodable]; then the input continues behind it. A restart may store a
-	// record again, with the same id. A function that calls Put of an engine stores it in
-	// a queue there.
+	// [store.Undecodable]; then the input continues. A restart may store a record again,
+	// with the same id. Calling Put of an engine stores it in a queue.
 	DeadLetters func(ctx context.Context, ms ...store.Message) error
-	// ToEnd makes the input end after the records that the partition has when it is
-	// opened. Otherwise it never ends.
+	// ToEnd ends the input after the records that the partition has when it is opened.
+	// Otherwise the input never ends.
 	ToEnd bool
-	// Group commits the position of each complete checkpoint, so that tools which watch a
-	// group's lag see it. It is the assigner of the partition, or nil.
+	// Group, if not nil, commits the position of each complete checkpoint, so that tools
+	// can show the group's lag. It must be the partition's assigner.
 	Group *Group
 }
 
@@ -45,7 +44,7 @@ type input[T any] struct {
 	epoch  int32 // the leader's, of the last record; -1: not known
 	polled []fetched
 	value  *T    // of the first of polled
-	behind int64 // the offset behind all that was polled, markers of transactions included
+	behind int64 // the offset behind all polled records and markers of transactions
 	end    int64 // for ToEnd
 
 	lag lag
@@ -64,12 +63,11 @@ var (
 // OpenInput returns an input that begins at the first record of a partition. It asks the
 // brokers for the offset.
 //
-// Its position is an offset and the leader's epoch, and it is part of the checkpoint: it
-// does not need a group, and does not read offsets of a group. Only committed records are
-// read.
+// Its position, an offset and the leader's epoch, is part of the checkpoint: the input
+// does not need a group or read its offsets. Only committed records are read.
 //
-// If the records at a position are gone, by the topic's retention or since its log was
-// cut, Next returns an error rather than skip records.
+// If the records at a position are gone, by retention or because the log was cut, Next
+// returns an error.
 func OpenInput[T any](ctx context.Context, c InputConfig[T]) (checkpoint.Input[T], error) {
 	in, err := openInput(ctx, c)
 	if err != nil {
@@ -138,7 +136,7 @@ func (in *input[T]) Seek(position []byte) error {
 
 // Lag implements [checkpoint.Lagger]. It counts offsets. While downstream takes no
 // elements, the input does not fetch. Then Lag asks the brokers for the end, at most once
-// in 15 s, and a later call has the answer.
+// in 15 s, and a later call returns the answer.
 func (in *input[T]) Lag() int64 {
 	return in.lag.now(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), lagWait)
@@ -149,7 +147,7 @@ func (in *input[T]) Lag() int64 {
 	})
 }
 
-// measure notes the position. Behind the last record are at most markers of transactions.
+// measure notes the position. At most markers of transactions follow the last record.
 func (in *input[T]) measure() {
 	at := in.offset
 	if len(in.polled) == 0 {
@@ -158,7 +156,7 @@ func (in *input[T]) measure() {
 	in.lag.move(at)
 }
 
-// inputPosition is the offset of the next record. The leader epoch is -1 if it is unknown.
+// inputPosition is the next record's position. The leader epoch is -1 if it is unknown.
 type inputPosition struct {
 	offset      int64
 	leaderEpoch int32
@@ -193,8 +191,8 @@ func (in *input[T]) Commit(ctx context.Context, position []byte) error {
 	return in.c.Group.commit(ctx, partitionID{in.c.Topic, in.c.Partition}, p.offset, p.leaderEpoch)
 }
 
-// Wait implements [checkpoint.Waiter]. The position passes records that are among the
-// dead letters.
+// Wait implements [checkpoint.Waiter]. The position includes records among the dead
+// letters.
 func (in *input[T]) Wait(ctx context.Context) error {
 	for in.value == nil {
 		switch {
@@ -237,11 +235,10 @@ func (in *input[T]) decode(ctx context.Context) error {
 		}
 		return in.error(errors.Join(err, fmt.Errorf("and it could not be put into the dead letters: %w", put)))
 	}
-	in.pass(r.Record) // law D1: it is safe
+	in.pass(r.Record) // law D1: it is stored
 	return nil
 }
 
-// fetched is a record and the incarnation of its topic.
 type fetched struct {
 	*kgo.Record
 	in incarnation
@@ -280,7 +277,7 @@ func (in *input[T]) arrived(ctx context.Context, fetches kgo.Fetches) {
 	fetches.EachPartition(func(p kgo.FetchTopicPartition) { in.lag.know(p.LastStableOffset) })
 	in.measure()
 	fetches.EachError(func(_ string, _ int32, err error) {
-		if in.failed == nil && !errors.Is(err, ctx.Err()) { // the client reports a partition that failed only once
+		if in.failed == nil && !errors.Is(err, ctx.Err()) { // the client reports a failed partition only once
 			in.failed = in.error(err)
 		}
 	})

@@ -8,18 +8,18 @@ import (
 )
 
 const (
-	lagEach = 15 * time.Second // between two questions for the end of a partition
+	lagEach = 15 * time.Second // between requests for the end of a partition
 	lagWait = 5 * time.Second  // for the answer
 )
 
-// lag is how far the position of an input is behind the end of its partition. Safe for
-// concurrent use. The zero value is ready for use.
+// lag is how far an input's position is behind the end of its partition. Safe for
+// concurrent use.
 type lag struct {
 	asks sync.WaitGroup
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	at     int64      // the offset of the position
-	end    int64      // behind the last committed record, as far as is known
+	end    int64      // behind the last committed record, as far as known
 	known  time.Time  // when end was last read from the brokers
 	asking bool
 	closed bool
@@ -37,13 +37,13 @@ func (l *lag) know(end int64) {
 	l.end, l.known = max(l.end, end), clock.New().Now()
 }
 
-// now returns the lag. If the end has not been updated for a while, it calls ask on a
-// goroutine, which updates it.
+// now returns the lag. If end is older than lagEach, it starts ask on a goroutine to
+// update it.
 func (l *lag) now(ask func()) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if now := clock.New().Now(); !l.asking && !l.closed && now.Sub(l.known) >= lagEach {
-		l.asking, l.known = true, now // if it fails: not again at once
+		l.asking, l.known = true, now // known is set even if ask fails: no retry at once
 		l.asks.Go(func() {            // ends with ask
 			ask()
 			l.mu.Lock()

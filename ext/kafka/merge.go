@@ -22,31 +22,31 @@ import (
 
 const mergeBatch = 500 // entries of a transaction
 
-// mergeGroup returns the group whose offsets record which entries of a topic were merged.
-// It is also the transactional id of merges.
+// mergeGroup returns the group whose offsets record which entries were merged. It is also
+// the transactional id of merges.
 func mergeGroup(topic string) string { return "weir-merge-" + topic }
 
-// Merge sends dead letters to a topic, to be processed again as for a first visit, with
-// their history. It adds 1 to Meta.Merges. Of the Spec it reads To, which is the topic,
-// Filter, Max, Rate, MaxMerges, UnsafeToRepeat and LeaveLapsed. It runs in this process,
-// since brokers do not keep jobs. progress, which may be nil, gets the counts so far.
-// Merge returns its counts even with an error.
+// Merge sends dead letters to a topic, to be processed as on a first visit, with their
+// history. It adds 1 to Meta.Merges. Of the Spec it reads To, which is the topic, Filter,
+// Max, Rate, MaxMerges, UnsafeToRepeat and LeaveLapsed. It runs in this process.
+// progress, which may be nil, gets the counts so far. Merge returns its counts even with
+// an error.
 //
 //	begin · entries into To · offsets of the group weir-merge-TOPIC · end
 //
-// Each entry returns once for readers that read only committed records, as a worker does,
-// even when a merge is killed or two run at once: the later merge ends the other, which
-// returns an error. Skipped counts pointers (store.Message.PointsTo).
+// Readers of committed records, such as workers, see each entry once, even if a merge is
+// killed or two run at once: the later merge ends the other, which returns an error.
+// Skipped counts pointers (store.Message.PointsTo).
 //
-// Entries merged at the beginning of a partition are then removed from the topic. Entries
-// merged behind a kept entry are remembered by the group: brokers forget that after
-// offsets.retention.minutes without a merge (7 days by default), and then those entries
-// appear again. So merge or purge the rest before. The group remembers gaps among the
+// Merged entries at the beginning of a partition are then removed from the topic. Merged
+// entries behind a kept entry are remembered by the group. Brokers forget them after
+// offsets.retention.minutes without a merge (7 days by default); then those entries
+// appear again, so merge or purge the rest before. The group remembers gaps among the
 // last 20,000 records of a partition, and at least 750 gaps that are further apart; Merge
 // returns an error before that runs full.
 //
-// A record whose headers are damaged stays, and so does a record that is larger than the
-// topic To takes. They are an error at the end.
+// Records with damaged headers, and records that are larger than the topic To takes, stay
+// and cause an error at the end.
 func (v *View) Merge(ctx context.Context, c jobs.Spec, progress func(jobs.Progress)) (jobs.Progress, error) {
 	switch {
 	case !v.merges:
@@ -105,8 +105,8 @@ func (m *merge) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer m.client.Close()
-	// This ends other merges, and a transaction that a killed merge has left. Offsets
-	// that they have committed are stable from here on.
+	// End other merges, and a transaction that a killed merge has left. Offsets that they
+	// have committed are stable from here on.
 	if _, _, err := m.client.ProducerID(ctx); err != nil {
 		return err
 	}
@@ -145,7 +145,7 @@ func (m *merge) run(ctx context.Context) (err error) {
 
 func (m *merge) full() bool { return m.Max > 0 && m.done.Done+len(m.batch) >= m.Max }
 
-// look decides about a record.
+// look decides whether a record is merged.
 func (m *merge) look(ctx context.Context, p *viewPart, r *kgo.Record, in incarnation) (more bool, err error) {
 	track := m.tracks[p]
 	if !track.Arrive(r.Offset) {
@@ -187,7 +187,7 @@ func isDamaged(r *kgo.Record) bool {
 	return err != nil
 }
 
-// flush sends the batch and notes that it was sent, in one transaction.
+// flush sends the batch and commits its offsets, in one transaction.
 func (m *merge) flush(ctx context.Context) error {
 	if len(m.batch) == 0 {
 		return nil
@@ -197,7 +197,7 @@ func (m *merge) flush(ctx context.Context) error {
 		err = m.send(ctx, true)
 	}
 	if refused(err) {
-		err = nil // all of them are too large
+		err = nil // all are too large
 	}
 	n := len(m.batch)
 	if err != nil {
@@ -217,8 +217,8 @@ func (m *merge) flush(ctx context.Context) error {
 	return err
 }
 
-// send sends the batch in one transaction. If the broker refuses it as too large, no
-// record was sent, and the caller sends each record alone. Then a record that is refused
+// send sends the batch in one transaction. If the broker refuses the batch as too large,
+// no record was sent, and the caller sends each record alone. Then a refused record
 // leaves the batch.
 func (m *merge) send(ctx context.Context, alone bool) error {
 	if err := m.client.BeginTransaction(); err != nil {
@@ -257,7 +257,7 @@ func (m *merge) send(ctx context.Context, alone bool) error {
 	return err
 }
 
-// leave lets a record of the batch stay where it is (law W2).
+// leave keeps a record of the batch where it is (law W2).
 func (m *merge) leave(i int) {
 	r, from := m.batch[i], m.from[i]
 	id := ""
@@ -284,8 +284,8 @@ func (m *merge) commit(ctx context.Context) error {
 	return addOffsets(ctx, m.client, m.id, m.view.topic, at...)
 }
 
-// tidy removes entries that were merged at the beginning of partitions: brokers do not
-// remember groups for ever.
+// tidy removes merged entries at the beginning of partitions: brokers do not remember
+// groups for ever.
 func (m *merge) tidy(ctx context.Context) error {
 	cut := kadm.Offsets{}
 	for _, p := range m.view.parts {

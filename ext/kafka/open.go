@@ -16,18 +16,17 @@ import (
 	"github.com/weirflow/weir/internal/wait"
 )
 
-// How Open waits for brokers that are away.
 const (
 	firstWait = 100 * time.Millisecond // it doubles
 	lastWait  = 10 * time.Second
 	openWait  = 5 * time.Minute
 )
 
-// Open opens an engine on the brokers at an address, such as
+// Open opens an engine on the brokers at an address such as
 // kafka://broker-1:9092,broker-2:9092. Authentication and TLS are options of the client
-// ([WithClientOptions]). It waits for up to five minutes for brokers that do not answer;
-// a refusal, such as of a wrong password, is an error at once. The engine has a client
-// that puts, and another client for each worker.
+// ([WithClientOptions]). It waits up to five minutes for brokers that do not answer; a
+// refusal, such as of a password, is an error at once. The engine has one client that
+// puts, and one for each worker.
 func Open(ctx context.Context, address string, opts ...Option) (*Engine, error) {
 	brokers := strings.Split(strings.TrimSuffix(strings.TrimPrefix(address, "kafka://"), "/"), ",")
 	for _, broker := range brokers {

@@ -20,12 +20,12 @@ import (
 type OutputConfig[T any] struct {
 	Client []kgo.Opt // kgo.SeedBrokers, kgo.DialTLSConfig, kgo.SASL, kgo.TransactionTimeout and others
 	// TransactionalID is the unique name of the output, the same in each run. It is also
-	// the group whose offset for partition 0 of the topic is the number of records that
-	// are published.
+	// the group whose offset for partition 0 of the topic is the number of published
+	// records.
 	TransactionalID string
 	Topic           string
-	// Encode returns the record of an element: key, value and headers. Its topic is
-	// Topic, and the partition is chosen by the key.
+	// Encode returns the record of an element: key, value and headers. Topic sets its
+	// topic, and its key chooses the partition.
 	Encode func(v T) (*kgo.Record, error)
 }
 
@@ -36,26 +36,23 @@ type output[T any] struct {
 
 	started bool
 	fenced  error
-	base    int64    // ordinal before pending: so many are published, or were before this state
-	pending [][]byte // written and not known to be published, encoded
+	base    int64    // number of published records before pending
+	pending [][]byte // encoded; written and not known to be published
 	tried   int64    // the highest ordinal that this run may have published
-	seen    bool     // the brokers had an ordinal for this run that agreed with base
+	seen    bool     // the brokers had an ordinal that agreed with base in this run
 	limit   int      // of the bytes of a record
-	alone   bool     // a batch was too large for the topic: its records are sent one by one
+	alone   bool     // a batch was too large for the topic: records are sent one by one
 }
 
 var _ checkpoint.Output[int] = (*output[int])(nil)
 
-// NewOutput returns an output. It connects when it is first used.
+// NewOutput returns an output that writes to a topic exactly once, for consumers that
+// read only committed records (read_committed). It connects when it is first used.
 //
-// The output writes to a topic exactly once, for consumers that read only committed
-// records (read_committed).
-//
-// A transaction of Kafka cannot be prepared and then committed by another run. So the
-// state of a checkpoint has the records that are not published yet, and their ordinal:
-// how many records come before them. Commit publishes them in a transaction, together
-// with the new ordinal, as an offset of a group. After a crash at any time the ordinal
-// shows which records were published.
+// A run cannot commit a Kafka transaction that another run prepared. So the state of a
+// checkpoint has the unpublished records and their ordinal: the number of records before
+// them. Commit publishes them in a transaction with the new ordinal, as an offset of a
+// group. After a crash the ordinal shows which records were published.
 //
 //	checkpoint   Prepare: ordinal 40, records 41 to 45
 //	Commit       begin · records 41 to 45 · ordinal 45 · end      it is known: 40 or 45
@@ -65,14 +62,14 @@ var _ checkpoint.Output[int] = (*output[int])(nil)
 // refuses its transactions, and Commit returns [checkpoint.ErrFenced]. Without a
 // checkpoint an output appends to the topic.
 //
-// The elements of an interval between checkpoints are in memory and in the state. Brokers
-// forget the ordinal after offsets.retention.minutes (7 days by default) without a
-// publication. A run that knows how many records are published continues. But Restore
-// then refuses a state with records, since it cannot know whether they are published.
+// The elements between two checkpoints are in memory and in the state. Brokers forget the
+// ordinal after offsets.retention.minutes (7 days by default) without a publication. A
+// run that knows how many records are published continues, but Restore then refuses a
+// state with records, since they may be published.
 //
 // Write returns an error for an element that is larger than the client takes
-// (kgo.ProducerBatchMaxBytes, about 1 MB by default). Let the topic take as much
-// (max.message.bytes): Commit and Restore fail, and name the record, until it does.
+// (kgo.ProducerBatchMaxBytes, about 1 MB by default). The topic must take as much
+// (max.message.bytes): until it does, Commit and Restore fail, and name the record.
 func NewOutput[T any](c OutputConfig[T]) (checkpoint.Output[T], error) {
 	o, err := newOutput(c)
 	if err != nil {
@@ -103,7 +100,7 @@ func (o *output[T]) error(what string, err error) error {
 	return fmt.Errorf("kafka: output %q: %s: %w", o.c.TransactionalID, what, err)
 }
 
-// begin ends runs before this one, and their transactions.
+// begin ends earlier runs and their transactions.
 func (o *output[T]) begin(ctx context.Context) error {
 	if _, _, err := o.client.ProducerID(ctx); err != nil {
 		return o.error("no producer id", err)
@@ -112,7 +109,7 @@ func (o *output[T]) begin(ctx context.Context) error {
 	return nil
 }
 
-// fresh begins without a state, behind the records in the topic.
+// fresh begins without a state, behind the topic's records.
 func (o *output[T]) fresh(ctx context.Context) error {
 	if o.started {
 		return nil
@@ -122,8 +119,7 @@ func (o *output[T]) fresh(ctx context.Context) error {
 	}
 	n, known, err := o.ordinal(ctx)
 	if err == nil && !known {
-		// No transaction is or was open. From now on a missing ordinal means that it was
-		// forgotten.
+		// No transaction is or was open. From now on, a missing ordinal was forgotten.
 		first := kadm.Offsets{}
 		first.Add(kadm.Offset{Topic: o.c.Topic, Partition: 0, At: 0, LeaderEpoch: -1})
 		err = o.admin.CommitAllOffsets(ctx, o.c.TransactionalID, first)
@@ -139,7 +135,7 @@ func (o *output[T]) fresh(ctx context.Context) error {
 }
 
 // ordinal returns how many records are published. It waits for transactions that are
-// being ended.
+// ending.
 func (o *output[T]) ordinal(ctx context.Context) (n int64, known bool, err error) {
 	offsets, err := committed(kadm.RequireStable(ctx), o.admin, o.c.TransactionalID)
 	if err != nil {
@@ -225,9 +221,8 @@ func (o *output[T]) Commit(ctx context.Context, state []byte) error {
 	return nil
 }
 
-// publish publishes the records of a state that are not published yet. Only the
-// ordinal shows that a transaction was committed: the client may have aborted it and
-// report success, see commitTransaction.
+// publish publishes the unpublished records of a state. Only the ordinal shows that a
+// transaction was committed: see commitTransaction.
 func (o *output[T]) publish(ctx context.Context, s outputState) error {
 	if o.fenced != nil || len(s.records) == 0 {
 		return o.fenced
@@ -239,7 +234,7 @@ func (o *output[T]) publish(ctx context.Context, s outputState) error {
 	}
 	err = o.transact(ctx, s.records[n-s.base:], target)
 	if refused(err) && !o.alone {
-		o.alone = true // for good: the topic takes less than a batch of the client
+		o.alone = true // for good: the topic takes less than a batch
 		return o.publish(ctx, s)
 	}
 	if err != nil {
@@ -253,10 +248,9 @@ func (o *output[T]) publish(ctx context.Context, s outputState) error {
 }
 
 // published ends the transaction of an earlier attempt, and returns how many records are
-// published. They must be base or more.
+// published, base or more.
 func (o *output[T]) published(ctx context.Context, base, target int64) (int64, error) {
-	// A transaction of an attempt before this one may be open, or its end not known. This
-	// decides it.
+	// End a transaction that is open, or whose end is unknown, from an earlier attempt.
 	err := o.client.AbortBufferedRecords(ctx)
 	if err == nil {
 		err = o.client.EndTransaction(ctx, kgo.TryAbort)
@@ -268,7 +262,7 @@ func (o *output[T]) published(ctx context.Context, base, target int64) (int64, e
 	switch {
 	case err != nil:
 		return 0, o.error("ordinal", err)
-	case !known && o.seen && o.tried == base: // this run has published no records since, and a later run would have ended it
+	case !known && o.seen && o.tried == base: // this run has published no records since; a later run would have ended it
 		return base, nil
 	case !known:
 		return 0, o.error("ordinal", fmt.Errorf("it is forgotten: whether the records %d to %d are published cannot be known", base+1, target))
@@ -297,9 +291,9 @@ func (o *output[T]) transact(ctx context.Context, records [][]byte, ordinal int6
 }
 
 // commitTransaction commits a transaction whose records are all acknowledged. The client
-// sends the first records for a topic before it notes its partitions, and aborts a
-// transaction, without an error, if it has noted no partitions. AbortBufferedRecords has
-// nothing to abort here, but waits until the client has noted them.
+// sends the first records of a topic before it notes their partitions, and silently
+// aborts a transaction without noted partitions. AbortBufferedRecords has nothing to
+// abort here, but waits for the client to note them.
 func commitTransaction(ctx context.Context, client *kgo.Client) error {
 	if err := client.AbortBufferedRecords(ctx); err != nil {
 		return err
@@ -307,7 +301,6 @@ func commitTransaction(ctx context.Context, client *kgo.Client) error {
 	return client.EndTransaction(ctx, kgo.TryCommit)
 }
 
-// position is the offset of a partition with metadata.
 func position(partition int32, offset int64, metadata string) kmsg.TxnOffsetCommitRequestTopicPartition {
 	p := kmsg.NewTxnOffsetCommitRequestTopicPartition()
 	p.Partition = partition
@@ -317,8 +310,8 @@ func position(partition int32, offset int64, metadata string) kmsg.TxnOffsetComm
 	return p
 }
 
-// addOffsets puts offsets of a topic into the transaction of a client. Its group has the
-// name of the transactional id.
+// addOffsets adds offsets of a topic to the client's transaction. group must be the
+// transactional id.
 func addOffsets(ctx context.Context, client *kgo.Client, group, topic string, at ...kmsg.TxnOffsetCommitRequestTopicPartition) error {
 	topics, err := kadm.NewClient(client).ListTopics(ctx, topic)
 	if err != nil {
@@ -365,7 +358,7 @@ func addOffsets(ctx context.Context, client *kgo.Client, group, topic string, at
 	return nil
 }
 
-// fill puts records and the ordinal into a transaction.
+// fill adds records and the ordinal to a transaction.
 func (o *output[T]) fill(ctx context.Context, records [][]byte, ordinal int64) error {
 	rs := make([]*kgo.Record, len(records))
 	for i, b := range records {
@@ -394,15 +387,14 @@ func (o *output[T]) fill(ctx context.Context, records [][]byte, ordinal int64) e
 			if err != nil {
 				return err
 			}
-		case <-ctx.Done(): // the client waits on for an answer, which the abort of the next attempt needs
+		case <-ctx.Done(): // the client still waits for the answer, which the next attempt's abort needs
 			return context.Cause(ctx)
 		}
 	}
 	return addOffsets(ctx, o.client, o.c.TransactionalID, o.c.Topic, position(0, ordinal, ""))
 }
 
-// failed returns the error of a step of a transaction. The next attempt ends the
-// transaction.
+// failed returns the error of a step. The next attempt ends the transaction.
 func (o *output[T]) failed(step string, err error) error {
 	if errors.Is(err, kerr.ProducerFenced) || errors.Is(err, kerr.InvalidProducerEpoch) {
 		return o.lost(err)
@@ -410,7 +402,7 @@ func (o *output[T]) failed(step string, err error) error {
 	return o.error(step, err)
 }
 
-// lost notes that another run has taken over, for good (law P1).
+// lost notes that another run has taken over for good (law P1).
 func (o *output[T]) lost(err error) error {
 	o.fenced = o.error("another run has the same transactional id, or the transaction has taken longer than its timeout", fmt.Errorf("%w: %w", checkpoint.ErrFenced, err))
 	return o.fenced
@@ -422,19 +414,18 @@ func (o *output[T]) Close() error {
 	return nil
 }
 
-// batchRoom is the most that a batch and the lengths of a record take, without headers.
+// batchRoom is the most that a batch and a record's lengths take, without headers.
 const batchRoom = 128
 
 // stateVersion is the first byte of a state.
 const stateVersion = 1
 
-// outputState is a decoded state.
 type outputState struct {
-	base    int64 // the number of records that were published before these
+	base    int64 // the number of records published before these
 	records [][]byte
 }
 
-// end returns the number of published records once those of the state are published.
+// end returns the number of published records after the state is published.
 func (s outputState) end() int64 { return s.base + int64(len(s.records)) }
 
 func appendState(b []byte, base int64, records [][]byte) []byte {

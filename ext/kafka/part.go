@@ -22,24 +22,23 @@ type partitionID struct {
 
 func (id partitionID) String() string { return fmt.Sprintf("%s/%d", id.topic, id.partition) }
 
-// part is a partition that the source owns. Guarded by source.mu.
+// part is an owned partition. Guarded by source.mu.
 type part struct {
 	id       partitionID
 	progress *offsets.Progress // nil until the first record, if the group had no position
 	entries  map[int64]*entry  // arrived and not settled
-	delays   []offsets.Delay   // of records that the previous owner has nacked
+	delays   []offsets.Delay   // of records nacked by the previous owner
 	epoch    int32             // the leader's, of the last record; -1 if not known
 	busy     int               // entries that run or are being put
 	held     int               // bytes of entries that do not run
-	idle     chan struct{}     // capacity 1: busy was 0 once
-	leaving  bool              // its partition is being given up
+	idle     chan struct{}     // capacity 1: signals that busy was 0
+	leaving  bool              // being given up
 	paused   bool              // not fetched
 
-	changed, committed int // number of settlements and nacks, and the part of them that was committed
+	changed, committed int // number of settlements and nacks, and how many of them were committed
 }
 
-// state is the state of an entry: ready → running → waiting → running … → putting →
-// settled.
+// state of an entry: ready → running → waiting → running … → putting → settled.
 type state uint8
 
 const (
@@ -50,8 +49,7 @@ const (
 	settled
 )
 
-// entry is a record that has arrived. Guarded by source.mu, except fields that are
-// written once.
+// entry is an arrived record. Guarded by source.mu, except fields that are written once.
 type entry struct {
 	id      partitionID
 	in      incarnation
@@ -61,7 +59,7 @@ type entry struct {
 
 	part       *part // nil: its partition was lost
 	state      state
-	due        time.Time // of waiting; zero means at once
+	due        time.Time // of waiting; zero means now
 	timer      timers.Timer[*entry]
 	settlement message.Settlement // of putting
 }
@@ -95,7 +93,7 @@ func (p *part) metadata(limit int) string {
 		}
 	}
 	slices.SortFunc(delays, func(a, b offsets.Delay) int { return int(max(-1, min(1, a.From-b.From))) })
-	for _, d := range p.delays { // records that have not arrived yet
+	for _, d := range p.delays { // records that arrive later
 		d.From = max(d.From, p.progress.Next())
 		if d.From < d.To {
 			delays = append(delays, d)

@@ -9,15 +9,14 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// nextBroker is how long Ping waits for an answer before it asks one more broker. So it
-// asks thirty brokers within lookEvery.
+// nextBroker is how long Ping waits for an answer before it asks one more broker: thirty
+// brokers within lookEvery.
 const nextBroker = 100 * time.Millisecond
 
 // Ping returns nil as soon as one of the client's brokers answers. It asks one more
 // broker every 100 ms, and at once after an error, until one answers, all have failed or
-// ctx ends. The client's own Ping waits for the first broker as long as ctx lasts, so a
-// broker that accepts connections and is silent hides the others. A refused
-// authentication ends Ping with the refusal.
+// ctx ends. It also ends with a refused authentication. The client's own Ping waits for
+// the first broker as long as ctx lasts, even if the broker is silent.
 func Ping(ctx context.Context, client *kgo.Client) error {
 	if len(client.DiscoveredBrokers()) > 0 {
 		_, err := askAny(ctx, knownBrokers(client), askForBrokers)
@@ -27,10 +26,10 @@ func Ping(ctx context.Context, client *kgo.Client) error {
 	if err != nil {
 		return err
 	}
-	// The client has not seen the answer, and would send each request that any broker can
-	// answer to a random address. So it forgets the addresses before the address that has
-	// answered, and gets the addresses of all brokers from there. Its requests that wait
-	// for a silent broker are repeated.
+	// The client has not seen the answer, and would send requests for any broker to a
+	// random address. So it forgets the addresses before the one that answered, and gets
+	// the brokers' addresses from there. Requests that wait for a silent broker are
+	// repeated.
 	seeds, _ := client.OptValue(kgo.SeedBrokers).([]string)
 	if first.broker == 0 || first.broker >= len(seeds) {
 		return client.Ping(ctx)
@@ -45,30 +44,29 @@ func Ping(ctx context.Context, client *kgo.Client) error {
 	return err
 }
 
-// askForBrokers returns a request that any broker answers, and that costs it little.
+// askForBrokers returns a cheap request that any broker answers.
 func askForBrokers() kmsg.Request {
 	req := kmsg.NewPtrMetadataRequest()
 	req.Topics = []kmsg.MetadataRequestTopic{}
 	return req
 }
 
-// knownBrokers returns all brokers that a client could ask.
 func knownBrokers(client *kgo.Client) []*kgo.Broker {
 	return append(client.DiscoveredBrokers(), client.SeedBrokers()...)
 }
 
-// answer is the answer of a broker to askAny.
+// answer is a broker's answer to askAny.
 type answer struct {
 	broker int // index
 	resp   kmsg.Response
 	err    error
 }
 
-// askAny sends a request to one broker after the other until one answers: see Ping.
+// askAny sends a request to one broker after the other, as Ping describes.
 func askAny(ctx context.Context, brokers []*kgo.Broker, request func() kmsg.Request) (answer, error) {
 	asking, enough := context.WithCancel(ctx)
 	defer enough()
-	answers := make(chan answer, len(brokers)) // so that late answers do not block their goroutines
+	answers := make(chan answer, len(brokers)) // late answers do not block
 	asked := 0
 	askNext := func() {
 		if asked == len(brokers) {
@@ -76,7 +74,7 @@ func askAny(ctx context.Context, brokers []*kgo.Broker, request func() kmsg.Requ
 		}
 		i := asked
 		asked++
-		go func() { // ends with its request, which ends with asking
+		go func() { // ends with its request, which asking bounds
 			resp, err := brokers[i].Request(asking, request())
 			answers <- answer{i, resp, err}
 		}()

@@ -17,12 +17,12 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// putWait is how long a record waits for a partition that has no leader or too few
-// replicas in sync, unless the options of the client set another time: longer than
-// brokers need to notice that a broker died (broker.session.timeout.ms, 9 s).
+// putWait is how long a record waits for a partition without a leader or enough replicas
+// in sync, unless the client's options set another time. Brokers notice a dead broker
+// sooner (broker.session.timeout.ms, 9 s).
 const putWait = 15 * time.Second
 
-// producer writes records that are in all replicas in sync when produce returns.
+// producer writes records. When produce returns, all replicas in sync have them.
 type producer struct {
 	client *kgo.Client
 	opts   []kgo.Opt // of client
@@ -31,7 +31,7 @@ type producer struct {
 
 func newProducer(opts []kgo.Opt) (*producer, error) {
 	opts = append(append([]kgo.Opt{kgo.RecordDeliveryTimeout(putWait)}, opts...), kgo.RequiredAcks(kgo.AllISRAcks()),
-		kgo.AllowIdempotentProduceCancellation()) // otherwise a wait for a dead broker outlives its context; duplicates have the same id
+		kgo.AllowIdempotentProduceCancellation()) // otherwise waits for dead brokers outlive their context; duplicates have the same id
 	client, err := newClient(opts...)
 	if err != nil {
 		return nil, err
@@ -43,9 +43,9 @@ func newProducer(opts []kgo.Opt) (*producer, error) {
 	return &producer{client, opts, clock.New()}, nil
 }
 
-// produce returns for each record the error if it may not be safe. The errors are nil if
-// all records are safe. Records do not wait for the client's linger, since the caller has
-// no more. The error of a record that can never be written matches [message.ErrRefused].
+// produce returns an error for each record that may not be safe, or nil if all are safe.
+// Records do not wait for the client's linger, since the caller has no more. The error of
+// a record that can never be written matches [message.ErrRefused].
 func (p *producer) produce(ctx context.Context, records []*kgo.Record) ([]error, error) {
 	results := p.client.ProduceSync(ctx, records...)
 	if results.FirstErr() == nil {
@@ -72,12 +72,12 @@ func (p *producer) produce(ctx context.Context, records []*kgo.Record) ([]error,
 	if err := cmp.Or(errs...); err != nil {
 		return errs, err
 	}
-	return nil, nil // alone has written what was refused with its batch
+	return nil, nil // alone has written the refused records
 }
 
-// alone writes the records of a batch that was too large, each by itself: the broker has
-// refused the batch. Records that are refused again are too large themselves. It uses its
-// own client, since others produce with the producer's.
+// alone writes the records of a batch that was too large one by one. Records that are
+// refused again are too large themselves. It uses its own client, since others produce
+// with the producer's.
 func (p *producer) alone(ctx context.Context, records []*kgo.Record, failed map[*kgo.Record]error) (err error) {
 	var single *kgo.Client
 	for _, r := range records {
@@ -101,14 +101,13 @@ func (p *producer) alone(ctx context.Context, records []*kgo.Record, failed map[
 	return nil
 }
 
-// refused reports whether a record or its batch was refused because of its content, such
-// as its size.
+// refused reports whether a record or its batch was refused for its content.
 func refused(err error) bool {
 	return errors.Is(err, kerr.MessageTooLarge) || errors.Is(err, kerr.RecordListTooLarge) || errors.Is(err, kerr.InvalidRecord)
 }
 
-// put writes messages with their whole history. They are due after their delay, by the
-// clock of this host.
+// put writes messages with their whole history. Delays count from now by this host's
+// clock.
 func (p *producer) put(ctx context.Context, topic string, ms []store.Message) error {
 	records := make([]*kgo.Record, len(ms))
 	for i, m := range ms {
@@ -132,14 +131,14 @@ func (p *producer) put(ctx context.Context, topic string, ms []store.Message) er
 	return err
 }
 
-// coordinatorTries is how often a coordinator that is unavailable is asked: for half a
-// minute, as long as the client tries other requests.
+// coordinatorTries is how often an unavailable coordinator is asked: for half a minute,
+// as the client does for other requests.
 const coordinatorTries = 35
 
-// committed returns what a group has committed. With kadm.RequireStable it waits for
-// transactions that commit for the group: brokers answer to the end of a transaction
-// before they have ended it everywhere, and report an error and no offset until then. It
-// also waits for the coordinator, which the client does for all other requests.
+// committed returns what a group has committed. With kadm.RequireStable it waits for the
+// group's transactions: brokers answer before a transaction has ended everywhere, and
+// report an error and no offset until then. It also waits for the coordinator, which the
+// client does for all other requests.
 func committed(ctx context.Context, admin *kadm.Client, group string) (kadm.OffsetResponses, error) {
 	pause := time.Millisecond
 	for try := 1; ; try++ {

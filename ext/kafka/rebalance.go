@@ -14,7 +14,7 @@ import (
 	"github.com/weirflow/weir/internal/settle"
 )
 
-// assigned begins with partitions. Their offsets come next.
+// assigned begins with partitions. fetched brings their offsets.
 func (s *source) assigned(_ context.Context, _ *kgo.Client, m map[string][]int32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -23,7 +23,7 @@ func (s *source) assigned(_ context.Context, _ *kgo.Client, m map[string][]int32
 	}
 }
 
-// fetched takes over the commits of previous owners.
+// fetched takes over previous owners' commits.
 func (s *source) fetched(_ context.Context, _ *kgo.Client, resp *kmsg.OffsetFetchResponse) error {
 	for _, g := range resp.Groups {
 		for _, t := range g.Topics {
@@ -56,7 +56,7 @@ func (s *source) restore(id partitionID, f kmsg.OffsetFetchResponseGroupTopicPar
 	}
 }
 
-// arrived takes records. No partition is given up meanwhile.
+// arrived takes records. Partitions are not revoked meanwhile.
 func (s *source) arrived(fetches kgo.Fetches) {
 	var entries []*entry
 	eachRecord(fetches, func(r *kgo.Record, in incarnation) {
@@ -74,7 +74,7 @@ func (s *source) arrived(fetches kgo.Fetches) {
 	fetches.EachError(func(topic string, partition int32, err error) {
 		switch {
 		case s.ctx.Err() != nil:
-		case isRebalance(err): // the client joins the group again by itself
+		case isRebalance(err): // the client rejoins by itself
 			s.logger.Warn("weir: the group has expelled this member, which rejoins", "error", err)
 		default:
 			failed = errors.Join(failed, fmt.Errorf("kafka: topic %q, partition %d: %w", topic, partition,
@@ -96,7 +96,7 @@ func (s *source) arrived(fetches kgo.Fetches) {
 	for _, e := range entries {
 		p := s.parts[e.id]
 		if p == nil {
-			continue // its next owner gets it
+			continue // the next owner gets it
 		}
 		if p.progress != nil && e.record.Offset < p.progress.Next() {
 			back = append(back, e)
@@ -115,7 +115,7 @@ func (s *source) arrived(fetches kgo.Fetches) {
 	s.pauseAndResume() // before the next poll
 }
 
-// removed is a range of offsets that were removed from a partition before they were read.
+// removed is a range of offsets that were removed from a partition unread.
 type removed struct {
 	id           partitionID
 	from, before int64
@@ -131,12 +131,12 @@ func (s *source) arrive(p *part, e *entry) {
 	if !p.progress.Arrive(r.Offset) {
 		return
 	}
-	if r.Attrs.IsControl() { // the end of a transaction
+	if r.Attrs.IsControl() { // end of a transaction
 		p.progress.Settle(r.Offset)
 		p.changed++
 		return
 	}
-	if other := s.running[e.id][r.Offset]; other != nil && other.part == nil && other.in == e.in && same(other.record, r) { // law D2: it joins
+	if other := s.running[e.id][r.Offset]; other != nil && other.part == nil && other.in == e.in && same(other.record, r) { // law D2: the record joins the running one
 		other.part = p
 		p.entries[r.Offset] = other
 		p.busy++
@@ -159,9 +159,8 @@ func (s *source) arrive(p *part, e *entry) {
 	s.ready = append(s.ready, e)
 }
 
-// restart forgets what is known of a partition behind an offset to which its consumer was
-// set back: by a reset, or since the log was cut. It is delivered again. Called with mu
-// held.
+// restart forgets all behind an offset to which the consumer was set back, by a reset or
+// because the log was cut. It is delivered again. Called with mu held.
 func (s *source) restart(p *part, offset int64) {
 	s.detach(p)
 	p.progress = offsets.New(offset, nil)
@@ -176,8 +175,8 @@ func same(a, b *kgo.Record) bool {
 	return a.Timestamp.Equal(b.Timestamp) && a.LeaderEpoch == b.LeaderEpoch
 }
 
-// revoked gives partitions up. It waits for messages in flight for a time and commits;
-// then the next owner gets the partitions.
+// revoked gives partitions up. It waits for messages in flight, up to the settle time,
+// and commits; then the next owner gets them.
 func (s *source) revoked(_ context.Context, client *kgo.Client, m map[string][]int32) {
 	parts := s.leave(m)
 	if len(parts) == 0 {
@@ -198,7 +197,7 @@ func (s *source) revoked(_ context.Context, client *kgo.Client, m map[string][]i
 	s.forget(client, m)
 }
 
-// leave marks partitions, whose messages are no longer returned.
+// leave marks partitions: their messages are no longer returned.
 func (s *source) leave(m map[string][]int32) (parts []*part) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -231,16 +230,16 @@ func (s *source) isIdle(p *part) bool {
 	return p.busy == 0
 }
 
-// lost drops partitions that this member no longer owns, without a commit (law P1). The
-// client calls it, as the other callbacks, with itself: source.client is not set yet when
-// the first join of the group fails.
+// lost drops partitions that this member no longer owns, without a commit (law P1). It
+// uses the client's argument, like the other callbacks: source.client is not set yet when
+// the first join fails.
 func (s *source) lost(_ context.Context, client *kgo.Client, m map[string][]int32) {
 	s.leave(m)
 	s.forget(client, m)
 }
 
-// forget drops partitions. It remembers their running messages, which must not run a
-// second time here.
+// forget drops partitions. It remembers their running messages, which must not run twice
+// here.
 func (s *source) forget(client *kgo.Client, m map[string][]int32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -260,15 +259,15 @@ func (s *source) forget(client *kgo.Client, m map[string][]int32) {
 
 var _ settle.LeaseCounter = (*source)(nil)
 
-// LeasesLost implements [settle.LeaseCounter]: it returns how many messages were not
-// settled when their partitions were lost, or had to be given up.
+// LeasesLost implements [settle.LeaseCounter]: it returns how many messages were
+// unsettled when their partitions were lost or revoked.
 func (s *source) LeasesLost() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.leasesLost
 }
 
-// detach separates the entries from their partition. Called with mu held.
+// detach separates the entries from p. Called with mu held.
 func (s *source) detach(p *part) {
 	for _, e := range p.entries {
 		s.waiting.Cancel(&e.timer)

@@ -22,9 +22,9 @@ func place(r *kgo.Record) message.Origin {
 	}
 }
 
-// incarnation distinguishes topics of the same name, of which one was created after the
-// other was deleted. It is the first eight characters of its topic id, as kafka-topics.sh
-// shows it, or "" with brokers before 3.1, whose fetches lack the id.
+// incarnation distinguishes a topic from earlier topics of the same name. It is the first
+// eight characters of the topic id, as kafka-topics.sh shows it, or "" with brokers
+// before 3.1, whose fetches lack the id.
 type incarnation string
 
 func incarnationOf(t kgo.FetchTopic) incarnation {
@@ -34,7 +34,7 @@ func incarnationOf(t kgo.FetchTopic) incarnation {
 	return incarnation(base64.RawURLEncoding.EncodeToString(t.TopicID[:6]))
 }
 
-// eachRecord calls f for the records of fetches, with the incarnations of their topics.
+// eachRecord calls f for each record, with the incarnation of its topic.
 func eachRecord(fetches kgo.Fetches, f func(r *kgo.Record, in incarnation)) {
 	for _, fetch := range fetches {
 		for _, t := range fetch.Topics {
@@ -49,14 +49,14 @@ func eachRecord(fetches kgo.Fetches, f func(r *kgo.Record, in incarnation)) {
 }
 
 // metaOf returns the metadata of the message in a record: see the package documentation.
-// The error names a damaged header of weir; the Meta has the other headers all the same.
-// A record without an id gets one from its topic, incarnation, partition and offset.
+// The error names a damaged header of weir; the Meta still has the other headers. A
+// record without an id gets one from its topic, incarnation, partition and offset.
 func metaOf(r *kgo.Record, in incarnation) (message.Meta, error) {
 	m, err := metaOfHeaders(r.Headers)
 	if m.Origin == (message.Origin{}) {
 		m.Origin = place(r)
 	} else {
-		in = "" // another program has copied the record, and the incarnation of the original is unknown
+		in = "" // another program copied the record, so the original's incarnation is unknown
 	}
 	if m.ID == "" {
 		m.ID = m.Origin.IDIn(string(in))
@@ -67,8 +67,8 @@ func metaOf(r *kgo.Record, in incarnation) (message.Meta, error) {
 	return m, err
 }
 
-// originOfPut returns the origin of the put of a message that a worker takes from a
-// record (law W5): the place of the record, unless the message was handed over.
+// originOfPut returns the origin of the put of a message from a record (law W5): the
+// place of the record, unless the message was handed over.
 func originOfPut(m *message.Meta, r *kgo.Record, in incarnation) string {
 	switch {
 	case m.Put != "":
@@ -80,16 +80,16 @@ func originOfPut(m *message.Meta, r *kgo.Record, in incarnation) string {
 	}
 }
 
-// metaOfHeaders returns the metadata in headers. Most records of other programs' topics
-// have no headers, and should not cost more.
+// metaOfHeaders returns the metadata in headers. It must be cheap without headers, as
+// most records of other programs are.
 func metaOfHeaders(hs []kgo.RecordHeader) (m message.Meta, err error) {
 	if len(hs) == 0 {
 		return m, nil
 	}
 	headers := make(map[string]string, len(hs))
-	var earlier map[string]int // how often a name was there before
+	var earlier map[string]int // number of earlier headers by name
 	for _, h := range hs {
-		if h.Key == "" { // no map of headers has a place for it
+		if h.Key == "" { // a map of headers has no place for it
 			continue
 		}
 		if before, twice := headers[h.Key]; twice {
@@ -109,8 +109,8 @@ func metaOfHeaders(hs []kgo.RecordHeader) (m message.Meta, err error) {
 	return m, err
 }
 
-// record returns a record for a topic. The key of the message is the key of the record,
-// and no header.
+// record returns a record for a topic. The message's key is the record's key, not a
+// header.
 func record(topic string, payload []byte, m message.Meta) (*kgo.Record, error) {
 	r := &kgo.Record{Topic: topic, Value: payload}
 	if m.Key != "" {
@@ -140,12 +140,12 @@ func record(topic string, payload []byte, m message.Meta) (*kgo.Record, error) {
 	return r, nil
 }
 
-// earlierPrefix begins the names of headers that were there several times: all but the
-// last, "Weir-Earlier-1-name" and so on. So a map has them all, and they pass through
-// other engines.
+// earlierPrefix begins the names of repeated headers, all but the last:
+// "Weir-Earlier-1-name" and so on. So a map has them all, and they pass through other
+// engines.
 const earlierPrefix = "Weir-Earlier-"
 
-// inOrder restores headers that were there several times.
+// inOrder restores repeated headers.
 func inOrder(hs []kgo.RecordHeader) []kgo.RecordHeader {
 	type numbered struct {
 		kgo.RecordHeader

@@ -15,7 +15,7 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// Settings of topics that decide which records brokers remove.
+// Settings of topics under which brokers remove records.
 const (
 	cleanupPolicy  = "cleanup.policy"
 	retentionAge   = "retention.ms"
@@ -24,10 +24,10 @@ const (
 
 type setting struct{ key, value string }
 
-// newTopic returns the configuration of a topic that the engine makes. Compaction would
-// remove a message when its key is put again, and a limit in bytes would remove messages
-// before they are read (law D5). Only dead letters are kept at any age: a topic that
-// keeps its settled records would grow without end (law W3).
+// newTopic returns the configuration of a new topic. Compaction would remove a message
+// whose key is put again, and a limit in bytes unread messages (law D5). Only dead
+// letters are kept at any age: a topic that keeps its settled records would grow without
+// end (law W3).
 func newTopic(topic string) []setting {
 	settings := []setting{{cleanupPolicy, "delete"}, {retentionBytes, "-1"}}
 	if storearg.PartOf(topic).Role == storearg.RoleDead {
@@ -36,8 +36,8 @@ func newTopic(topic string) []setting {
 	return settings
 }
 
-// required returns the configuration without which the engine refuses an existing topic.
-// The limits of a queue's own topic are up to its owner.
+// required returns the settings that an existing topic must have. The limits of a queue's
+// own topic are up to its owner.
 func required(topic string) []setting {
 	role := storearg.PartOf(topic).Role
 	if role == storearg.RoleLayer || role == storearg.RoleDead {
@@ -46,8 +46,8 @@ func required(topic string) []setting {
 	return []setting{{cleanupPolicy, "delete"}}
 }
 
-// check returns an error for topics whose configuration lets the brokers remove messages
-// (law D5). A client that may not read the configuration gets a warning in the log.
+// check returns an error for topics whose configuration lets brokers remove messages (law
+// D5). It logs a warning if the client may not read the configuration.
 func (e *Engine) check(ctx context.Context, topics []string) error {
 	admin := kadm.NewClient(e.producer.client)
 	for _, topic := range topics {
@@ -73,7 +73,7 @@ func (e *Engine) check(ctx context.Context, topics []string) error {
 	return nil
 }
 
-// checkTopic returns an error that has the command to change a topic that would lose
+// checkTopic returns an error, with the command that changes the topic, if it would lose
 // messages.
 func checkTopic(topic string, configs []kadm.Config) error {
 	values := map[string]string{}
@@ -83,7 +83,7 @@ func checkTopic(topic string, configs []kadm.Config) error {
 	var wrong, remedy []string
 	for _, must := range required(topic) {
 		value := values[must.key]
-		if cmp.Or(value, must.value) != must.value { // an old broker may leave a key out
+		if cmp.Or(value, must.value) != must.value { // an old broker may omit a key
 			wrong = append(wrong, must.key+" is "+value)
 			remedy = append(remedy, must.key+"="+must.value)
 		}

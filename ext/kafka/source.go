@@ -21,86 +21,84 @@ import (
 )
 
 const (
-	// maxPoll bounds the records of one poll: so many may arrive after a partition is
-	// found to be full.
+	// maxPoll bounds the records of one poll, and so what arrives after a partition is
+	// found full.
 	maxPoll = 100
-	// maxHeld bounds the messages of a partition that wait here, for their time or to be
+	// maxHeld bounds the messages of a partition that wait here for their time or to be
 	// put.
 	maxHeld = 1000
-	// maxHeldBytes bounds their keys and values in the same way.
+	// maxHeldBytes bounds their keys and values.
 	maxHeldBytes = storearg.MaxBytes
-	// fetchWait is the longest answer to a fetch. A partition that was paused is fetched
-	// again only after it.
+	// fetchWait is the longest a fetch takes. A paused partition is fetched again only
+	// after it.
 	fetchWait = 500 * time.Millisecond
 	// lookAgain is how often the source looks for layers of other versions.
 	lookAgain = 5 * time.Minute
-	// endWait bounds each of the last steps of a source: its dead letters, its commit,
-	// and the leave of the group.
+	// endWait bounds each of the last steps of a source: dead letters, commit, and
+	// leaving the group.
 	endWait = 10 * time.Second
 )
 
 var errClosed = errors.New("kafka: the source is closed")
 
-// source returns the records of topics as messages, as a member of a consumer group: a
-// [store.Receiver]. Sources of a group, on any number of machines, share the partitions.
+// source is a [store.Receiver] that returns the records of topics as messages, as a
+// member of a consumer group.
 //
-// It commits the lowest offset of each partition that is not settled. Settled ranges
-// above it go into the metadata of the commit, so the next owner of the partition does
-// not deliver them again. Before the metadata is full, the source stops fetching that
-// partition until something is settled.
+// It commits the lowest unsettled offset of each partition. Settled ranges above it go
+// into the metadata of the commit, so the next owner does not deliver them again. Before
+// the metadata is full, the source stops fetching that partition until something is
+// settled.
 //
-// A message that was nacked waits in memory and is delivered again by this source, later
-// messages of its partition meanwhile. The time until which it waits is committed, too. A
-// message whose header Weir-Due is in the future waits in the same way.
+// A nacked message waits in memory and is redelivered by this source; later messages of
+// its partition continue. The time until which it waits is committed, too. A message
+// whose header Weir-Due is in the future waits in the same way.
 type source struct {
-	client *kgo.Client // set by newSource; the client's callbacks run earlier, so they use their own argument
+	client *kgo.Client // set by newSource; callbacks run earlier, so they use their argument
 	sourceSettings
 
 	start  time.Time
 	ctx    context.Context // of polls, commits and puts; ends with Close
 	cancel context.CancelCauseFunc
-	demand chan struct{} // capacity 1; to the poller: Receive waits for messages
-	given  chan struct{} // capacity 1; to Receive: there is something, or may be
-	kick   chan struct{} // capacity 1; to the goroutine of puts: something is to be put, or was settled
+	demand chan struct{} // capacity 1; wakes the poller: Receive waits for messages
+	given  chan struct{} // capacity 1; wakes Receive: there may be messages
+	kick   chan struct{} // capacity 1; wakes the goroutine of puts: something is to be put, or was settled
 	ended  sync.WaitGroup
 
 	receiving sync.Mutex    // held by Receive
 	closing   sync.Once     // begins the end
-	left      chan struct{} // closed when the client is closed; then leaveErr is read
+	left      chan struct{} // closed after the client is closed; then leaveErr is read
 	leaveErr  error
 	forgotten func() // called then; written before the source is used
 
-	mu         sync.Mutex // guards what follows; not held while user code, a logger or the client runs, but for pauses
+	mu         sync.Mutex // guards the fields below; not held while user code, a logger or the client runs, except for pauses
 	parts      map[partitionID]*part
-	running    map[partitionID]map[int64]*entry // returned by Receive and not settled, also of partitions that were lost
+	running    map[partitionID]map[int64]*entry // returned by Receive and unsettled, lost partitions included
 	ready      []*entry                         // to be returned
 	waiting    timers.Heap[*entry]
 	putting    []*entry // to be put among the dead letters
 	leasesLost int      // see LeasesLost
-	want       int      // how many messages the running Receive asks for; 0 if no Receive runs
+	want       int      // how many messages the running Receive asks for, or 0
 	failure    error    // for the next Receive
 	closed     bool
 }
 
-// putFunc stores messages. It returns nil when they are durable. It may be called again
-// with the same messages.
+// putFunc stores messages durably. It may be called again with the same messages.
 type putFunc = func(ctx context.Context, ms ...store.Message) error
 
-// sourceSettings are required, except for the client's options.
 type sourceSettings struct {
 	client         []kgo.Opt
 	clock          clock.Clock
 	logger         *slog.Logger
-	commitInterval time.Duration                               // time between commits: messages settled since the last one are redelivered after a crash
+	commitInterval time.Duration                               // time between commits
 	settleTime     time.Duration                               // see WithSettleTime
 	metadata       int                                         // characters that a commit may have; guarded by source.mu
 	dead           putFunc                                     // stores rejected messages
-	others         func(ctx context.Context) ([]string, error) // layers of other versions, which may appear at any time
+	others         func(ctx context.Context) ([]string, error) // layers of other versions, now
 }
 
 // newSource returns a source of topics for a group. It returns an error for invalid
-// options of the client, or if the brokers refuse its authentication. If they do not
-// answer, it returns after 3 s at most. The source must be closed.
+// options of the client or a refused authentication. It waits up to 3 s for brokers that
+// do not answer. The source must be closed.
 func newSource(group string, topics []string, set sourceSettings) (*source, error) {
 	s := &source{
 		sourceSettings: set, start: set.clock.Now(),
@@ -108,7 +106,7 @@ func newSource(group string, topics []string, set sourceSettings) (*source, erro
 		parts: map[partitionID]*part{}, running: map[partitionID]map[int64]*entry{}, forgotten: func() {},
 	}
 	client := append([]kgo.Opt{kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.FetchMaxWait(fetchWait)}, set.client...)
-	client = append(client, kgo.KeepControlRecords(), // the last record may be one, and the group is not behind it then
+	client = append(client, kgo.KeepControlRecords(), // the last record may be a marker, which the group must pass
 		kgo.ConsumerGroup(group), kgo.ConsumeTopics(topics...), kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll(),
 		kgo.OnPartitionsAssigned(s.assigned), kgo.OnOffsetsFetched(s.fetched), kgo.OnPartitionsRevoked(s.revoked), kgo.OnPartitionsLost(s.lost))
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
@@ -121,16 +119,16 @@ func newSource(group string, topics []string, set sourceSettings) (*source, erro
 	retry := s.clock.Timer(time.Hour)
 	look := s.clock.Ticker(lookEvery)
 	retry.Stop()
-	s.ended.Go(s.poll)                       // ends with Close
-	s.ended.Go(func() { s.commits(commit) }) // the same
-	s.ended.Go(func() { s.puts(retry) })     // the same
+	s.ended.Go(s.poll) // ends with Close
+	s.ended.Go(func() { s.commits(commit) })
+	s.ended.Go(func() { s.puts(retry) })
 	again := s.clock.Ticker(lookAgain)
-	s.ended.Go(func() { s.follow(again) }) // the same
+	s.ended.Go(func() { s.follow(again) })
 	s.ended.Go(func() { watchTopics(s.ctx, s.client, look, s.logger, slices.Clone(topics)) })
 	return s, nil
 }
 
-// follow adds layers that other versions of the program have made since.
+// follow adds layers that other program versions make meanwhile.
 func (s *source) follow(look *clock.Ticker) {
 	defer look.Stop()
 	for {
@@ -147,7 +145,7 @@ func (s *source) follow(look *clock.Ticker) {
 	}
 }
 
-// now is the time since the start, on the monotonic clock.
+// now is the monotonic time since the start.
 func (s *source) now() time.Duration { return s.clock.Now().Sub(s.start) }
 
 // Receive implements [store.Receiver].
@@ -174,7 +172,7 @@ func (s *source) Receive(ctx context.Context, n int) ([]message.Message[[]byte],
 	}
 }
 
-// await returns when there may be something to take.
+// await returns when there may be messages.
 func (s *source) await(ctx context.Context, n int, wait time.Duration) {
 	s.setWant(n)
 	defer s.setWant(0)
@@ -199,8 +197,8 @@ func (s *source) setWant(n int) {
 	s.want = n
 }
 
-// take returns messages to be returned, or how long the first waiting message has to
-// wait, or 0 if no message waits.
+// take returns ready messages, or how long the first waiting message has to wait, 0 if
+// there is none.
 func (s *source) take(n int) (entries []*entry, wait time.Duration, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -244,8 +242,7 @@ func (s *source) run(e *entry) {
 	e.part.held -= e.size()
 }
 
-// messages makes messages of entries. One whose headers cannot be read goes to the dead
-// letters.
+// messages converts entries. Messages with unreadable headers go to the dead letters.
 func (s *source) messages(entries []*entry) []message.Message[[]byte] {
 	ms := make([]message.Message[[]byte], 0, len(entries))
 	for _, e := range entries {
@@ -266,7 +263,7 @@ func (s *source) settle(e *entry, v message.Settlement) {
 	if s.closed || !s.stop(e) {
 		return
 	}
-	if e.part.paused { // it may be resumed
+	if e.part.paused { // it may be resumed now
 		wake(s.kick)
 	}
 	switch v.Kind {
@@ -283,8 +280,8 @@ func (s *source) settle(e *entry, v message.Settlement) {
 	}
 }
 
-// stop notes that a message is no longer being processed. It returns false if its
-// partition was lost. Called with mu held.
+// stop marks a message as no longer running. It returns false if its partition was lost.
+// Called with mu held.
 func (s *source) stop(e *entry) bool {
 	of := s.running[e.id]
 	if of[e.record.Offset] == e {
@@ -300,8 +297,8 @@ func (s *source) stop(e *entry) bool {
 	return true
 }
 
-// wait lets a message wait in memory. If its partition is being given up, it is no longer
-// delivered here. Called with mu held.
+// wait keeps a message in memory, unless its partition is being given up. Called with mu
+// held.
 func (s *source) wait(e *entry, d time.Duration) {
 	e.state = waiting
 	if !e.part.leaving {
@@ -310,7 +307,7 @@ func (s *source) wait(e *entry, d time.Duration) {
 	}
 }
 
-// put passes a message to the goroutine of puts. Called with mu held.
+// put passes a message to puts. Called with mu held.
 func (s *source) put(e *entry) {
 	e.state = putting
 	e.part.busy++
@@ -318,7 +315,7 @@ func (s *source) put(e *entry) {
 	wake(s.kick)
 }
 
-// poll polls as long as a Receive waits for messages.
+// poll polls while a Receive waits for messages.
 func (s *source) poll() {
 	for {
 		select {
@@ -334,7 +331,7 @@ func (s *source) poll() {
 	}
 }
 
-// wanted returns how many records are to be polled.
+// wanted returns how many records to poll.
 func (s *source) wanted() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -359,9 +356,8 @@ func (s *source) Close(ctx context.Context) error {
 	}
 }
 
-// end records settlements and leaves the group. It runs on its own goroutine and always
-// ends: a member that does not ask for messages would keep its partitions from the
-// others.
+// end commits settlements and leaves the group. It runs on its own goroutine and always
+// ends: a member that does not poll would keep its partitions from the others.
 func (s *source) end() {
 	defer close(s.left)
 	s.ended.Wait()
@@ -370,7 +366,7 @@ func (s *source) end() {
 		defer enough()
 		return f(ctx)
 	}
-	s.leaveErr = errors.Join(step(s.putAll), step(s.commit)) // messages that the commit does not contain are redelivered
+	s.leaveErr = errors.Join(step(s.putAll), step(s.commit)) // messages not in the commit are redelivered
 	if err := step(s.client.LeaveGroupContext); err != nil {
 		s.logger.Warn("weir: could not leave the group, which notices by the session timeout", "error", err)
 	}
@@ -385,7 +381,7 @@ func wake(c chan struct{}) {
 	}
 }
 
-// quietly calls user code and makes an error of a panic.
+// quietly calls user code and returns a panic as an error.
 func quietly(f func() error) error { return guard.Call(f, broken) }
 
 func broken(recovered any) error { return guard.Recovered("kafka", recovered) }

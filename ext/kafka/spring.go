@@ -12,8 +12,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Headers of dead letters as others know them. Spring Kafka writes numbers as bytes, the
-// highest first; Kafka Connect as text.
+// Headers of dead letters in other programs. Spring Kafka writes numbers as big-endian
+// bytes; Kafka Connect as text.
 const (
 	springTopic     = "kafka_dlt-original-topic"
 	springPartition = "kafka_dlt-original-partition" // 4 bytes
@@ -21,14 +21,14 @@ const (
 	springMessage   = "kafka_dlt-exception-message"
 	springClass     = "kafka_dlt-exception-fqcn"
 
-	// Of its retry topics.
+	// Spring's retry topics.
 	springRetryTopic     = "kafka_original-topic"
 	springRetryPartition = "kafka_original-partition"
 	springRetryOffset    = "kafka_original-offset"
 	springRetryMessage   = "kafka_exception-message"
 	springRetryClass     = "kafka_exception-fqcn"
-	springAttempts       = "retry_topic-attempts"          // of the delivery to come; as many bytes as it needs
-	springDue            = "retry_topic-backoff-timestamp" // milliseconds; the same
+	springAttempts       = "retry_topic-attempts"          // of the next delivery; variable length
+	springDue            = "retry_topic-backoff-timestamp" // milliseconds; variable length
 
 	connectTopic     = "__connect.errors.topic"
 	connectPartition = "__connect.errors.partition"
@@ -37,7 +37,7 @@ const (
 	connectClass     = "__connect.errors.exception.class.name"
 )
 
-// springHeaders returns what Spring Kafka and Kafka Connect would have written with a
+// springHeaders returns the headers that Spring Kafka and Kafka Connect would write to a
 // dead letter.
 func springHeaders(m *store.Message) (h []kgo.RecordHeader) {
 	add := func(name, value string) {
@@ -64,8 +64,8 @@ func springHeaders(m *store.Message) (h []kgo.RecordHeader) {
 }
 
 // takeSpring takes the history of a message from headers of Spring Kafka or Kafka
-// Connect, and removes the headers that it can read. weir's own headers have more
-// details, so if they exist the others are only removed.
+// Connect, and removes the headers that it can read. If weir's more detailed headers
+// exist, it only removes them.
 func takeSpring(headers map[string]string, m *message.Meta) {
 	text := func(names ...string) (value string) {
 		for _, name := range names {
@@ -117,10 +117,10 @@ func takeSpring(headers map[string]string, m *message.Meta) {
 	}
 }
 
-// isName reports whether an origin may have a text: see [message.Meta].
+// isName reports whether an origin may have the text: see [message.Meta].
 func isName(s string) bool { return s != "" && len(s) <= 1024 }
 
-// bigEndian reads a number of 1 to 8 bytes, with a sign.
+// bigEndian reads a signed number of 1 to 8 bytes.
 func bigEndian(b string) (n int64, ok bool) {
 	if b == "" || len(b) > 8 {
 		return 0, false

@@ -15,12 +15,12 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// lookEvery is when a consumer looks whether its topics exist, and how long it waits for
-// the answer. A topic that the broker creates when it is asked for is there by then.
+// lookEvery is the interval of looking for missing topics, and the timeout of each look.
+// A topic that brokers create on request exists by then.
 const lookEvery = 3 * time.Second
 
-// watchTopics logs which topics a consumer waits for, whenever look ticks, and returns
-// when all exist. The client waits for them in silence, and for brokers too.
+// watchTopics logs which topics a consumer waits for, at each tick of look, and returns
+// when all exist. The client waits silently, also for brokers.
 func watchTopics(ctx context.Context, client *kgo.Client, look *clock.Ticker, logger *slog.Logger, topics []string) {
 	defer look.Stop()
 	if regex, _ := client.OptValue(kgo.ConsumeRegex).(bool); regex {
@@ -57,13 +57,13 @@ func watchTopics(ctx context.Context, client *kgo.Client, look *clock.Ticker, lo
 	}
 }
 
-// missingTopics returns the topics that do not exist. A broker that is silent does not
-// hide the answer of the others.
+// missingTopics returns the topics that do not exist. A silent broker does not hide the
+// answers of others.
 func missingTopics(ctx context.Context, client *kgo.Client, topics []string) (missing []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookEvery)
 	defer cancel()
 	a, err := askAny(ctx, knownBrokers(client), func() kmsg.Request {
-		req := kmsg.NewPtrMetadataRequest() // by default it does not create topics
+		req := kmsg.NewPtrMetadataRequest() // does not create topics by default
 		for _, topic := range topics {
 			t := kmsg.NewMetadataRequestTopic()
 			t.Topic = new(topic)

@@ -22,30 +22,29 @@ import (
 )
 
 // View shows the messages in a topic of dead letters or a layer, as of the moment when it
-// was opened: it does not have later records. It reads the topic for each call, some
-// hundred thousand records a second. It is not safe for concurrent use.
+// was opened. It reads the topic for each call, some hundred thousand records a second.
+// It is not safe for concurrent use.
 //
-// A record has its position from its partition and offset: partition·2⁴⁴ + offset + 1. So
-// entries are in the order of arrival in each partition only. The time of arrival is the
-// record's.
+// A record's position is partition·2⁴⁴ + offset + 1, so only entries of a partition are
+// in order of arrival. The time of arrival is the record's.
 type View struct {
 	topic  string
 	group  string // whose settled entries are not shown
-	merges bool   // the group is the one of the merges of the topic
+	merges bool   // group is the topic's merge group
 	opts   []kgo.Opt
 	client *kgo.Client
 	admin  *kadm.Client
 	clock  clock.Clock
 	parts  []*viewPart // in the order of their numbers
 
-	metadata int // how many characters a commit of a merge may have
+	metadata int // characters that a merge's commit may have
 }
 
-// viewPart is a partition. Its settled offsets are known up to the end.
+// viewPart is a partition. Its settled offsets are known up to end.
 type viewPart struct {
 	id         int32
 	start, end int64
-	low        int64          // all before it is settled
+	low        int64          // all offsets before are settled
 	done       []offsets.Span // settled above it
 }
 
@@ -56,8 +55,8 @@ func positionOf(partition int32, offset int64) int64 {
 }
 
 // OpenView opens a view of a topic, without the records that a group has settled: the
-// workers' group for a layer or a source, "" for dead letters, without entries that were
-// merged. opts are options of the client. The view must be closed.
+// workers' group for a layer or a source, or "" for dead letters, without merged entries.
+// opts are options of the client. The view must be closed.
 func OpenView(ctx context.Context, topic, group string, opts ...kgo.Opt) (*View, error) {
 	if topic == "" {
 		return nil, errors.New("kafka: OpenView: a topic without a name")
@@ -125,7 +124,7 @@ func (v *View) settled(ctx context.Context) error {
 		if at.Err != nil {
 			return fmt.Errorf("group %q: partition %d: %w", v.group, p.id, at.Err)
 		}
-		if at.At > p.end { // others have settled more meanwhile; or the offset is of a deleted topic with the same name, and this one has no settled entries
+		if at.At > p.end { // more was settled meanwhile, or the offset belongs to a deleted topic of this name, and this topic has no settled entries
 			ends, err := v.admin.ListCommittedOffsets(ctx, v.topic)
 			end, _ := ends.Lookup(v.topic, p.id)
 			err = cmp.Or(err, end.Err)
@@ -152,14 +151,14 @@ func (p *viewPart) progress() *offsets.Progress {
 	return offsets.New(p.low, done)
 }
 
-// read calls f for the records of a partition from an offset up to the end, until f
-// returns false. It skips compacted records and markers of transactions.
+// read calls f for the records of a partition from an offset to the end, until f returns
+// false. It skips compacted records and markers.
 func (v *View) read(ctx context.Context, p *viewPart, from int64, f func(r *kgo.Record, in incarnation) (bool, error)) error {
 	if from >= p.end {
 		return nil
 	}
 	opts := append([]kgo.Opt{kgo.FetchIsolationLevel(kgo.ReadCommitted())}, v.opts...)
-	opts = append(opts, kgo.KeepControlRecords(), // the last record may be one
+	opts = append(opts, kgo.KeepControlRecords(), // the last record may be a marker
 		kgo.ConsumeResetOffset(kgo.NoResetOffset()),
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{v.topic: {p.id: kgo.NewOffset().At(from)}}))
 	client, err := makeClient(opts...)
@@ -188,8 +187,8 @@ func (v *View) read(ctx context.Context, p *viewPart, from int64, f func(r *kgo.
 	}
 }
 
-// readSome calls f for records below the end of a partition. It returns false if the
-// caller needs no further records.
+// readSome calls f for records below the partition's end. It returns false if no further
+// records are needed.
 func readSome(p *viewPart, records []*kgo.Record, in incarnation, f func(r *kgo.Record, in incarnation) (bool, error)) (bool, error) {
 	for _, r := range records {
 		if r.Offset >= p.end {
@@ -208,7 +207,7 @@ func readSome(p *viewPart, records []*kgo.Record, in incarnation, f func(r *kgo.
 	return true, nil
 }
 
-// each calls f for the entries that match, until it returns false.
+// each calls visit for matching entries, until it returns false.
 func (v *View) each(ctx context.Context, f *store.Filter, page store.Page, visit func(e *store.Entry) bool) error {
 	for _, p := range v.parts {
 		from, progress := p.low, p.progress()
@@ -252,12 +251,12 @@ func entryOf(r *kgo.Record, in incarnation) store.Entry {
 	return e
 }
 
-// causePrefix begins the name of the class in headers of others.
+// causePrefix begins the class name in other programs' headers.
 const causePrefix = "weir: "
 
-// List returns entries that match, in the order of their positions. To get the next page,
-// set [store.Page.After] to the position of the last entry. A record whose headers are
-// damaged is undecodable.
+// List returns matching entries in the order of their positions. To get the next page,
+// set [store.Page.After] to the last entry's position. A record with damaged headers is
+// undecodable.
 func (v *View) List(ctx context.Context, f store.Filter, p store.Page) (list []store.Entry, err error) {
 	if err := storearg.Page(v.topic, p); err != nil {
 		return nil, err
@@ -271,7 +270,7 @@ func (v *View) List(ctx context.Context, f store.Filter, p store.Page) (list []s
 	return list, err
 }
 
-// Count counts the entries that match. The age is by the clock of this machine.
+// Count counts matching entries. Ages are by this machine's clock.
 func (v *View) Count(ctx context.Context, f store.Filter) (c store.Counts, err error) {
 	err = v.each(ctx, &f, store.Page{}, func(e *store.Entry) bool {
 		next := e.Meta.Due
@@ -285,8 +284,7 @@ func (v *View) Count(ctx context.Context, f store.Filter) (c store.Counts, err e
 	return c, err
 }
 
-// Put writes messages to the topic as dead letters. Messages that are put twice are there
-// twice.
+// Put writes messages to the topic as dead letters. It does not detect duplicates.
 func (v *View) Put(ctx context.Context, ms ...store.Message) error {
 	if err := storearg.Put(v.topic, ms...); err != nil {
 		return err
@@ -299,9 +297,8 @@ func (v *View) Put(ctx context.Context, ms ...store.Message) error {
 	return p.put(ctx, v.topic, ms)
 }
 
-// Purge removes all that the view has from the topic, for all its readers
-// (DeleteRecords). A log can only be cut off at its beginning, so it does not take a
-// filter.
+// Purge removes all entries of the view from the topic, for all readers (DeleteRecords).
+// A log can only be cut at its beginning, so Purge takes no filter.
 func (v *View) Purge(ctx context.Context) error {
 	cut := kadm.Offsets{}
 	for _, p := range v.parts {

@@ -1,6 +1,6 @@
-// Package clustertest runs brokers of Apache Kafka in separate processes, on loopback,
-// for tests and benchmarks that kill brokers. It needs Java 17 and the jars of Apache
-// Kafka 4, whose directory is in the environment variable WEIR_KAFKA.
+// Package clustertest runs brokers of Apache Kafka in separate processes on loopback, for
+// tests and benchmarks that kill them. It needs Java 17 and the jars of Apache Kafka 4 in
+// the directory WEIR_KAFKA.
 //
 //	cluster, err := clustertest.Start(3)
 //	defer cluster.Close()
@@ -31,20 +31,20 @@ import (
 
 const patience = 5 * time.Minute // for the start of a broker
 
-// Libs returns the directory of the jars of Apache Kafka, or "" if it is not set: then
-// [Start] returns an error.
+// Libs returns the directory of Kafka's jars, or "" if it is not set: then [Start]
+// returns an error.
 func Libs() string { return os.Getenv("WEIR_KAFKA") }
 
-// Cluster is a cluster of brokers. It is not safe for concurrent use.
+// Cluster is the brokers of a cluster. It is not safe for concurrent use.
 type Cluster []*Broker
 
-// Broker is a process of Apache Kafka, a broker and a controller of its cluster.
+// Broker is a process of Apache Kafka, both broker and controller.
 type Broker struct {
 	Addr string // of clients
-	// Login is another one, of the listener LOGIN. A setting may ask for a password
-	// there: listener.security.protocol.map.
+	// Login is the address of the listener LOGIN. A setting
+	// (listener.security.protocol.map) may make it ask for a password.
 	Login string
-	Dir   string // directory of its files; its data is in "data" there
+	Dir   string // directory of its files; data is in "data" there
 
 	id      int
 	quiet   string // of controllers
@@ -52,9 +52,9 @@ type Broker struct {
 	ended   chan struct{} // closed by the end of the process; nil if it is not running
 }
 
-// Start starts brokers, and returns when all answer. More settings are lines of
-// server.properties. By default topics have a replica on each of up to three brokers, and
-// a majority of them in sync (min.insync.replicas). The cluster must be closed.
+// Start starts brokers, and returns when all answer. settings are lines of
+// server.properties. By default topics have up to three replicas, a majority of them in
+// sync (min.insync.replicas). The cluster must be closed.
 func Start(brokers int, settings ...string) (all Cluster, err error) {
 	defer func() {
 		if err != nil {
@@ -109,8 +109,8 @@ func (all Cluster) Addrs() (addrs []string) {
 // URL returns an address for kafka.Open.
 func (all Cluster) URL() string { return "kafka://" + strings.Join(all.Addrs(), ",") }
 
-// freeAddr returns a free address. A broker uses it later, and again after a restart:
-// unlike the ports of net.Listen, ports below 32768 are not given to connections.
+// freeAddr returns a free address that a broker can use later, and again after a restart:
+// ports below 32768, unlike the ports of net.Listen, are not given to connections.
 func freeAddr() string {
 	for {
 		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(22_000)))
@@ -124,8 +124,8 @@ func freeAddr() string {
 func (b *Broker) settings() string { return filepath.Join(b.Dir, "server.properties") }
 func (b *Broker) log() string      { return filepath.Join(b.Dir, "log") }
 
-// format writes the settings and lays out the directory of a broker. Sessions may be
-// short, and tests do not wait long.
+// format writes the settings and lays out the directory. Sessions may be short, so that
+// tests do not wait long.
 func (b *Broker) format(more []string, replicas int) error {
 	if err := os.MkdirAll(b.Dir, 0o750); err != nil {
 		return err
@@ -197,7 +197,7 @@ func (b *Broker) launch() error {
 	return nil
 }
 
-// await returns when the broker is a part of its cluster.
+// await returns when the broker has joined its cluster.
 func (b *Broker) await() error {
 	client, err := kgo.NewClient(kgo.SeedBrokers(b.Addr))
 	if err != nil {
@@ -224,10 +224,10 @@ func (b *Broker) await() error {
 	}
 }
 
-// Kill ends the broker as kill -9 does. It may have ended by itself.
+// Kill ends the broker as kill -9 does, unless it has ended already.
 func (b *Broker) Kill() { b.end(os.Kill) }
 
-// Shutdown ends the broker in order: it gives its partitions and groups away.
+// Shutdown ends the broker in order: it hands over its partitions and groups.
 func (b *Broker) Shutdown() { b.end(syscall.SIGTERM) }
 
 func (b *Broker) end(s os.Signal) {
@@ -238,14 +238,14 @@ func (b *Broker) end(s os.Signal) {
 	}
 }
 
-// Signal sends a signal to a broker that runs, such as SIGSTOP.
+// Signal sends a signal, such as SIGSTOP, to a running broker.
 func (b *Broker) Signal(s os.Signal) error { return b.process.Signal(s) }
 
-// Ended returns a channel that is closed when the broker has ended, by itself as well.
-// The broker must be running.
+// Ended returns a channel that is closed when the process ends, for any reason. The
+// broker must be running.
 func (b *Broker) Ended() <-chan struct{} { return b.ended }
 
-// Restart starts a broker that was ended, and returns when it answers.
+// Restart starts a broker that has ended, and returns when it answers.
 func (b *Broker) Restart() error {
 	b.Kill()
 	if err := b.launch(); err != nil {

@@ -12,19 +12,19 @@ import (
 	"github.com/weirflow/weir/internal/varint"
 )
 
-// Delay is a span whose unsettled offsets must not be delivered before a time:
+// Delay is a span whose unsettled offsets must not be delivered before a time, in
 // milliseconds since 1970.
 type Delay struct {
 	Span
 	Due int64
 }
 
-// prefix marks metadata that is ours, and its version. Brokers take the metadata for
-// text, so the rest is base64.
+// prefix marks weir's metadata and its version. Brokers expect text, so the rest is
+// base64.
 const prefix = "w2."
 
 var (
-	// ErrNotOurs is returned by Decode for metadata that someone else has written.
+	// ErrNotOurs is returned by Decode for metadata of other programs.
 	ErrNotOurs = errors.New("not written by weir")
 	errEmpty   = errors.New("a span is empty")
 	errLow     = errors.New("the first offset is settled")
@@ -33,14 +33,13 @@ var (
 
 var encoding = base64.RawURLEncoding.Strict()
 
-// reserved is the room, in bytes, for the number of tokens, and for the delays after they
-// have become one.
+// reserved is the room, in bytes, for the number of tokens, and for delays merged into
+// one.
 const reserved = 48
 
-// bytesIn returns how many bytes fit into metadata of a number of characters.
 func bytesIn(limit int) int { return (limit - len(prefix)) * 3 / 4 }
 
-// Full reports whether metadata of at most limit characters could become too small, if
+// Full reports whether metadata of at most limit characters could become too small if
 // more records arrive and all open ones are settled in the worst order.
 func (p *Progress) Full(limit, more int) bool {
 	if p.open == 0 {
@@ -51,8 +50,8 @@ func (p *Progress) Full(limit, more int) bool {
 }
 
 // Encode returns metadata of at most limit characters: the settled spans above Low, and
-// delays. If it lacks room, it errs to the safe end: the last spans are missing, so that
-// their messages are redelivered, and delays are longer. The delays are in order.
+// delays, which must be in order. If room is lacking, the last spans are left out, so
+// their messages are redelivered, and delays become longer.
 func (p *Progress) Encode(delays []Delay, limit int) string {
 	if len(p.done) == 0 && len(delays) == 0 {
 		return ""
@@ -69,9 +68,8 @@ func (p *Progress) Encode(delays []Delay, limit int) string {
 	return prefix + encoding.EncodeToString(b)
 }
 
-// rounded returns delays that end at multiples of a unit, later ones, never earlier
-// (law D3). Neighbours that end at the same time become one. With the largest unit all
-// become one.
+// rounded rounds the ends of delays up to multiples of a unit, never down (law D3).
+// Neighbours with the same end are merged. The largest unit merges all.
 func rounded(delays []Delay, unit int64) (out []Delay) {
 	for _, d := range delays {
 		if over := d.Due % unit; over > 0 && unit < math.MaxInt64 {
@@ -102,8 +100,8 @@ func appendDelays(b []byte, at int64, delays []Delay) []byte {
 	return b
 }
 
-// Decode returns the content of metadata that Encode has written for a position. The
-// error matches ErrNotOurs, or names the damage.
+// Decode returns the content of metadata that Encode wrote for a position. The error
+// matches ErrNotOurs, or names the damage.
 func Decode(low int64, metadata string) (done []Span, delays []Delay, err error) {
 	text, ours := strings.CutPrefix(metadata, prefix)
 	if !ours {
@@ -159,8 +157,8 @@ func span(r *varint.Reader, at *int64) (s Span) {
 	return s
 }
 
-// DueOf returns when an offset is due by delays that are in order; ok is false if it may
-// be delivered at any time.
+// DueOf returns when an offset is due by delays that are in order; ok is false if it has
+// no delay.
 func DueOf(delays []Delay, offset int64) (due int64, ok bool) {
 	i, _ := slices.BinarySearchFunc(delays, offset, func(d Delay, offset int64) int { return cmp.Compare(d.To, offset+1) })
 	if i < len(delays) && delays[i].From <= offset {

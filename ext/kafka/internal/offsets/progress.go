@@ -8,18 +8,18 @@ import (
 // Span is the offsets from From up to and without To.
 type Span struct{ From, To int64 }
 
-// Progress tracks which offsets of a partition have arrived, and which of them are
-// settled. Offsets that never arrive (compaction has removed them, or they are markers of
-// transactions) count as settled as soon as a later one arrives. It has one owner.
+// Progress tracks which offsets of a partition have arrived, and which are settled.
+// Offsets that never arrive (compacted, or markers of transactions) count as settled as
+// soon as a later one arrives. It has one owner.
 type Progress struct {
-	low  int64  // all below is settled
-	next int64  // behind the last record that has arrived
-	done []Span // settled, above low: in order, with something between each two
+	low  int64  // all offsets below are settled
+	next int64  // behind the last arrived record
+	done []Span // settled, above low: in order, not adjacent
 	open int    // arrived and not settled
 }
 
-// New returns the progress of a partition that is read from an offset on. The spans of
-// done, above it, are settled and in order.
+// New returns the progress of a partition that is read from an offset on. done has
+// settled spans above it, in order.
 func New(low int64, done []Span) *Progress {
 	p := &Progress{low: low, next: low}
 	for _, s := range done {
@@ -31,13 +31,13 @@ func New(low int64, done []Span) *Progress {
 // Low returns the position to commit: all before it is settled.
 func (p *Progress) Low() int64 { return p.low }
 
-// Next returns the offset behind the last record that has arrived.
+// Next returns the offset behind the last arrived record.
 func (p *Progress) Next() int64 { return p.next }
 
 // Open returns how many records have arrived and are not settled.
 func (p *Progress) Open() int { return p.open }
 
-// Arrive notes a record. It returns false if the record is settled already. Offsets only
+// Arrive notes a record. It returns false if the record is settled already. Offsets must
 // grow.
 func (p *Progress) Arrive(offset int64) bool {
 	if offset > p.next {
@@ -51,7 +51,7 @@ func (p *Progress) Arrive(offset int64) bool {
 	return true
 }
 
-// Settle notes that a record that has arrived is settled.
+// Settle marks an arrived record as settled.
 func (p *Progress) Settle(offset int64) {
 	if offset >= p.next || p.Settled(offset) {
 		return
@@ -92,7 +92,6 @@ func (p *Progress) after(offset int64) int {
 	return sort.Search(len(p.done), func(i int) bool { return p.done[i].From > offset })
 }
 
-// mark adds a span, and joins it with the spans that it meets.
 func (p *Progress) mark(s Span) {
 	s.From = max(s.From, p.low)
 	if s.From >= s.To {

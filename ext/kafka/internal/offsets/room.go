@@ -2,8 +2,8 @@ package offsets
 
 import "slices"
 
-// Room reports whether metadata of at most limit characters has all settled spans,
-// without delays, even if an offset that has arrived is settled, too.
+// Room reports whether metadata of at most limit characters still holds all settled
+// spans, without delays, once an arrived offset is settled too.
 func (p *Progress) Room(limit int, offset int64) bool {
 	room := bytesIn(limit) - reserved
 	if p.literals() <= int64(room) {

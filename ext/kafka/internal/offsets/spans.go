@@ -7,8 +7,7 @@ import (
 	"github.com/weirflow/weir/internal/varint"
 )
 
-// Spans are written as a map of the offsets above Low: tokens for offsets one behind the
-// other.
+// Spans are written as tokens for consecutive offsets above Low.
 //
 //	0bbbbbbb            seven offsets, a bit each, the lowest first: 1 is settled
 //	1snnnnnn            8 + n offsets that are alike: settled, or not
@@ -23,7 +22,7 @@ const (
 	minRun    = 8
 	longRun   = minRun + runBits
 
-	// perRecord is the highest cost of a record that arrives: a span of missing offsets
+	// perRecord is the most that an arriving record costs: a span of missing offsets
 	// before it, and a literal.
 	perRecord = 4
 )
@@ -39,7 +38,7 @@ func runSize(n int64) int64 {
 	return 1 + int64(binary.PutUvarint(b[:], uint64(n-longRun)))
 }
 
-// end returns the offset behind all that have arrived or are settled.
+// end returns the offset behind all arrived or settled offsets.
 func (p *Progress) end() int64 {
 	if n := len(p.done); n > 0 {
 		return max(p.next, p.done[n-1].To)
@@ -47,12 +46,12 @@ func (p *Progress) end() int64 {
 	return p.next
 }
 
-// literals is how many bytes the tokens have at most, in whatever order the rest is
+// literals is the maximum size of the tokens, in bytes, in whatever order the rest is
 // settled.
 func (p *Progress) literals() int64 { return literals(p.end() - p.low) }
 
-// most is a second bound, which is lower if there are long spans: they stay, and have
-// fewer bytes as runs. A run may need one more byte when it grows.
+// most is a second bound, which is lower if there are long spans: runs take fewer bytes.
+// A run may need one more byte when it grows.
 func (p *Progress) most() (n int64) {
 	mixed, at := int64(0), p.low
 	for _, s := range p.done {
@@ -68,9 +67,9 @@ func (p *Progress) most() (n int64) {
 	return n + literals(mixed+p.end()-at)
 }
 
-// spans returns the tokens that a number of bytes has room for.
+// spans returns the tokens that fit into a number of bytes.
 func (p *Progress) spans(room int) (b []byte) {
-	at, i := p.low, 0 // done[i] is the first span that ends behind at
+	at, i := p.low, 0 // done[i] is the first span that ends after at
 	for i < len(p.done) {
 		settled := p.done[i].From <= at
 		run := p.done[i].From - at
@@ -115,7 +114,6 @@ func appendRun(b []byte, settled bool, n int64) []byte {
 	return binary.AppendUvarint(append(b, token|runBits), uint64(n-longRun))
 }
 
-// readSpans reads tokens.
 func readSpans(low int64, b []byte) ([]Span, error) {
 	r := varint.Reader{Rest: b}
 	var done []Span
