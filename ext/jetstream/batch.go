@@ -11,18 +11,18 @@ import (
 	"github.com/nats-io/nuid"
 )
 
-// The headers of a transaction, for which the client has no names.
+// Headers of a transaction that the client does not name.
 const (
 	headerBatchID       = "Nats-Batch-Id"
 	headerBatchSequence = "Nats-Batch-Sequence"
 	headerBatchCommit   = "Nats-Batch-Commit"
 )
 
-// batchRoom is more than these headers add to a message, in bytes.
+// batchRoom is more bytes than these headers add to a message.
 const batchRoom = 128
 
-// batch publishes messages in one transaction, and returns the sequence number of the
-// last one.
+// batch publishes messages in one transaction, and returns the last one's sequence
+// number.
 func (s *Engine) batch(ctx context.Context, ms []*nats.Msg) (uint64, error) {
 	nc := s.js.Conn()
 	id := nuid.Next()

@@ -18,15 +18,13 @@ import (
 )
 
 const (
-	maxBatch = 1000 // messages of a transaction: the server's bound
+	maxBatch = 1000 // messages of a transaction: the server's limit
 
-	// goneFor is how long the server keeps the mark of a removed message, so that the
-	// indexes see it. An index that has not, because its connection was broken, is
-	// rebuilt.
+	// goneFor is how long the server keeps a removed message's mark, so that indexes see
+	// it. An index that has not, after a broken connection, is rebuilt.
 	goneFor = 2 * time.Minute
 
-	// trust is how long a measured difference between the clocks of the server and of
-	// this machine is used.
+	// trust is how long a measured clock difference to the server is used.
 	trust = 10 * time.Second
 )
 
@@ -34,7 +32,7 @@ const (
 // [store.Waker]. Safe for concurrent use.
 type Engine struct {
 	js     jetstream.JetStream
-	owned  bool // Open has opened the connection
+	owned  bool // Open has made the connection
 	stream jetstream.Stream
 	name   string
 	prefix string // of its subjects
@@ -44,9 +42,9 @@ type Engine struct {
 	mu       sync.Mutex
 	indexes  map[string]*index // by queue
 	opening  map[string]chan struct{}
-	named    map[string]time.Time // queues whose names are in the stream, and when they were published, at most nameAgain ago
-	cleared  time.Time            // when older entries were removed from named
-	lookAt   uint64               // where the search for the next name in the stream begins
+	named    map[string]time.Time // published names of queues and when, at most nameAgain ago
+	cleared  time.Time            // when old entries were last removed from named
+	lookAt   uint64               // where the search for the next name continues
 	ahead    time.Duration        // how far the server's clock is ahead
 	looked   time.Time            // when the server's clock was read
 	closed   bool
@@ -62,13 +60,12 @@ var (
 	_ store.Waker  = (*Engine)(nil)
 )
 
-// closeWait is how long Close waits for calls under way, and then for the end of the
-// indexes.
+// closeWait is how long Close waits for running calls, and then for the indexes to end.
 const closeWait = 2 * time.Second
 
-// Close implements [store.Engine]. It closes the connection if [Open] has opened it. With
-// servers that do not answer it takes about four seconds: calls that are under way are
-// broken off after two.
+// Close implements [store.Engine]. It closes a connection that [Open] has made. If
+// servers do not answer, it takes about four seconds: running calls are cancelled after
+// two.
 func (s *Engine) Close() error {
 	s.mu.Lock()
 	first := !s.closed
@@ -88,7 +85,7 @@ func (s *Engine) Close() error {
 	return nil
 }
 
-// closeIndexes ends all indexes. Indexes whose client waits for servers end later.
+// closeIndexes ends all indexes. An index whose client waits for servers ends later.
 func (s *Engine) closeIndexes() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeWait)
 	for _, ix := range s.indexes {
@@ -106,8 +103,8 @@ func (s *Engine) closeIndexes() {
 	}
 }
 
-// do calls f unless the store is closed or ctx has ended. The context of f ends when
-// Close waits no longer.
+// do calls f unless the engine is closed or ctx has ended. The context of f ends when
+// Close stops waiting.
 func (s *Engine) do(ctx context.Context, f func(ctx context.Context) error) error {
 	s.mu.Lock()
 	closed := s.closed
@@ -135,9 +132,8 @@ func (s *Engine) do(ctx context.Context, f func(ctx context.Context) error) erro
 	return err
 }
 
-// index returns the index of a queue, after waiting until it has the message with the
-// number last. If all is true it must have all messages; otherwise late ones may be
-// missing.
+// index returns the index of a queue, once it has the message with the number last. If
+// all is true it must have all messages; otherwise late ones may be missing.
 func (s *Engine) index(ctx context.Context, queue string, last uint64, all bool) (*index, error) {
 	for tries := 0; ; tries++ {
 		s.mu.Lock()
@@ -189,11 +185,11 @@ func (s *Engine) index(ctx context.Context, queue string, last uint64, all bool)
 	}
 }
 
-// keepIndex is how long an unused index is kept. It is removed when another one is opened
-// (law W3). A Wake that waits opens its own again.
+// keepIndex is how long an unused index is kept. It is removed when another is opened
+// (law W3). A waiting Wake opens its own again.
 const keepIndex = 10 * time.Minute
 
-// unused returns the indexes that have not been used for so long. Called with mu held.
+// unused returns the indexes to remove. Called with mu held.
 func (s *Engine) unused() map[string]*index {
 	all := map[string]*index{}
 	for queue, ix := range s.indexes {
@@ -204,8 +200,8 @@ func (s *Engine) unused() map[string]*index {
 	return all
 }
 
-// forget ends an index that receives no more messages, or is not used. It does not wait
-// for the end: the client may be replacing its consumer.
+// forget ends an index. It does not wait for the end: the client may be replacing its
+// consumer.
 func (s *Engine) forget(queue string, ix *index) {
 	s.mu.Lock()
 	mine := s.indexes[queue] == ix
@@ -218,8 +214,8 @@ func (s *Engine) forget(queue string, ix *index) {
 	}
 }
 
-// latest returns the index of a queue with all changes so far, or nil if the queue has no
-// messages and no index is open.
+// latest returns the index of a queue with all changes so far, or nil if no index is open
+// and the queue is empty.
 func (s *Engine) latest(ctx context.Context, queue string) (*index, error) {
 	last, err := s.lastSeq(ctx, s.queueSubject(queue)+"*")
 	if err != nil || last == 0 && s.opened(queue) == nil {
@@ -228,7 +224,6 @@ func (s *Engine) latest(ctx context.Context, queue string) (*index, error) {
 	return s.index(ctx, queue, last, true)
 }
 
-// opened returns the index of a queue if there is one.
 func (s *Engine) opened(queue string) *index {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -247,8 +242,8 @@ func (s *Engine) now(ctx context.Context) (uint64, error) {
 	return uint64(info.TimeStamp.UnixNano()), nil
 }
 
-// surelyLater reports that a time has certainly not come by the server's clock, without a
-// request to the server.
+// surelyLater reports whether a time has certainly not come by the server's clock,
+// without asking the server.
 func (s *Engine) surelyLater(at uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -256,14 +251,13 @@ func (s *Engine) surelyLater(at uint64) bool {
 	return now.Sub(s.looked) < trust && now.Add(s.ahead+time.Second).UnixNano() < int64(at)
 }
 
-// read returns the last message on a subject, or nil if it is missing or of another
-// program.
+// read returns the last message on a subject, or nil if it is missing or not weir's.
 func (s *Engine) read(ctx context.Context, subject string) (*record, error) {
 	r, err := s.readAny(ctx, subject)
 	return r, s.ignoreOther(err)
 }
 
-// readAny is like read, but returns an error for a message of another program.
+// readAny is like read, but returns an error for another program's message.
 func (s *Engine) readAny(ctx context.Context, subject string) (*record, error) {
 	return recordOf(s.last(ctx, subject))
 }
@@ -275,7 +269,7 @@ func (s *Engine) readSeq(ctx context.Context, seq uint64) (*record, error) {
 }
 
 // lastSeq returns the sequence number of the last message on subjects, of any program, or
-// 0 if they are empty.
+// 0 if there is none.
 func (s *Engine) lastSeq(ctx context.Context, subjects string) (uint64, error) {
 	m, err := s.last(ctx, subjects)
 	if m == nil {
@@ -284,13 +278,13 @@ func (s *Engine) lastSeq(ctx context.Context, subjects string) (uint64, error) {
 	return m.Sequence, nil
 }
 
-// last returns the last message on subjects from the leader, or nil if they are empty.
+// last returns the last message on subjects from the leader, or nil if there is none.
 func (s *Engine) last(ctx context.Context, subjects string) (*jetstream.RawStreamMsg, error) {
 	m, err := s.stream.GetLastMsgForSubject(ctx, subjects)
 	return s.found(ctx, m, err)
 }
 
-// found returns a message that was read, or nil if the stream does not have it.
+// found maps the error of a missing message to nil.
 func (s *Engine) found(ctx context.Context, m *jetstream.RawStreamMsg, err error) (*jetstream.RawStreamMsg, error) {
 	switch {
 	case err == nil:
@@ -303,8 +297,7 @@ func (s *Engine) found(ctx context.Context, m *jetstream.RawStreamMsg, err error
 	return nil, fmt.Errorf("jetstream: stream %s: %w", s.name, err)
 }
 
-// ignoreOther logs the error for a message of another program, and returns any other
-// error.
+// ignoreOther logs an error about another program's message, and returns any other error.
 func (s *Engine) ignoreOther(err error) error {
 	if other, ok := errors.AsType[*otherError](err); ok {
 		logOther(s.logger, other)
@@ -313,8 +306,7 @@ func (s *Engine) ignoreOther(err error) error {
 	return err
 }
 
-// logOther logs a message of another program. The message does not belong to a queue, and
-// does not block any queue (law D4).
+// logOther logs another program's message, which blocks no queue (law D4).
 func logOther(logger *slog.Logger, err error) {
 	logger.Warn("weir: ignored a message that another program published to the stream of the engine", "error", err)
 }
@@ -328,11 +320,11 @@ func recordOf(m *jetstream.RawStreamMsg, err error) (*record, error) {
 
 var errChanged = errors.New("jetstream: the message has changed")
 
-// message returns a state as a message, to be published directly behind another one.
+// message returns a state as a message to publish directly behind another.
 func (s *Engine) message(subject string, st state, why string, body []byte, behind uint64) *nats.Msg {
 	m := &nats.Msg{Subject: subject, Data: body, Header: nats.Header{
 		headerState:                         {st.String()},
-		jetstream.ExpectedLastSubjSeqHeader: {fmt.Sprintf("%020d", behind)}, // of one length: see headerState
+		jetstream.ExpectedLastSubjSeqHeader: {fmt.Sprintf("%020d", behind)}, // of fixed length: see headerState
 		jetstream.ExpectedStreamHeader:      {s.name},
 	}}
 	switch {
@@ -344,7 +336,6 @@ func (s *Engine) message(subject string, st state, why string, body []byte, behi
 	return m
 }
 
-// publish publishes a state directly behind another one, or returns errChanged.
 func (s *Engine) publish(ctx context.Context, subject string, st state, why string, body []byte, behind uint64) (uint64, error) {
 	ack, err := s.js.PublishMsg(ctx, s.message(subject, st, why, body, behind))
 	if err != nil {
@@ -353,13 +344,13 @@ func (s *Engine) publish(ctx context.Context, subject string, st state, why stri
 	return ack.Sequence, nil
 }
 
-// The server's numbers of errors that the client has no names for.
+// Error numbers of the server that the client does not name.
 const (
 	errCodeBatchMissing   = 10176
 	errCodeTooManyBatches = 10210
 )
 
-// published returns the error of a publication in the terms of stores.
+// published returns the store's error for a failed publication.
 func (s *Engine) published(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

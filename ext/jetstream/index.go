@@ -19,8 +19,8 @@ import (
 )
 
 // index has the time when each message of a queue can be taken, from headers in the
-// stream and from changes by this engine. It may be behind, so each message is read
-// before it is taken.
+// stream and changes by this engine. It may lag, so each message is read before it is
+// taken.
 type index struct {
 	consumer jetstream.Consumer
 	iterator jetstream.MessagesContext
@@ -30,22 +30,22 @@ type index struct {
 	logger   *slog.Logger
 	subjects string // of the queue
 
-	used     time.Time     // when it was asked for; guarded by the engine's mu
+	used     time.Time     // last use; guarded by the engine's mu
 	consumed string        // name of the consumer: the client replaces it after a fault
-	naming   chan struct{} // capacity 1: requests for the consumer's name do not overlap
+	naming   chan struct{} // capacity 1: one request for the consumer's name at a time
 
 	mu      sync.Mutex
 	items   map[string]*item // by identity
 	ready   readyHeap
-	order   []*item // by position, if sorted; dropped items stay in it for a while
+	order   []*item // by position, if sorted; dropped items stay for a while
 	sorted  bool
 	dropped int             // number of dropped items in order
 	whys    map[string]*why // shared by items
-	seen    uint64          // received up to this sequence number
-	wanted  uint64          // must be received up to this: the last message at the opening, or a later message of this engine
-	passed  uint64          // up to this a Take no longer waits, although the messages must come
+	seen    uint64          // received up to this number
+	wanted  uint64          // to be received: the last message at the opening, or a later message of this engine
+	passed  uint64          // up to this a Take no longer waits
 	changed chan struct{}   // closed, and replaced, after a change
-	err     error           // why no more messages are received
+	err     error           // why receiving has ended
 }
 
 type item struct {
@@ -62,7 +62,7 @@ type item struct {
 	index    int    // in readyHeap
 }
 
-// errGap means that marks may have been removed before the index has seen them.
+// errGap means that marks may have been removed before the index saw them.
 var errGap = errors.New("jetstream: the connection was broken, and the index of the queue is rebuilt")
 
 var errReplacing = errors.New("the servers did not make a consumer")
@@ -74,11 +74,11 @@ func (s *Engine) openIndex(ctx context.Context, queue string) (*index, error) {
 	if err != nil {
 		return nil, err
 	}
-	last, err := s.lastSeq(ctx, s.queueSubject(queue)+"*") // of the leader: the consumer may be at a server that is behind
+	last, err := s.lastSeq(ctx, s.queueSubject(queue)+"*") // from the leader: the consumer's server may be behind
 	if err != nil {
 		return nil, err
 	}
-	// The heartbeats find out soon that the server of the consumer has died.
+	// Heartbeats detect soon that the consumer's server has died.
 	iterator, err := consumer.Messages(jetstream.PullMaxMessages(2000), jetstream.PullExpiry(expiry), jetstream.PullHeartbeat(heartbeat))
 	if err != nil {
 		return nil, err
@@ -111,7 +111,7 @@ func (ix *index) read() {
 		}
 		at, err := m.Metadata()
 		if err != nil {
-			continue // the iterator has looked at it
+			continue // the iterator handles it
 		}
 		r, err := newRecord(m.Subject(), at.Sequence.Stream, at.Timestamp, m.Headers(), nil)
 		if err != nil {
@@ -127,13 +127,13 @@ func (ix *index) read() {
 	}
 }
 
-// notify is called with mu held.
+// Called with mu held.
 func (ix *index) notify() {
 	close(ix.changed)
 	ix.changed = make(chan struct{})
 }
 
-// apply notes a state that was read. Called with mu held.
+// apply applies a state that was read. Called with mu held.
 func (ix *index) apply(r *record) {
 	identity := identityOf(r.subject)
 	it := ix.items[identity]
@@ -145,7 +145,7 @@ func (ix *index) apply(r *record) {
 			ix.drop(it)
 		}
 		return
-	case it != nil && it.position != r.position: // it was removed and put again
+	case it != nil && it.position != r.position: // removed and put again
 		ix.drop(it)
 		it = nil
 	}
@@ -165,7 +165,7 @@ func (ix *index) apply(r *record) {
 	heap.Fix(&ix.ready, it.index)
 }
 
-// whyOf returns the content of a header. Many messages share one.
+// whyOf returns the parsed header, shared between messages.
 func (ix *index) whyOf(text string) *why {
 	if w := ix.whys[text]; w != nil {
 		return w
@@ -198,7 +198,7 @@ func (ix *index) sort() {
 	}
 }
 
-// after returns items behind a position, in order, up to limit.
+// after returns up to limit items behind a position, in order.
 func (ix *index) after(position uint64, limit int) (list []item) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
@@ -231,7 +231,7 @@ func (ix *index) has(identity string) (it item, ok bool) {
 	return it, false
 }
 
-// count counts the items for which match is true, by cause and reasons.
+// count counts the matching items, by cause and reasons.
 func (ix *index) count(match func(it *item) bool) (c store.Counts) {
 	type sum struct {
 		n            int
@@ -269,12 +269,12 @@ func (ix *index) count(match func(it *item) bool) (c store.Counts) {
 }
 
 // refresh updates an item after its subject was read. had is the sequence number in the
-// index; r is the server's message, or nil if the server has no message.
+// index; r is the server's message, or nil if there is none.
 func (ix *index) refresh(identity string, had uint64, r *record) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
 	if it := ix.items[identity]; it != nil && it.seq <= had && (r == nil || r.seq < had) {
-		ix.drop(it) // the state that the index had is gone, even if the server has lost it
+		ix.drop(it) // the indexed state is gone, even if the server lost it
 	}
 	if it := ix.items[identity]; r != nil && (it == nil || it.seq < r.seq) { // otherwise the consumer has delivered it, with its exact time
 		ix.apply(r)
@@ -287,7 +287,7 @@ func (ix *index) published(seq uint64) {
 	ix.wanted = max(ix.wanted, seq)
 }
 
-// held returns the sequence number of a lease, if the index knows it.
+// held returns a lease's sequence number, if the index knows it.
 func (ix *index) held(e entry, fence uint64) (uint64, bool) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
@@ -299,7 +299,7 @@ func (ix *index) held(e entry, fence uint64) (uint64, bool) {
 }
 
 // due returns up to limit items that can be taken, in the order of their times, up to the
-// item that fills the room in bytes.
+// item that fills room bytes.
 func (ix *index) due(now uint64, limit, room int) []item {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
@@ -328,11 +328,10 @@ func (ix *index) next() (ready uint64, ok bool) {
 }
 
 const (
-	// lookAgain is how long sync waits for a message that may have been removed before it
-	// came.
+	// lookAgain is how long sync waits for a message that may have been removed.
 	lookAgain = 20 * time.Millisecond
-	// behind is how long a Take waits for a server that is behind. A later Take gets the
-	// messages that the server lacks. Calls that inspect the queue wait for farBehind.
+	// behind is how long a Take waits for a lagging server. A later Take gets the missing
+	// messages. Calls that inspect the queue wait for farBehind.
 	behind    = 2 * time.Second
 	farBehind = 10 * time.Second
 
@@ -340,14 +339,14 @@ const (
 	expiry    = 10 * time.Second
 )
 
-// sync waits until the index has the messages from its opening, and the messages that
-// this engine has published. If all is true, it returns an error if no more messages
-// come; otherwise it continues without them.
+// sync waits until the index has the messages from its opening, and this engine's own. If
+// all is true, it returns an error if no more messages come; otherwise it continues
+// without them.
 func (ix *index) sync(ctx context.Context, s *Engine, all bool) error {
 	begun, before := s.clock.Now(), uint64(0)
 	for {
 		ix.mu.Lock()
-		if all && ix.seen != before { // it is being read
+		if all && ix.seen != before { // it is still reading
 			begun, before = s.clock.Now(), ix.seen
 		}
 		done := ix.seen >= ix.wanted || !all && ix.passed >= ix.wanted
@@ -384,9 +383,9 @@ func (ix *index) sync(ctx context.Context, s *Engine, all bool) error {
 	}
 }
 
-// goOn notes that sync need not wait for messages that the leader does not have and, if
-// all is false, after a while, for the rest. It returns true if all is true and the wait
-// was too long.
+// goOn notes that sync need not wait for messages that the leader lacks and, if all is
+// false, after a while, for the rest. It returns true if all is true and the wait was too
+// long.
 func (ix *index) goOn(last, wanted uint64, waited time.Duration, all bool) (late bool) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
@@ -415,7 +414,7 @@ func (ix *index) unbroken(ctx context.Context, c clock.Clock) error {
 		return readingFailed(errReplacing)
 	}
 	broken := make(chan bool, 1)
-	go func() { // ends when the client has a consumer, or the index was closed
+	go func() { // ends when the client has a consumer, or the index is closed
 		defer func() { <-ix.naming }()
 		info := ix.consumer.CachedInfo()
 		broken <- info == nil || info.Name != ix.consumed
@@ -442,13 +441,13 @@ func (ix *index) failed() bool {
 	return ix.err != nil
 }
 
-// close ends the index. The server removes its consumer after some minutes at the latest.
+// close ends the index. The server removes its consumer within some minutes.
 func (ix *index) close(ctx context.Context, s *Engine) {
 	ix.end()
-	late := s.clock.AfterFunc(behind, ix.iterator.Stop) // it may be replacing its consumer, with servers that do not answer
+	late := s.clock.AfterFunc(behind, ix.iterator.Stop) // it may be replacing its consumer, with silent servers
 	ix.running.Wait()
 	late.Stop()
-	ix.iterator.Stop() // now: while it replaces its consumer it misses a Stop
+	ix.iterator.Stop() // a Stop is missed while it replaces its consumer
 	if info := ix.consumer.CachedInfo(); info != nil {
 		_ = s.js.DeleteConsumer(ctx, s.name, info.Name)
 	}

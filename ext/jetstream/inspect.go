@@ -20,8 +20,7 @@ func indexed(f *store.Filter) bool {
 	return len(f.IDs) == 0 && f.Key == "" && f.Source == "" && f.Provider == "" && f.Error == ""
 }
 
-// matchIndex reports whether an item may match: it checks the conditions that do not need
-// the body.
+// matchIndex checks the conditions that do not need the body.
 func matchIndex(f *store.Filter, it *item) bool {
 	known := store.Filter{Cause: f.Cause, Reason: f.Reason, Since: f.Since, Before: f.Before}
 	e := store.Entry{Arrived: instant(it.arrived)}
@@ -34,9 +33,9 @@ type found struct {
 	store.Entry
 }
 
-// visit calls f for the matching messages of a page, in the order of their positions,
-// until f returns false. It reads candidates from the leader of the stream, several at
-// once, since a consumer may be at a server that is behind.
+// visit calls f for a page's matching messages, in the order of their positions, until f
+// returns false. It reads candidates from the leader, several at once, since a consumer's
+// server may be behind.
 func (s *Engine) visit(ctx context.Context, queue string, filter *store.Filter, p store.Page, f func(m found) bool) error {
 	ix, err := s.latest(ctx, queue)
 	if err != nil || ix == nil {
@@ -69,7 +68,7 @@ func (s *Engine) visit(ctx context.Context, queue string, filter *store.Filter, 
 
 const readAtOnce = 64
 
-// lookAtOnce is how many items are looked at before their messages are read.
+// lookAtOnce is how many items are checked before their messages are read.
 const lookAtOnce = 1000
 
 func (s *Engine) visitSome(ctx context.Context, ix *index, queue string, items []item, now uint64, filter *store.Filter, f func(m found) bool) (
@@ -93,7 +92,7 @@ func (s *Engine) visitSome(ctx context.Context, ix *index, queue string, items [
 	return true, nil
 }
 
-// current reads the present message of an item, or returns nil if it is gone.
+// current reads an item's present message, or returns nil if it is gone.
 func (s *Engine) current(ctx context.Context, ix *index, queue string, it item) (*record, error) {
 	r, err := s.readSeq(ctx, it.seq)
 	if r == nil && err == nil {
@@ -108,8 +107,8 @@ func (s *Engine) current(ctx context.Context, ix *index, queue string, it item) 
 	return r, nil
 }
 
-// List implements [store.Inspector]. It reads the messages of the page. With a filter on
-// their content it also reads messages before them that do not match.
+// List implements [store.Inspector]. With a filter on content it also reads messages that
+// do not match.
 func (s *Engine) List(ctx context.Context, queue string, f store.Filter, p store.Page) (list []store.Entry, err error) {
 	return list, s.do(ctx, func(ctx context.Context) error {
 		if err := checkQueue(storearg.Page(queue, p), queue); err != nil {
@@ -124,8 +123,8 @@ func (s *Engine) List(ctx context.Context, queue string, f store.Filter, p store
 	})
 }
 
-// Count implements [store.Inspector]. It comes from the index, unless the filter is for
-// ids, a key, a source, a provider or an error: then it reads the messages.
+// Count implements [store.Inspector]. It reads messages only if the filter is for ids, a
+// key, a source, a provider or an error.
 func (s *Engine) Count(ctx context.Context, queue string, f store.Filter) (c store.Counts, err error) {
 	err = s.do(ctx, func(ctx context.Context) (err error) {
 		if err := checkQueue(storearg.Page(queue, store.Page{Max: 1}), queue); err != nil {
@@ -199,7 +198,7 @@ func (s *Engine) Purge(ctx context.Context, queue string, f store.Filter) (n int
 	})
 }
 
-// purgeIndexed removes messages that match by the index, without reading them.
+// purgeIndexed removes messages that match by the index alone.
 func (s *Engine) purgeIndexed(ctx context.Context, queue string, f *store.Filter, p store.Page, n *int) error {
 	ix, err := s.latest(ctx, queue)
 	if err != nil || ix == nil {
@@ -218,7 +217,7 @@ func (s *Engine) purgeIndexed(ctx context.Context, queue string, f *store.Filter
 	}
 }
 
-// purge removes messages, whatever their states are by now, and counts them.
+// purge removes and counts messages, whatever their present states.
 func (s *Engine) purge(ctx context.Context, queue string, items []item, n *int) error {
 	if len(items) == 0 {
 		return nil
@@ -266,7 +265,7 @@ func (s *Engine) Claim(ctx context.Context, queue string, f store.Filter, p stor
 		if err := checkQueue(errors.Join(storearg.Page(queue, p), storearg.Take(queue, p.Max, lease)), queue); err != nil {
 			return err
 		}
-		for { // until some are taken, or no more match: other workers may be faster
+		for { // until some are taken, or all are gone: other workers may be faster
 			now, err := s.now(ctx)
 			if err != nil {
 				return err
@@ -298,7 +297,7 @@ func (s *Engine) Claim(ctx context.Context, queue string, f store.Filter, p stor
 	return taken, err
 }
 
-// maxMoves is how many moves are one transaction: each is two messages.
+// maxMoves is the most moves in a transaction: each is two messages.
 const maxMoves = maxBatch / 2
 
 // Move implements [store.Inspector].
@@ -375,7 +374,7 @@ func (s *Engine) move(ctx context.Context, moves []store.Move, lost map[store.Le
 				return err
 			}
 			if p.subject == r.subject {
-				p.behind = r.seq // it takes its own place
+				p.behind = r.seq // it replaces its own message
 			} else if seen[p.subject] {
 				continue // there is one
 			}
@@ -389,9 +388,9 @@ func (s *Engine) move(ctx context.Context, moves []store.Move, lost map[store.Le
 	return fmt.Errorf("jetstream: stream %s: gave up after %d conflicting updates", s.name, maxTries)
 }
 
-// HandOver implements [store.Inspector], with an exception: it looks for the messages of
-// the leases before it puts. A message that is purged between the two is handed over all
-// the same. A transaction with both would have to write each of these messages once more.
+// HandOver implements [store.Inspector], with an exception: it looks for the leases'
+// messages before it puts, so a message that is purged in between is handed over all the
+// same. A transaction with both would write each of these messages again.
 func (s *Engine) HandOver(ctx context.Context, moves ...store.Move) error {
 	return s.do(ctx, func(ctx context.Context) error {
 		if err := storearg.Move(moves...); err != nil {
@@ -433,8 +432,8 @@ func (s *Engine) HandOver(ctx context.Context, moves ...store.Move) error {
 	})
 }
 
-// goneOrigins returns the leases of moves whose messages are no longer in their queues,
-// as the indexes of the queues have it now.
+// goneOrigins returns the moves' leases whose messages are no longer in their queues, by
+// the indexes.
 func (s *Engine) goneOrigins(ctx context.Context, moves []store.Move) (map[store.Lease]bool, error) {
 	indexes := map[string]*index{}
 	gone := map[store.Lease]bool{}
@@ -484,8 +483,8 @@ func (s *Engine) Queues(ctx context.Context) (names []string, err error) {
 	})
 }
 
-// hasMessages reports whether a queue is not empty. Only if its last message is a mark it
-// looks into the index.
+// hasMessages reports whether a queue is not empty. It needs the index only if the last
+// message is a mark.
 func (s *Engine) hasMessages(ctx context.Context, queue string) (bool, error) {
 	r, err := s.readAny(ctx, s.queueSubject(queue)+"*")
 	switch {
@@ -494,11 +493,11 @@ func (s *Engine) hasMessages(ctx context.Context, queue string) (bool, error) {
 	case err == nil && r.kind != removed:
 		return true, nil
 	}
-	c, err := s.count(ctx, queue, store.Filter{}) // also if the last message is not of this store
+	c, err := s.count(ctx, queue, store.Filter{}) // also if the last message is not weir's
 	return c.Messages > 0, err
 }
 
-// textsOf returns what is behind the last dots of subjects, in order.
+// textsOf returns the texts behind the last dots of subjects, sorted.
 func (s *Engine) textsOf(ctx context.Context, subjects string) (all []string, _ error) {
 	info, err := s.stream.Info(ctx, jetstream.WithSubjectFilter(subjects))
 	if err != nil {

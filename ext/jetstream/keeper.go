@@ -19,17 +19,16 @@ import (
 
 const headerVersion = "Weir-Version"
 
-// stored is a record and its sequence number.
 type stored struct {
 	store.Record
-	seq uint64 // 0: it is not there, and was not
+	seq uint64 // 0 if it never existed
 }
 
 func (s *Engine) recordSubject(kind, name string) string {
 	return s.prefix + recordToken + token(kind) + "." + token(name)
 }
 
-// readRecord reads a record; its version is 0 if it is not there.
+// readRecord reads a record; its version is 0 if it is missing.
 func (s *Engine) readRecord(ctx context.Context, kind, name string) (r stored, err error) {
 	r.Kind, r.Name = kind, name
 	m, err := s.last(ctx, s.recordSubject(kind, name))
@@ -83,11 +82,10 @@ func (s *Engine) records(ctx context.Context, kind, after string, limit int) (li
 	return list, nil
 }
 
-// Update implements [store.Keeper]. The edits and records of f are a transaction of the
-// server, of at most 1,000 messages: an edit that moves a message takes two of them, and
-// each other edit and each record takes one. An Update of more returns an error that
-// matches [message.ErrRefused]. Reads of f see the state at the time of the read, without
-// f's own changes.
+// Update implements [store.Keeper]. The edits and records of f are one transaction of at
+// most 1,000 messages: an edit that moves a message takes two, other edits and each
+// record one. A larger Update returns an error that matches [message.ErrRefused]. Reads
+// of f see the state at the time of the read, without f's own changes.
 func (s *Engine) Update(ctx context.Context, f func(context.Context, store.Tx) error) error {
 	return s.do(ctx, func(ctx context.Context) error {
 		for try := range maxTries {
@@ -95,8 +93,8 @@ func (s *Engine) Update(ctx context.Context, f func(context.Context, store.Tx) e
 			if err != nil {
 				return err
 			}
-			// At first it trusts its index. If that was behind, or others were faster, it
-			// asks the server for each message.
+			// The first try trusts the indexes. If they were behind, or others were
+			// faster, later ones ask the server for each message.
 			t := &tx{s: s, now: now, sure: try > 0, at: map[string]int{}, indexes: map[string]*index{}}
 			if err := f(ctx, t); err != nil {
 				return err
@@ -109,7 +107,7 @@ func (s *Engine) Update(ctx context.Context, f func(context.Context, store.Tx) e
 	})
 }
 
-// tx is a [store.Tx]: it collects what is to be published.
+// tx is a [store.Tx]: it collects the messages to publish.
 type tx struct {
 	s       *Engine
 	now     uint64
@@ -125,14 +123,14 @@ func (t *tx) Now() time.Time { return instant(t.now) }
 // Announce implements [store.Tx].
 func (*tx) Announce() {}
 
-// Watch implements [store.Keeper]: callers read announced changes once a second.
+// Watch implements [store.Keeper]: callers poll announced changes once a second.
 func (*Engine) Watch(context.Context, func()) error { return errors.ErrUnsupported }
 
 func (t *tx) Records(ctx context.Context, kind, after string, limit int) ([]store.Record, error) {
 	return t.s.records(ctx, kind, after, limit)
 }
 
-// add adds a message, in place of an earlier one on the same subject.
+// add adds a message, or replaces the earlier one on its subject.
 func (t *tx) add(queue string, m *nats.Msg) {
 	if i, ok := t.at[m.Subject]; ok {
 		t.ms[i], t.queues[i] = m, queue
@@ -190,7 +188,7 @@ func (t *tx) Write(ctx context.Context, r store.Record) error {
 	return nil
 }
 
-// index returns the index of a queue, as it was at some time in the transaction.
+// index returns a queue's index, as of some time in the transaction.
 func (t *tx) index(ctx context.Context, queue string) (*index, error) {
 	if ix, ok := t.indexes[queue]; ok {
 		return ix, nil
@@ -258,8 +256,8 @@ func (t *tx) put(ctx context.Context, e *store.Edit) (put, error) {
 	return p, err
 }
 
-// look returns the message of an edit, without its body unless that is needed, or nil if
-// it is gone.
+// look returns an edit's message, without its body unless that is needed, or nil if it is
+// gone.
 func (t *tx) look(ctx context.Context, e *store.Edit, it item, p *put) (r *record, err error) {
 	if it.identity == "" {
 		return nil, nil
@@ -278,7 +276,7 @@ func (t *tx) look(ctx context.Context, e *store.Edit, it item, p *put) (r *recor
 	return r, err
 }
 
-// edit adds what an edit publishes, unless its message has changed since it was shown.
+// edit adds an edit's publications, unless its message has changed since it was shown.
 func (t *tx) edit(e *store.Edit, r *record, p *put) bool {
 	if r == nil || e.Do != store.Purge && (r.fence != e.Entry.Fence || r.kind == leased && r.ready() > t.now) {
 		return false
@@ -309,7 +307,7 @@ func (t *tx) edit(e *store.Edit, r *record, p *put) bool {
 			return false
 		}
 		if p.subject == r.subject {
-			p.behind = r.seq // it takes its own place
+			p.behind = r.seq // it replaces its own message
 		} else {
 			t.add(e.Queue, s.message(r.subject, r.then(removed, 0), "", nil, r.seq))
 		}

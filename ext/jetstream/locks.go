@@ -18,28 +18,26 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// locks are messages in the stream of an engine. Time is the server's. Names have at most
-// 1,024 bytes.
+// locks are messages in an engine's stream. Time is the server's.
 type locks struct{ s *Engine }
 
-// Locks implements [store.Keeper]. They end with the engine. The name of a lock has at
-// most 1,024 bytes.
+// Locks implements [store.Keeper]. They end with the engine. A lock's name has at most
+// 1,024 bytes.
 func (s *Engine) Locks() lock.Locks { return locks{s} }
 
 // keepName is how long the server keeps a name after its last lease.
 const keepName = 24 * time.Hour
 
-// holding is the stored value of a lock.
 type holding struct {
 	Name  string        `json:"name"`
 	Owner string        `json:"owner"` // empty if the lock is free
 	Fence uint64        `json:"fence"`
-	Lease time.Duration `json:"lease"` // in ns, from when the server had this
+	Lease time.Duration `json:"lease"` // in ns, from when the server stored this
 }
 
 type lockState struct {
 	holding
-	revision uint64 // 0 if the stream has no message of the lock
+	revision uint64 // 0 if the lock has no message
 	until    time.Time
 }
 
@@ -57,7 +55,7 @@ func (l locks) get(ctx context.Context, name string) (h lockState, err error) {
 	return h, nil
 }
 
-// put replaces a revision; ok is false if it was replaced before.
+// put replaces a revision; ok is false if it has changed.
 func (l locks) put(ctx context.Context, h holding, revision uint64) (ok bool, err error) {
 	b, err := json.Marshal(h)
 	if err != nil {
@@ -108,7 +106,7 @@ func (l locks) Acquire(ctx context.Context, name, owner string, lease time.Durat
 					return &lock.Holding{Grant: lock.Grant{Name: name, Owner: h.Owner}, For: rest}
 				}
 			}
-			if h.revision == 0 { // a forgotten name had no fence above the sequence number of its message
+			if h.revision == 0 { // a forgotten name had no fence above its message's sequence number
 				info, err := l.s.stream.Info(ctx)
 				if err != nil {
 					return fmt.Errorf("jetstream: stream %s: %w", l.s.name, err)

@@ -11,14 +11,14 @@ import (
 )
 
 // The stream stores the names of queues, for [Engine.Queues]. A process publishes a name
-// again before a Put that is more than nameAgain after the last time. So if a name is
-// older than nameOld, the next Put publishes it first, and the old one can be removed if
-// the queue is empty (law W3).
+// again before a Put more than nameAgain later. So if a name is older than nameOld, the
+// next Put publishes it first, and the old one can be removed if the queue is empty (law
+// W3).
 const (
 	nameAgain = 5 * time.Minute
 	nameOld   = 2 * nameAgain
 
-	namesLooked = 2 // names that are checked for each published one
+	namesLooked = 2 // names checked for each published one
 )
 
 func (s *Engine) nameQueue(ctx context.Context, queue string) error {
@@ -44,8 +44,7 @@ func (s *Engine) nameQueue(ctx context.Context, queue string) error {
 	return nil
 }
 
-// forgetNames looks at the next names in the stream. After an error they are looked at
-// another time.
+// forgetNames checks the next names in the stream, or later after an error.
 func (s *Engine) forgetNames(ctx context.Context) {
 	for range namesLooked {
 		if s.forgetName(ctx) != nil {
@@ -54,7 +53,7 @@ func (s *Engine) forgetNames(ctx context.Context) {
 	}
 }
 
-// forgetName looks at the next name in the stream, and removes it if it is of no use.
+// forgetName removes the next name in the stream if it is unused.
 func (s *Engine) forgetName(ctx context.Context) error {
 	s.mu.Lock()
 	from := s.lookAt

@@ -19,8 +19,8 @@ import (
 	"github.com/weirflow/weir/internal/wait"
 )
 
-// StreamConfig returns the config of the stream of an [Engine], on a single server. The
-// documentation of [WithStreamConfig] lists the fields that may be changed.
+// StreamConfig returns the config of an [Engine]'s stream, on a single server.
+// [WithStreamConfig] lists the fields that may be changed.
 func StreamConfig(name string) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name:               name,
@@ -39,15 +39,14 @@ const (
 	firstWait = 100 * time.Millisecond // it doubles
 	lastWait  = 10 * time.Second
 	openWait  = 5 * time.Minute
-	placeWait = 30 * time.Second // for servers that have not found each other
+	placeWait = 30 * time.Second // for servers to find each other
 )
 
 // Open opens the engine on the servers at an address, such as nats://127.0.0.1:4222,
-// several with commas. It makes the stream if it is missing, and logs what it has made.
-// It waits for up to five minutes for servers that are unavailable or lack a leader, and
-// for up to 30 seconds for a cluster that finds no place for the replicas, since its
-// servers may not have found each other yet; another refusal is an error at once. The
-// engine has a single connection.
+// several with commas. It makes the stream if it is missing, and logs that. It waits up
+// to five minutes for servers that are unavailable or lack a leader, and up to 30 seconds
+// for a cluster without places for the replicas, whose servers may not have found each
+// other yet; another refusal is an error at once. The engine has a single connection.
 func Open(ctx context.Context, address string, opts ...Option) (*Engine, error) {
 	set := newSettings("Open", opts)
 	connect := append([]nats.Option{nats.Name("weir"), nats.MaxReconnects(-1)}, set.connection...)
@@ -75,8 +74,7 @@ func Open(ctx context.Context, address string, opts ...Option) (*Engine, error) 
 	return s, nil
 }
 
-// New returns the engine on a connection of the caller, which stays the caller's: see
-// [Open].
+// New returns the engine on a connection that stays the caller's: see [Open].
 func New(ctx context.Context, js jetstream.JetStream, opts ...Option) (*Engine, error) {
 	guard.RefuseNil("jetstream: New", "JetStream", js)
 	return newEngine(ctx, js, newSettings("New", opts))
@@ -90,11 +88,11 @@ func newEngine(ctx context.Context, js jetstream.JetStream, set *settings) (s *E
 	return s, err
 }
 
-// again calls f until it succeeds, or returns an error that will not go away.
+// again calls f until it succeeds, or its error is lasting.
 func (set *settings) again(ctx context.Context, f func(ctx context.Context) error) error {
 	now := clock.New()
 	begun, pause := now.Now(), firstWait
-	var unplaced time.Time // since when the servers find no place, or zero if they do
+	var unplaced time.Time // since when the servers find no place, or zero
 	for {
 		try, cancel := context.WithTimeout(ctx, oneTry)
 		err := f(try)
@@ -126,16 +124,15 @@ func (set *settings) again(ctx context.Context, f func(ctx context.Context) erro
 	}
 }
 
-// isUnplaced reports whether the servers find no place for the replicas of a stream.
-// Servers that have just started return this error until they have found each other, with
-// the same text as a cluster that is too small.
+// isUnplaced reports whether the servers find no place for a stream's replicas. Servers
+// that have just started return the same error as a cluster that is too small.
 func isUnplaced(err error) bool {
 	const noPeers = 10005
 	api, ok := errors.AsType[*jetstream.APIError](err)
 	return ok && api.ErrorCode == noPeers
 }
 
-// passing reports whether an error of a start may go away by itself.
+// passing reports whether a start's error may be temporary.
 func passing(err error) bool {
 	api, refused := errors.AsType[*jetstream.APIError](err)
 	_, file := errors.AsType[*fs.PathError](err) // of certificates or credentials
@@ -155,7 +152,7 @@ func passing(err error) bool {
 		errors.Is(err, nats.ErrTimeout) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// timeoutError is an error of the network: package net and nats.go have such types.
+// timeoutError is implemented by network errors of package net and nats.go.
 type timeoutError interface {
 	error
 	Timeout() bool
@@ -177,7 +174,7 @@ func openEngine(ctx context.Context, js jetstream.JetStream, set *settings) (*En
 	return s, nil
 }
 
-// openStream returns the stream, and makes it if it is missing.
+// openStream returns the stream, making it if needed.
 func openStream(ctx context.Context, js jetstream.JetStream, set *settings) (jetstream.Stream, error) {
 	stream, err := js.Stream(ctx, set.stream)
 	if !errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -208,7 +205,7 @@ func openStream(ctx context.Context, js jetstream.JetStream, set *settings) (jet
 	return stream, nil
 }
 
-// noPlace explains an error about the place of a new stream.
+// noPlace explains an error about a new stream's place.
 func noPlace(c jetstream.StreamConfig, err error) error {
 	wants := fmt.Sprintf("%d replicas (WithReplicas)", max(1, c.Replicas))
 	if p := c.Placement; p != nil {
@@ -225,7 +222,7 @@ func noPlace(c jetstream.StreamConfig, err error) error {
 
 var errDoesNotFit = errors.New("does not fit")
 
-// fits returns an error that names the setting that does not fit.
+// fits returns an error that names an unsuitable setting.
 func fits(has jetstream.StreamConfig) error {
 	want := StreamConfig(has.Name)
 	switch {
@@ -239,7 +236,7 @@ func fits(has jetstream.StreamConfig) error {
 		return errors.New("DiscardNewPerSubject must be false, and SubjectDeleteMarkerTTL 0")
 	case !has.AllowAtomicPublish || !has.AllowMsgTTL:
 		return errors.New("it must allow atomic publishing and TTLs of messages")
-	case has.MaxMsgSize > 0: // law W2: in a transaction the server does not report that a message is too large
+	case has.MaxMsgSize > 0: // law W2: in a transaction the server does not report a message as too large
 		return errors.New("MaxMsgSize must not be set: max_payload of the servers is the bound")
 	case has.AllowDirect:
 		return errors.New("it must not allow direct reads, which may be behind")

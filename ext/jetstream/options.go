@@ -11,14 +11,14 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// Option is a setting of [Open] and [New]. Of several options of a kind the last one
-// counts, except that the options of several [WithNATSOptions] are joined.
+// Option is a setting of [Open] and [New]. The last of several options of a kind counts,
+// but the options of several [WithNATSOptions] are joined.
 type Option func(*settings)
 
 type settings struct {
 	stream         string
 	replicas       int
-	change         func(c *jetstream.StreamConfig) // nil if the stream has the config of StreamConfig
+	change         func(c *jetstream.StreamConfig) // nil for the config of StreamConfig
 	existingStream bool
 	connection     []nats.Option
 	logger         *slog.Logger
@@ -35,8 +35,8 @@ func newSettings(function string, opts []Option) *settings {
 	return s
 }
 
-// WithStream sets the name of the stream that has the queues. The default is "weir". It
-// panics if the name is empty or contains a dot, a space, a wildcard or a slash.
+// WithStream sets the name of the stream. The default is "weir". It panics if the name is
+// empty or contains a dot, a space, a wildcard or a slash.
 func WithStream(name string) Option {
 	if name == "" || strings.ContainsAny(name, ".*> \t\r\n/\\") {
 		panic(fmt.Sprintf("jetstream: WithStream: %q is not a valid name of a stream: it must not be empty, or have a dot, a space, a wildcard or a slash", name))
@@ -44,9 +44,8 @@ func WithStream(name string) Option {
 	return func(s *settings) { s.stream = name }
 }
 
-// WithReplicas sets the number of servers of a cluster that keep the stream. One server
-// is the default. The number counts only when the stream is made. WithReplicas panics if
-// n is less than 1.
+// WithReplicas sets the number of servers of a cluster that keep the stream when it is
+// made. The default is 1. WithReplicas panics if n is less than 1.
 func WithReplicas(n int) Option {
 	if n < 1 {
 		panic(fmt.Sprintf("jetstream: WithReplicas: %d is less than 1", n))
@@ -54,22 +53,22 @@ func WithReplicas(n int) Option {
 	return func(s *settings) { s.replicas = n }
 }
 
-// WithStreamConfig changes the config with which the stream is made: MaxBytes, MaxMsgs,
-// Placement, Duplicates and other fields that do not contradict [StreamConfig]. By
-// default the stream has no limits. A stream that exists is not changed. WithStreamConfig
-// panics if change is nil.
+// WithStreamConfig changes the config of a new stream: MaxBytes, MaxMsgs, Placement,
+// Duplicates and other fields that do not contradict [StreamConfig]. By default the
+// stream has no limits. An existing stream is not changed. WithStreamConfig panics if
+// change is nil.
 func WithStreamConfig(change func(c *jetstream.StreamConfig)) Option {
 	guard.RefuseNil("jetstream: WithStreamConfig", "function", change)
 	return func(s *settings) { s.change = change }
 }
 
-// WithExistingStream keeps [Open] and [New] from making the stream: they return an error
-// if it is missing. An administrator makes it, from [StreamConfig].
+// WithExistingStream makes [Open] and [New] return an error if the stream is missing,
+// instead of making it. An administrator makes it, from [StreamConfig].
 func WithExistingStream() Option { return func(s *settings) { s.existingStream = true } }
 
 // WithNATSOptions adds options of the connection that [Open] makes, such as credentials
-// and TLS. By default the connection has the name "weir" and reconnects without a limit.
-// [New] ignores them.
+// and TLS. By default it is named "weir" and reconnects without a limit. [New] ignores
+// them.
 func WithNATSOptions(opts ...nats.Option) Option {
 	return func(s *settings) { s.connection = append(s.connection, opts...) }
 }

@@ -18,8 +18,7 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Put implements [store.Engine]. Up to 1,000 messages are a transaction; more are put in
-// portions.
+// Put implements [store.Engine]. Up to 1,000 messages are a transaction; more are split.
 func (s *Engine) Put(ctx context.Context, queue string, ms ...store.Message) error {
 	return s.do(ctx, func(ctx context.Context) error {
 		if err := checkQueue(storearg.Put(queue, ms...), queue); err != nil {
@@ -51,8 +50,8 @@ func (s *Engine) put(ctx context.Context, queue string, ms ...store.Message) err
 	return s.transactAll(ctx, puts)
 }
 
-// transactAll puts messages, up to maxBatch in a transaction. The server stores them in
-// order, so they are sorted by delay: a message that is due earlier is stored earlier.
+// transactAll puts messages, up to maxBatch in a transaction. It sorts them by delay,
+// since the server stores them in order.
 func (s *Engine) transactAll(ctx context.Context, puts []put) error {
 	slices.SortStableFunc(puts, func(a, b put) int { return cmp.Compare(a.span, b.span) })
 	for some := range slices.Chunk(puts, maxBatch) {
@@ -77,8 +76,8 @@ type put struct {
 	span    time.Duration
 	why     string
 	body    []byte
-	behind  uint64 // the mark that the subject has, or 0
-	there   bool   // it is in the queue
+	behind  uint64 // the subject's mark, or 0
+	there   bool   // already in the queue
 }
 
 func (s *Engine) newPut(queue string, m *store.Message) (put, error) {
@@ -87,7 +86,7 @@ func (s *Engine) newPut(queue string, m *store.Message) (put, error) {
 		return p, err
 	}
 	of := s.message(p.subject, state{}, p.why, p.body, 0)
-	// The message must fit into a transaction with others when it is taken (law D4).
+	// When it is taken, the message must fit into a transaction with others (law D4).
 	if size, most := of.Size()-len(of.Subject)+batchRoom, s.js.Conn().MaxPayload(); int64(size) > most {
 		return p, fmt.Errorf("jetstream: %w: message %q needs %d bytes: the server (max_payload) takes %d",
 			message.ErrRefused, m.Meta.ID, size, most)
@@ -119,8 +118,8 @@ func (s *Engine) look(ctx context.Context, p *put) error {
 // maxTries bounds the tries of an operation whose messages change meanwhile.
 const maxTries = 100
 
-// transact puts messages that are not there, and marks records as gone, in one
-// transaction. It returns errChanged if a record has changed.
+// transact puts messages that are missing, and marks records as gone, in one transaction.
+// It returns errChanged if a record has changed.
 func (s *Engine) transact(ctx context.Context, puts []put, moved []*record) error {
 	for try := range maxTries {
 		var ms []*nats.Msg
@@ -142,7 +141,7 @@ func (s *Engine) transact(ctx context.Context, puts []put, moved []*record) erro
 		}
 		seq, err := s.publishAll(ctx, ms)
 		if err == nil {
-			for i, queue := range queues { // a transaction is in one piece
+			for i, queue := range queues { // a transaction is published as a whole
 				if ix := s.opened(queue); ix != nil {
 					ix.published(seq - uint64(len(ms)-1-i))
 				}
@@ -178,8 +177,8 @@ func (s *Engine) transact(ctx context.Context, puts []put, moved []*record) erro
 	return fmt.Errorf("jetstream: stream %s: gave up after %d conflicting updates", s.name, maxTries)
 }
 
-// ownPut reports whether a message replaces a message that is moved: its subject is the
-// same, and it is put behind that message.
+// ownPut reports whether a put replaces a moved message: it has the same subject,
+// directly behind it.
 func ownPut(p put, moved []*record) bool {
 	for _, r := range moved {
 		if r.subject == p.subject {
@@ -189,8 +188,8 @@ func ownPut(p put, moved []*record) bool {
 	return false
 }
 
-// publishAll publishes messages in one transaction, and returns the sequence number of
-// the last one.
+// publishAll publishes messages in one transaction, and returns the last one's sequence
+// number.
 func (s *Engine) publishAll(ctx context.Context, ms []*nats.Msg) (uint64, error) {
 	leave, err := s.admit(ctx, ms)
 	if err != nil {
@@ -210,8 +209,8 @@ func (s *Engine) publishAll(ctx context.Context, ms []*nats.Msg) (uint64, error)
 	for try := 0; ; try++ {
 		seq, err := s.batch(ctx, ms)
 		api, _ := errors.AsType[*jetstream.APIError](err)
-		// A server takes a bounded number of transactions at once, and loses them when it
-		// restarts.
+		// A server takes a limited number of transactions at once, and loses them at a
+		// restart.
 		if again := api != nil && (api.ErrorCode == errCodeBatchMissing || api.ErrorCode == errCodeTooManyBatches); !again || try == maxTries {
 			if err != nil {
 				err = s.published(ctx, err)

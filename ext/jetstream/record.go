@@ -20,23 +20,22 @@ import (
 	"github.com/weirflow/weir/internal/varint"
 )
 
-// headerState is the header with the state of a message: a letter, and numbers of 16
-// hexadecimal digits. All have one length, so that a change of state fits into a stream
-// that is full; for replicated streams see admit.
+// headerState is the header with a message's state: a letter, and numbers of 16
+// hexadecimal digits. Its length is fixed, so that a change of state fits into a full
+// stream; for replicated streams see admit.
 const headerState = "Weir-State"
 
-// The letters.
 const (
 	waiting = 'w'
 	leased  = 'l'
-	held    = 'h' // is not taken until it is released
-	removed = 'd' // was done or moved; the server removes it after a while
+	held    = 'h' // not taken until released
+	removed = 'd' // done or moved; the server removes it after a while
 )
 
-// headerWhy is the header with the properties by which messages are counted: see [why].
+// headerWhy is the header with the properties that counts use: see [why].
 const headerWhy = "Weir-Why"
 
-// headerSize is the server's header with the size of a body that it does not send.
+// headerSize is the server's header with the size of an omitted body.
 const headerSize = "Nats-Msg-Size"
 
 // why has the properties by which messages are counted without their bodies.
@@ -63,20 +62,20 @@ func readWhy(text string) (w why) {
 
 type state struct {
 	kind     byte
-	position uint64 // the sequence number of the first state; 0 in that itself
-	arrived  uint64 // when the server had it, in ns since 1970; 0 in the first state
+	position uint64 // the first state's sequence number; 0 in that itself
+	arrived  uint64 // when the server stored it, in ns since 1970; 0 in the first state
 	fence    uint64 // how often it was taken
-	lapses   uint64 // how many of its leases have ended; at most maxLapses
-	due      uint64 // leased, held: when it was due
-	span     uint64 // waiting: the delay; leased: the lease; from when the server had this state
+	lapses   uint64 // how many leases have lapsed; at most maxLapses
+	due      uint64 // of a leased or held message: when it was due
+	span     uint64 // waiting: the delay; leased: the lease; from when the server stored this state
 }
 
 func (s state) String() string {
 	return fmt.Sprintf("%c%016x%016x%016x%016x%016x", s.kind, s.position, s.arrived, s.lapses<<fenceBits|s.fence, s.due, s.span)
 }
 
-// The lapses are the first digits of the fence, where versions without them had zeros:
-// they pass them on.
+// The lapses are the first digits of the fence. Versions without them had zeros there,
+// and pass them on.
 const (
 	fenceBits = 56
 	maxLapses = 1<<(64-fenceBits) - 1
@@ -104,14 +103,14 @@ func parseState(text string) (s state, err error) {
 type record struct {
 	subject string
 	seq     uint64
-	at      uint64 // when the server had it
+	at      uint64 // when the server stored it
 	state
 	why  string
 	body []byte // nil if only the headers were read
 	size uint32 // of the body
 }
 
-// otherError is the error for a message that another program has published.
+// otherError reports another program's message.
 type otherError struct{ error }
 
 func newRecord(subject string, seq uint64, at time.Time, h nats.Header, body []byte) (*record, error) {
@@ -132,7 +131,7 @@ func newRecord(subject string, seq uint64, at time.Time, h nats.Header, body []b
 	return r, nil
 }
 
-// ready returns when it can be taken.
+// ready returns when the message can be taken.
 func (r *record) ready() uint64 {
 	if r.kind == held || r.at > math.MaxInt64-min(r.span, math.MaxInt64) {
 		return math.MaxInt64
@@ -140,7 +139,7 @@ func (r *record) ready() uint64 {
 	return r.at + r.span
 }
 
-// free reports whether a message is neither leased at a time nor held.
+// free reports whether a message is neither leased at that time nor held.
 func (r *record) free(now uint64) bool {
 	return r.kind == waiting || r.kind == leased && r.ready() <= now
 }
@@ -161,19 +160,19 @@ func (r *record) then(kind byte, span time.Duration) state {
 	return s
 }
 
-// holds reports whether r is leased with this lease.
+// holds reports whether r has this lease.
 func (r *record) holds(e entry, fence uint64) bool {
 	return r != nil && r.kind == leased && r.position == e.position && r.fence == fence
 }
 
-// isMark reports whether r marks the removal of the message at a position, after it had
-// been taken fence times.
+// isMark reports whether r marks the removal of the message at a position, after it was
+// taken fence times.
 func (r *record) isMark(position, fence uint64) bool {
 	return r != nil && r.kind == removed && r.position == position && r.fence == fence
 }
 
-// message returns what was put. If that is damaged, it returns all its bytes, which stop
-// no other message (law D4).
+// message returns the message that was put. If it is damaged, it returns all its bytes,
+// so that it blocks no other message (law D4).
 func (r *record) message() (m store.Message, damage error) {
 	in := varint.Reader{Rest: r.body}
 	head := in.Bytes()
@@ -197,7 +196,7 @@ func (r *record) message() (m store.Message, damage error) {
 	return m, damage
 }
 
-// body returns a message without its delay as bytes.
+// body encodes a message without its delay.
 func body(m *store.Message) ([]byte, error) {
 	head := store.Message{Meta: m.Meta, Cause: m.Cause, Schema: m.Schema}
 	head.Meta.Due = time.Time{}
@@ -212,36 +211,35 @@ func body(m *store.Message) ([]byte, error) {
 func instant(ns uint64) time.Time { return time.Unix(0, int64(ns)).UTC() }
 
 // Messages have the subjects weir.store.<stream>.<queue>.<identity>. In other subjects,
-// the part in place of the queue begins with a sign that names of queues do not have
-// there.
+// the token in place of the queue begins with a character that queue names do not begin
+// with.
 const (
 	root = "weir.store."
 
 	recordToken = "=record." // and the kind and the name of a record
 	lockToken   = "=lock."   // and the name of a lock
-	nameToken   = "=queue."  // and the name of a queue in which something was put
+	nameToken   = "=queue."  // and the name of a queue that was put to
 )
 
-// maxQueue is how long the name of a queue may be, so that subjects fit into the server's
-// lines.
+// maxQueue limits the name of a queue, so that subjects fit into the server's lines.
 const maxQueue = 1024
 
 const maxSubject = 3000
 
-// queueSubject returns the subject of a queue, which the identity of a message follows.
+// queueSubject returns the prefix of the subjects of a queue's messages.
 func (s *Engine) queueSubject(queue string) string {
 	return s.prefix + token(queue) + "."
 }
 
 func token(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
 
-// text returns what is behind the last dot of a subject.
+// text returns the text behind a subject's last dot.
 func text(subject string) (string, error) {
 	b, err := base64.RawURLEncoding.DecodeString(identityOf(subject))
 	return string(b), err
 }
 
-// identity returns the last part of the subject of a message. Messages of a source
+// identity returns the last part of a message's subject. Messages of a source
 // ([NewSource]) with one id and two subjects are two messages (law D1), and so are
 // messages with one id and the origins of two puts (law W5).
 func identity(m *store.Message) string {

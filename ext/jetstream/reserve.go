@@ -13,23 +13,23 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// A full replicated stream refuses even a publication that replaces a message. So a part
-// of its limit is reserved for changes of messages (law D5): as much as a few calls of
-// Take lease, or a hundredth if that is more; at most half.
+// A full replicated stream refuses even the replacement of a message. So a part of its
+// limit is reserved for changes of messages (law D5): as much as a few calls of Take
+// lease, or a hundredth if that is more; at most half.
 const (
 	reservedMsgs  = 4 * maxBatch
 	reservedBytes = 4 * storearg.MaxBytes
 )
 
-// errReserved is returned if only changes have room.
+// errReserved is returned if there is room only for changes.
 var errReserved = fmt.Errorf("%w: the rest of the limit is for the messages that are there", store.ErrFull)
 
 // admitted counts first states that are being published.
 type admitted struct{ msgs, bytes atomic.Int64 }
 
 // admit returns errReserved if the first states among messages have no room. The caller
-// calls leave when they are published. Other processes that publish at the same time may
-// take some of the reserve.
+// calls leave when they are published. Other processes that publish meanwhile may take
+// some of the reserve.
 func (s *Engine) admit(ctx context.Context, ms []*nats.Msg) (leave func(), err error) {
 	leave = func() {}
 	limits := s.stream.CachedInfo().Config

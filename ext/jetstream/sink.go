@@ -22,26 +22,25 @@ import (
 )
 
 const (
-	// window is how many messages are published and not confirmed, at most: enough for
-	// servers that write many at once.
-	window = 1000
-	// confirmWithin is how long to wait for the next confirmation.
+	// window is the most unconfirmed messages, enough for servers that write many at
+	// once.
+	window        = 1000
 	confirmWithin = 10 * time.Second
 )
 
 // SinkConfig are the settings of a sink. Stream is required.
 type SinkConfig struct {
-	// Stream is the name of the stream, which must exist. The sink does not change it.
+	// Stream is the name of the stream, which must exist and is not changed.
 	Stream string
-	// Subject is the subject to publish to. The default is the only subject of the
-	// stream, if it does not have wildcards.
+	// Subject is the subject to publish to. The default is the stream's only subject, if
+	// it has no wildcards.
 	Subject string
-	// SubjectOf, if not nil, returns the subject of a message, or "" for Subject.
+	// SubjectOf, if not nil, returns a message's subject, or "" for Subject.
 	SubjectOf func(message.Meta) string
 }
 
-// Sink publishes values to a stream that other programs read or write. It is a
-// delivery.Sink. Safe for concurrent use.
+// Sink publishes values to a stream of other programs. It is a delivery.Sink. Safe for
+// concurrent use.
 type Sink[T any] struct {
 	config SinkConfig
 	js     jetstream.JetStream
@@ -56,17 +55,16 @@ type Sink[T any] struct {
 // NewSink returns a sink that publishes the values of messages to a stream, with their
 // metadata in headers. It panics if an argument is nil or the stream has no name.
 //
-// Each message has its subject, its id and, if it has one, the origin of its put as
-// Nats-Msg-Id, with spaces in between. So the server stores it once on its subject within
-// the Duplicates window of the stream, which is 2 minutes by default. Each also names the
+// A message's Nats-Msg-Id is its subject, its id and, if it has one, the origin of its
+// put, with spaces in between. So the server stores it once on its subject within the
+// Duplicates window of the stream, which is 2 minutes by default. Each message names the
 // expected stream: a subject of another stream is an error. PutAll returns nil when the
 // server has confirmed all messages. Several messages are not one transaction.
 //
-// A fault that only a person can mend ends a run with its reason: a stream that does not
-// exist, a subject that belongs to no stream or to another one, and a missing subject. A
-// message that can never be published, because it is too large or has a header or a
-// subject that is not valid, is refused ([message.ErrRefused]) and goes to the dead
-// letters of the worker's queue.
+// A fault that only a person can fix ends a run: a stream that does not exist, a subject
+// of no stream or of another stream, and a missing subject. A message that can never be
+// published, because it is too large or has an invalid header or subject, is refused
+// ([message.ErrRefused]) and goes to the dead letters of the worker's queue.
 func NewSink[T any](js jetstream.JetStream, c codec.Codec[T], config SinkConfig) *Sink[T] {
 	guard.RefuseNil("jetstream: NewSink", "JetStream", js)
 	guard.RefuseNil("jetstream: NewSink", "codec", c)
@@ -76,8 +74,7 @@ func NewSink[T any](js jetstream.JetStream, c codec.Codec[T], config SinkConfig)
 	return &Sink[T]{config: config, js: js, pubs: pubs.Own(js, 2*confirmWithin), codec: c}
 }
 
-// Close ends the subscription for confirmations on the caller's connection. The sink must
-// not be used afterwards.
+// Close ends the subscription for confirmations. The sink must not be used afterwards.
 func (s *Sink[T]) Close() {
 	if s.pubs != s.js {
 		s.pubs.CleanupPublisher()
@@ -116,8 +113,8 @@ func (s *Sink[T]) PutAll(ctx context.Context, ms []message.Message[T]) error {
 	return s.error(ctx, out[worst].Subject, errs[worst])
 }
 
-// open reads the stream's configuration, and returns the subject of messages for which
-// SubjectOf returns "".
+// open reads the stream's configuration, and returns the subject to use if SubjectOf
+// returns "".
 func (s *Sink[T]) open(ctx context.Context) (subject string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,8 +146,7 @@ func (s *Sink[T]) open(ctx context.Context) (subject string, err error) {
 	return subject, nil
 }
 
-// errNoSubject is the error of a message for which neither SubjectOf nor the
-// configuration has a subject.
+// errNoSubject is the error of a message without a subject.
 var errNoSubject = errors.New("SubjectOf has returned an empty subject, and SinkConfig.Subject is empty: set one of them")
 
 func (s *Sink[T]) encode(subject string, m message.Message[T]) (*nats.Msg, error) {
@@ -176,7 +172,7 @@ func (s *Sink[T]) encode(subject string, m message.Message[T]) (*nats.Msg, error
 		return nil, err
 	}
 	out.Header.Set(jetstream.ExpectedStreamHeader, s.config.Stream)
-	if meta.ID != "" { // with the subject, because a result has the id of its message, and may be in the same stream
+	if meta.ID != "" { // with the subject, because a result has its message's id, and may be in the same stream
 		id := subject + " " + out.Header.Get("Weir-Id")
 		if meta.Put != "" { // law W5: the server would drop the result of a later put under the id
 			id += " " + out.Header.Get("Weir-Put")
@@ -193,12 +189,11 @@ func checkSubject(subject string) error {
 	return nil
 }
 
-// errCodeOtherStream is the server's number for a message whose subject belongs to
-// another stream than the expected one.
+// errCodeOtherStream is the server's number for a subject of another stream than
+// expected.
 const errCodeOtherStream = 10060
 
-// error returns the error of a publication. An error that only a person can mend is
-// permanent.
+// error returns the error of a publication, permanent if only a person can fix it.
 func (s *Sink[T]) error(ctx context.Context, subject string, err error) error {
 	named := fmt.Errorf("jetstream: stream %s: publishing to %q: %w", s.config.Stream, subject, pubs.Refused(err))
 	api, _ := errors.AsType[*jetstream.APIError](err)
@@ -224,7 +219,7 @@ func writeHeaders(meta message.Meta, schema []byte) (nats.Header, error) {
 	h := make(nats.Header, len(all)+3)
 	for name, value := range all {
 		if headers.OfServer(name) {
-			continue // they are about the message they came with
+			continue // they describe the message they came with
 		}
 		if strings.ContainsAny(name, ": \r\n\x00") || strings.ContainsAny(value, "\r\n\x00") || strings.TrimSpace(value) != value {
 			return nil, fmt.Errorf("the header %q cannot be written: names must not contain a space or colon, values must not contain a line end, or begin or end with a space", name)
@@ -237,15 +232,14 @@ func writeHeaders(meta message.Meta, schema []byte) (nats.Header, error) {
 	return h, nil
 }
 
-// publishEach publishes messages and waits until they are confirmed.
 func publishEach(ctx context.Context, js jetstream.JetStream, ms []*nats.Msg) []error {
 	errs := make([]error, len(ms))
 	futures := make([]jetstream.PubAckFuture, len(ms))
-	var over error // the reason why no further confirmation is awaited: the others were published as long ago
+	var over error // why no further confirmation is awaited: the others were published as long ago
 	send := func(i int) {
 		for errs[i] = over; over == nil; {
 			futures[i], errs[i] = js.PublishMsgAsync(ms[i], jetstream.WithStallWait(confirmWithin))
-			// Other calls publish through the same client, and may fill its window.
+			// Other calls share the client, and may fill its window.
 			if !errors.Is(errs[i], jetstream.ErrTooManyStalledMsgs) || ctx.Err() != nil {
 				break
 			}
@@ -255,7 +249,7 @@ func publishEach(ctx context.Context, js jetstream.JetStream, ms []*nats.Msg) []
 		for tries := 0; errs[i] == nil; tries++ {
 			_, errs[i], over = pubs.Confirmed(ctx, futures[i], confirmWithin, over)
 			if !pubs.UnderWay(errs[i]) || tries == pubs.MaxTries || pubs.Pause(ctx) != nil {
-				return // else it was published before, by a call that has failed
+				return // else it was published by a failed call
 			}
 			send(i)
 		}

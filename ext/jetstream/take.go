@@ -67,11 +67,11 @@ func (s *Engine) take(ctx context.Context, queue string, limit int, lease time.D
 	return taken, nil
 }
 
-// part is the number of messages in a transaction: one part is read while others are
+// part is the number of messages in a transaction: one part is read while another is
 // taken.
 const part = 128
 
-// takeSome takes messages whose states are still as in the index.
+// takeSome takes messages whose states are as in the index.
 func (s *Engine) takeSome(ctx context.Context, ix *index, queue string, items []item, now uint64, lease time.Duration) ([]store.Leased, error) {
 	read := make([]*record, len(items))
 	errs := make([]error, len(items))
@@ -90,7 +90,7 @@ func (s *Engine) takeSome(ctx context.Context, ix *index, queue string, items []
 	return taken, errors.Join(append(errs, err)...)
 }
 
-// leaseAll leases messages that were read: in one transaction if they have not changed.
+// leaseAll leases messages that were read, in one transaction if they have not changed.
 func (s *Engine) leaseAll(ctx context.Context, ix *index, queue string, rs []*record, now uint64, lease time.Duration) (taken []store.Leased, _ error) {
 	ms := make([]*nats.Msg, len(rs))
 	for i, r := range rs {
@@ -106,7 +106,7 @@ func (s *Engine) leaseAll(ctx context.Context, ix *index, queue string, rs []*re
 	if _, answered := errors.AsType[*jetstream.APIError](err); !answered && !errors.Is(err, errChanged) && !errors.Is(err, message.ErrRefused) {
 		return nil, err // they may be taken
 	}
-	if ix != nil { // without the messages that another Take of this process has taken
+	if ix != nil { // without messages that another Take of this process has taken
 		rs = slices.DeleteFunc(rs, func(r *record) bool {
 			it, there := ix.has(identityOf(r.subject))
 			return !there || it.seq != r.seq
@@ -123,7 +123,7 @@ func (s *Engine) leaseAll(ctx context.Context, ix *index, queue string, rs []*re
 	return taken, errors.Join(errs...)
 }
 
-// readOne reads a message, if it is as in the index.
+// readOne reads a message if it is as in the index.
 func (s *Engine) readOne(ctx context.Context, ix *index, queue string, it item) (*record, error) {
 	r, err := s.readSeq(ctx, it.seq)
 	if err != nil {
@@ -141,7 +141,7 @@ func (s *Engine) readOne(ctx context.Context, ix *index, queue string, it item) 
 	return r, nil
 }
 
-// lease takes a message that was read, unless it has changed. ix may be nil.
+// lease takes a message, unless it has changed. ix may be nil.
 func (s *Engine) lease(ctx context.Context, ix *index, queue string, r *record, now uint64, lease time.Duration) (*store.Leased, error) {
 	seq, err := s.publish(ctx, r.subject, r.leased(lease), r.why, r.body, r.seq)
 	if errors.Is(err, errChanged) {
@@ -161,7 +161,7 @@ func (s *Engine) lease(ctx context.Context, ix *index, queue string, r *record, 
 	return &l, nil
 }
 
-// leased returns the state of a message when it is taken.
+// leased returns the state of the taken message.
 func (r *record) leased(lease time.Duration) state {
 	next := r.then(leased, lease)
 	next.fence++
@@ -171,12 +171,11 @@ func (r *record) leased(lease time.Duration) state {
 	return next
 }
 
-// taken returns a leased message, whose state the server has stored as seq. ix may be
-// nil.
+// taken returns a leased message, whose state is stored as seq. ix may be nil.
 func (s *Engine) taken(ix *index, queue string, r *record, lease time.Duration, now, seq uint64) store.Leased {
 	next := r.leased(lease)
 	if ix != nil {
-		// The server has it later than now: so the index is early, and looks again.
+		// The server stored it later than now: so the index is early, and looks again.
 		ix.refresh(identityOf(r.subject), r.seq, &record{subject: r.subject, seq: seq, at: now, state: next, why: r.why, size: r.size})
 		ix.published(seq)
 	}
@@ -190,7 +189,7 @@ func (s *Engine) taken(ix *index, queue string, r *record, lease time.Duration, 
 	}
 }
 
-// settle calls f with the message of each lease, and again if that has changed meanwhile.
+// settle calls f with each lease's message, and again if that has changed meanwhile.
 func (s *Engine) settle(ctx context.Context, leases []store.Lease, f func(l store.Lease, e entry, r *record) error) error {
 	lost := make([]bool, len(leases))
 	errs := make([]error, len(leases))
@@ -299,8 +298,8 @@ func (s *Engine) done(ctx context.Context, leases []store.Lease) error {
 	return err
 }
 
-// notRemoved finds out whether the leases have removed their messages, after an answer
-// was lost. It returns the error for leases that have not.
+// notRemoved returns the error for leases that have not removed their messages, after an
+// answer was lost.
 func (s *Engine) notRemoved(ctx context.Context, leases []store.Lease) error {
 	removed := make([]bool, len(leases))
 	errs := make([]error, len(leases))
@@ -321,7 +320,7 @@ func (s *Engine) notRemoved(ctx context.Context, leases []store.Lease) error {
 	return errors.Join(append(errs, storearg.Lost(lostLeases))...)
 }
 
-// mark is a state that is to be replaced by a mark.
+// mark is a state to replace by a mark.
 type mark struct {
 	ix *index // nil if the queue has no index
 	entry
@@ -330,7 +329,7 @@ type mark struct {
 	seq     uint64
 }
 
-// removeAll removes states in one transaction: all or none.
+// removeAll removes states in one transaction.
 func (s *Engine) removeAll(ctx context.Context, marks []mark) error {
 	ms := make([]*nats.Msg, len(marks))
 	for i, m := range marks {
@@ -348,8 +347,8 @@ func (s *Engine) removeAll(ctx context.Context, marks []mark) error {
 }
 
 // remove removes a state, or returns errChanged if it is not there. A mark takes its
-// place, so that others see it; in a stream that is full there may be no room for one
-// until the state is gone.
+// place, so that others see it; a full stream may have no room for the mark until the
+// state is gone.
 func (s *Engine) remove(ctx context.Context, queue string, r *record) error {
 	_, err := s.publish(ctx, r.subject, r.then(removed, 0), "", nil, r.seq)
 	if errors.Is(err, store.ErrFull) {

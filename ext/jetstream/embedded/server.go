@@ -21,8 +21,8 @@ import (
 	"github.com/weirflow/weir/internal/vfs"
 )
 
-// startTimeout is how long a server may take to read its directory: a million messages
-// take some seconds.
+// startTimeout is how long a server may take to read its directory: some seconds for a
+// million messages.
 const (
 	startTimeout = 2 * time.Minute
 	lookAgain    = 50 * time.Millisecond
@@ -37,19 +37,19 @@ type Server struct {
 	err     error // of Close
 }
 
-// Config are the settings of a [Server]. The zero value is a server of its own, which
-// only this process reaches.
+// Config are the settings of a [Server]. The zero value is a single server that only this
+// process reaches.
 type Config struct {
 	Logger *slog.Logger // of the server's warnings and errors; the default is slog.Default()
 
 	// Cluster makes the server a member of a cluster. Then it listens at two addresses,
 	// and Start does not wait for the other servers: calls of clients fail until most of
-	// the servers run. The servers trust each other, and anyone who reaches their
-	// addresses, unless Options sets TLS and users.
+	// the servers run. The servers trust anyone who reaches their addresses, unless
+	// Options sets TLS and users.
 	Cluster *Cluster
 
-	// Options, if it is not nil, changes the server's own options after the options of
-	// this package were set: limits, accounts, a port, TLS.
+	// Options, if not nil, changes the server's options after this package has set its
+	// own: limits, accounts, a port, TLS.
 	Options func(o *server.Options)
 }
 
@@ -57,9 +57,9 @@ type Config struct {
 type Cluster struct {
 	Name    string   // of the cluster; the same at each server
 	Server  string   // the unique name of this server, the same at each start
-	Clients string   // the address at which clients connect to this server
-	Address string   // the address at which the other servers connect to this server
-	Servers []string // such addresses of all servers, Address among them; the same at each server
+	Clients string   // where clients connect to this server
+	Address string   // where the other servers connect to this server
+	Servers []string // such addresses of all servers, Address included; the same at each server
 }
 
 func (c *Cluster) apply(o *server.Options) (err error) {
@@ -82,8 +82,8 @@ func (c *Cluster) apply(o *server.Options) (err error) {
 	o.DontListen = false
 	o.Cluster.Name = c.Name
 	o.Cluster.Host, o.Cluster.Port, err = split(c.Address)
-	// The server counts the routes to find out how large the cluster is, so its own
-	// address is among them.
+	// The server derives the cluster's size from the routes, so its own address is
+	// included.
 	o.Routes = server.RoutesFromStr("nats://" + strings.Join(c.Servers, ",nats://"))
 	return err
 }
@@ -100,8 +100,8 @@ func split(address string) (host string, port int, err error) {
 	return host, int(number), nil
 }
 
-// Start starts a server that keeps its streams in a directory, which it makes if it is
-// missing. It returns when the server is ready. The server must be closed.
+// Start starts a server that keeps its streams in a directory, which it makes if needed.
+// It returns when the server is ready. The server must be closed.
 func Start(dir string, c Config) (*Server, error) {
 	if dir == "" {
 		return nil, errors.New("embedded: a server without a directory")
@@ -122,7 +122,7 @@ func Start(dir string, c Config) (*Server, error) {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return nil, fmt.Errorf("embedded: %w", err)
 	}
-	// The server itself does not notice that another one writes to its files.
+	// The server itself does not detect another server on its files.
 	lock, err := vfs.OS().Lock(filepath.Join(dir, "LOCK"))
 	if err != nil {
 		return nil, fmt.Errorf("embedded: directory %s: %w", dir, err)
@@ -150,7 +150,6 @@ func start(o *server.Options, l *slog.Logger) (*server.Server, error) {
 	return s, nil
 }
 
-// ready waits until a server can be used.
 func ready(s *server.Server, fatal <-chan error) error {
 	for waited := time.Duration(0); !s.ReadyForConnections(lookAgain); waited += lookAgain {
 		if waited >= startTimeout {
@@ -168,8 +167,8 @@ func ready(s *server.Server, fatal <-chan error) error {
 	return nil
 }
 
-// Connect returns a connection within the process. It does not need a port; a server with
-// accounts needs credentials all the same.
+// Connect returns a connection within the process. A server with accounts still requires
+// credentials.
 func (s *Server) Connect(opts ...nats.Option) (*nats.Conn, error) {
 	nc, err := nats.Connect("", append([]nats.Option{s.InProcess()}, opts...)...)
 	if err != nil {
@@ -178,7 +177,7 @@ func (s *Server) Connect(opts ...nats.Option) (*nats.Conn, error) {
 	return nc, nil
 }
 
-// InProcess returns the option to connect within the process, without a port:
+// InProcess returns the option to connect within the process:
 //
 //	engine, err := jetstream.Open(ctx, "", jetstream.WithNATSOptions(server.InProcess()))
 func (s *Server) InProcess() nats.Option { return nats.InProcessServer(s.server) }
@@ -192,8 +191,7 @@ func (s *Server) Dial() (net.Conn, error) {
 	return c, nil
 }
 
-// URL returns the address at which other processes reach the server, if [Config] has
-// given it a port.
+// URL returns the server's address for other processes, if [Config] has given it a port.
 func (s *Server) URL() string { return s.server.ClientURL() }
 
 // Close shuts the server down, and returns when it has ended. It cuts connections, so
@@ -209,7 +207,7 @@ func (s *Server) Close() error {
 
 type logger struct {
 	l     *slog.Logger
-	fatal chan<- error // capacity 1: receives the reason why the server cannot start
+	fatal chan<- error // capacity 1: receives why the server cannot start
 }
 
 func (l logger) log(level slog.Level, format string, v []any) {
@@ -223,7 +221,7 @@ func (l logger) Noticef(format string, v ...any) { l.log(slog.LevelDebug, format
 func (l logger) Warnf(format string, v ...any)   { l.log(slog.LevelWarn, format, v) }
 func (l logger) Errorf(format string, v ...any)  { l.log(slog.LevelError, format, v) }
 
-// Fatalf logs an error at which a separate server would exit.
+// Fatalf logs an error at which a standalone server would exit.
 func (l logger) Fatalf(format string, v ...any) {
 	l.log(slog.LevelError, format, v)
 	select {

@@ -35,13 +35,13 @@ type input[T any] struct {
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
 	created time.Time     // of the stream; zero until it was read
-	next    uint64        // the sequence number of the next message, or less
+	next    uint64        // the next message's sequence number, or less
 	reader  *reader       // nil if it is not open
-	began   bool          // a reader was opened
-	undone  jetstream.Msg // was received, and is neither decoded nor among the dead letters
-	waiting *T            // the value that Wait has received
-	at      uint64        // the sequence number of its message
-	last    bool          // the message before was the last one, for now
+	began   bool          // a reader was opened before
+	undone  jetstream.Msg // received, and neither decoded nor among the dead letters
+	waiting *T            // received by Wait
+	at      uint64        // its sequence number
+	last    bool          // the previous message was the last one, for now
 	ended   bool          // Wait has found the end
 	lag     atomic.Int64  // see Lag
 }
@@ -55,35 +55,32 @@ var (
 const (
 	expiry    = 10 * time.Second
 	heartbeat = time.Second
-	ahead     = 64 // messages that are read ahead, besides the client's buffer
+	ahead     = 64 // messages read ahead, besides the client's buffer
 )
 
 // InputConfig are the settings of an input.
 type InputConfig struct {
-	Subjects []string // of the messages to read, with wildcards if need be; the default is all
-	End      bool     // the input ends after the present messages of the stream, in place of waiting for more
+	Subjects []string // to read, wildcards allowed; the default is all
+	End      bool     // end after the messages that the stream has now
 
-	// DeadLetters has the queue DeadLetterQueue for messages that the codec cannot read:
-	// they are put there unchanged, as [store.Undecodable], and the input continues
-	// behind them. A restart may put such a message again, with the same id. Without it,
-	// such a message is the error of Next, and the pipeline fails there each time it is
-	// restarted.
+	// DeadLetters has the queue DeadLetterQueue for messages that the codec cannot read.
+	// They are put there unchanged, as [store.Undecodable], and the input continues. A
+	// restart may put such a message again, with the same id. Without it, such a message
+	// is an error of Next, at each restart.
 	DeadLetters     store.Store
 	DeadLetterQueue string
 }
 
-// NewInput returns an input of the values of a stream. It panics if an argument is nil or
-// empty, or if only one of DeadLetters and DeadLetterQueue is set.
+// NewInput returns an input of the values in a stream's messages, in order. It panics if
+// an argument is nil or empty, or if only one of DeadLetters and DeadLetterQueue is set.
 //
-// The input reads the values of the messages of a stream, in the order of the stream. Its
-// position is a sequence number, so it does not need a consumer at the server, and does
-// not acknowledge messages: the stream must keep messages until a checkpoint holds them.
+// Its position is a sequence number, so it does not need a consumer at the server or
+// acknowledge messages: the stream must keep messages until a checkpoint includes them.
 // It is a [checkpoint.Waiter].
 //
-// A position whose message was removed from the beginning of the stream is an error of
-// Seek, since the messages after it would be skipped. A stream that is deleted or made
-// anew while it is read is an error of Next; the input waits for servers that do not
-// answer.
+// Seek returns an error if the position's message was removed from the beginning of the
+// stream. Next returns an error if the stream is deleted or made anew while it is read;
+// it waits for servers that do not answer.
 func NewInput[T any](js jetstream.JetStream, stream string, c codec.Codec[T], config InputConfig) checkpoint.Input[T] {
 	guard.RefuseNil("jscheckpoint: NewInput", "JetStream", js)
 	guard.RefuseNil("jscheckpoint: NewInput", "codec", c)
@@ -181,7 +178,7 @@ func (in *input[T]) newReader(ctx context.Context) (*reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The heartbeats find out soon that the server of the consumer has died.
+	// Heartbeats detect soon that the consumer's server has died.
 	iterator, err := c.Messages(jetstream.PullExpiry(expiry), jetstream.PullHeartbeat(heartbeat))
 	if err != nil {
 		return nil, err
@@ -193,14 +190,14 @@ func (in *input[T]) newReader(ctx context.Context) (*reader, error) {
 	return r, nil
 }
 
-// reader reads ahead, with a consumer at the server.
+// reader reads ahead with a consumer.
 type reader struct {
 	consumer    string
 	iterator    jetstream.MessagesContext
-	received    chan received    // read sends, wait receives
-	taken       uint64           // how many messages wait has received
+	received    chan received    // from read to wait
+	taken       uint64           // number of messages that wait has received
 	reconnected chan nats.Status // messages may have been lost since
-	ctx         context.Context  // ends when the reader is given up
+	ctx         context.Context  // ends with the reader
 	stop        context.CancelFunc
 }
 
@@ -210,8 +207,8 @@ type received struct {
 	err error
 }
 
-// read is not bounded by the contexts of Wait: heartbeats that are missing are noticed
-// although the waits are short. It ends with the iterator.
+// read is not bounded by the contexts of Wait, so missing heartbeats are noticed although
+// the waits are short. It ends with the iterator.
 func (r *reader) read() {
 	for {
 		m, err := r.iterator.Next()
@@ -226,7 +223,7 @@ func (r *reader) read() {
 	}
 }
 
-// errBroken means that messages may have been lost on their way.
+// errBroken means that messages may have been lost.
 var errBroken = errors.New("the connection was broken")
 
 // take returns the next message, or nil when ctx ends. After an error the reader must be
@@ -251,8 +248,7 @@ func (r *reader) take(ctx context.Context) (jetstream.Msg, error) {
 	return got.msg, err
 }
 
-// giveUp ends a reader. The server removes its consumer after some minutes, if not at
-// once.
+// giveUp ends a reader. The server removes its consumer within some minutes.
 func (in *input[T]) giveUp(ctx context.Context) {
 	r := in.reader
 	in.reader = nil
@@ -264,8 +260,8 @@ func (in *input[T]) giveUp(ctx context.Context) {
 	_ = in.js.DeleteConsumer(ctx, in.stream, r.consumer)
 }
 
-// more asks the leader of the stream whether there is another message: the server of the
-// consumer may be behind.
+// more asks the stream's leader whether there is another message: the consumer's server
+// may be behind.
 func (in *input[T]) more(ctx context.Context) (bool, error) {
 	ctx = pubs.NoDeadline(ctx)
 	stream, err := in.find(ctx)
@@ -288,8 +284,8 @@ func (in *input[T]) more(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// Wait implements [checkpoint.Waiter]. The position passes messages that are among the
-// dead letters.
+// Wait implements [checkpoint.Waiter]. The position includes messages among the dead
+// letters.
 func (in *input[T]) Wait(ctx context.Context) error {
 	for in.waiting == nil && !in.ended {
 		if err := in.wait(ctx); err != nil {
@@ -359,7 +355,7 @@ func (in *input[T]) wait(ctx context.Context) error {
 		return fmt.Errorf("message %d: %w", in.at, err)
 	}
 	here := headers.Place{Stream: at.Stream, Incarnation: headers.Incarnation(in.created), Seq: at.Sequence.Stream}
-	meta, _, _ := headers.Read(m.Headers(), m.Subject(), here) // damaged headers are left out
+	meta, _, _ := headers.Read(m.Headers(), m.Subject(), here) // without damaged headers
 	meta.LastError = guard.Text(err)
 	where := fmt.Sprintf("stream %s, message %d", in.stream, in.at)
 	if _, err := settle.Bury(meta, where, func(meta message.Meta, whole bool) error {
@@ -371,12 +367,11 @@ func (in *input[T]) wait(ctx context.Context) error {
 	}); err != nil {
 		return fmt.Errorf("message %d: dead letters %q: %w", in.at, in.config.DeadLetterQueue, err)
 	}
-	in.undone, in.next = nil, in.at+1 // law D1: it is safe
+	in.undone, in.next = nil, in.at+1 // law D1: it is stored
 	in.lag.Add(-1)
 	return nil
 }
 
-// pause waits for servers that do not answer, and may do so later.
 func pause(ctx context.Context) error {
 	waiting, cancel := context.WithTimeout(ctx, heartbeat)
 	defer cancel()
@@ -384,15 +379,15 @@ func pause(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// pending notes how many messages the server has behind the last one.
+// pending sets how many messages the server has after the last one.
 func (in *input[T]) pending(n uint64) {
 	in.last = n == 0
 	in.lag.Store(int64(min(n, math.MaxInt64-1)))
 }
 
-// Lag implements [checkpoint.Lagger]: the number of messages of the chosen subjects that
-// were not read yet, as the server reported it with the last message. It is unknown
-// before the first request.
+// Lag implements [checkpoint.Lagger]: the number of unread messages of the chosen
+// subjects, as the server reported it with the last message. It is unknown before the
+// first request.
 func (in *input[T]) Lag() int64 { return in.lag.Load() }
 
 // Next implements [checkpoint.Input].

@@ -32,37 +32,35 @@ const (
 
 type output[T any] struct {
 	js      jetstream.JetStream
-	pubs    jetstream.JetStream // for publications, which are confirmed later
+	pubs    jetstream.JetStream // for publications that are confirmed later
 	stream  string
 	subject string
 	codec   codec.Codec[T]
 	schema  []byte
 	run     string
 
-	limit   int64    // of the bytes of a message in the stream; 0 means no limit
-	known   bool     // base and last are known
-	base    uint64   // the sequence number before the first of pending
+	limit   int64    // maximum bytes of a message in the stream; 0 means no limit
+	known   bool     // base and last are valid
+	base    uint64   // sequence number before the first of pending
 	pending [][]byte // written and not published
-	last    uint64   // the sequence number of the last message of the stream
+	last    uint64   // sequence number of the stream's last message
 	unsure  bool     // published messages may be in the stream
 	fenced  bool
 }
 
 var _ checkpoint.Output[int] = (*output[int])(nil)
 
-// NewOutput returns an output to a subject of a stream. It panics if an argument is nil
-// or empty.
+// NewOutput returns an output that publishes elements to a subject of a stream, exactly
+// once. It panics if an argument is nil or empty.
 //
-// The output publishes elements to a stream, exactly once. It must be the only publisher
-// to the stream: so the sequence number of each element is known before it is published,
-// and part of the checkpoint, with the elements themselves. Each is published only
-// directly behind the previous element, as often as it takes.
+// It must be the only publisher to the stream: so each element's sequence number is known
+// before it is published, and is part of the checkpoint, with the unpublished elements.
+// Each is published only directly behind the previous element, with retries.
 //
-// After another run has taken over, a run does not publish: Commit returns
-// [checkpoint.ErrFenced]. Restore returns an error if the stream has more or fewer
-// messages than the checkpoint knows. Write returns an error for an element that is
-// larger than the server (max_payload) or the stream (MaxMsgSize) takes, less what its
-// headers need.
+// After another run has taken over, Commit returns [checkpoint.ErrFenced] and publishes
+// no more. Restore returns an error if the stream has more or fewer messages than the
+// checkpoint knows. Write returns an error for an element that is larger than the server
+// (max_payload) or the stream (MaxMsgSize) takes, less room for headers.
 func NewOutput[T any](js jetstream.JetStream, stream, subject string, c codec.Codec[T]) checkpoint.Output[T] {
 	guard.RefuseNil("jscheckpoint: NewOutput", "JetStream", js)
 	guard.RefuseNil("jscheckpoint: NewOutput", "codec", c)
@@ -82,8 +80,7 @@ func (o *output[T]) failed(ctx context.Context, err error) error {
 }
 
 // leader returns a stream whose messages are read at its leader. With AllowDirect the
-// client would ask any server that has the stream, which may be behind, and would need
-// another permission.
+// client would ask any server, which may be behind, and would need another permission.
 func leader(ctx context.Context, js jetstream.JetStream, name string) (jetstream.Stream, error) {
 	stream, err := js.Stream(ctx, name)
 	if err == nil {
@@ -92,7 +89,7 @@ func leader(ctx context.Context, js jetstream.JetStream, name string) (jetstream
 	return stream, err
 }
 
-// end returns the sequence number of the last message of the stream.
+// end returns the sequence number of the stream's last message.
 func (o *output[T]) end(ctx context.Context) (uint64, jetstream.Stream, error) {
 	ctx = pubs.NoDeadline(ctx)
 	stream, err := leader(ctx, o.js, o.stream)
@@ -104,7 +101,7 @@ func (o *output[T]) end(ctx context.Context) (uint64, jetstream.Stream, error) {
 	return info.State.LastSeq, stream, nil
 }
 
-// begin finds out where the stream ends, for a run without a checkpoint.
+// begin finds the stream's end, for a run without a checkpoint.
 func (o *output[T]) begin(ctx context.Context) error {
 	if o.known {
 		return nil
@@ -139,8 +136,7 @@ func (o *output[T]) Write(ctx context.Context, v T) error {
 	return nil
 }
 
-// Prepare implements [checkpoint.Output]. The state has the elements that are not
-// published yet.
+// Prepare implements [checkpoint.Output]. The state has the unpublished elements.
 func (o *output[T]) Prepare(ctx context.Context) ([]byte, error) {
 	if err := o.begin(ctx); err != nil {
 		return nil, err
@@ -226,7 +222,7 @@ func (o *output[T]) Commit(ctx context.Context, b []byte) error {
 		switch came := !o.unsure && o.last > before; {
 		case err == nil || came && pubs.Moved(err): // messages of an earlier Commit came late
 			tries = 0
-		case !o.unsure && pubs.UnderWay(err) && tries < pubs.MaxTries: // the server is storing it
+		case !o.unsure && pubs.UnderWay(err) && tries < pubs.MaxTries: // being stored
 			tries++
 			if err := pubs.Pause(ctx); err != nil {
 				return err
@@ -242,12 +238,12 @@ func (o *output[T]) Commit(ctx context.Context, b []byte) error {
 	return nil
 }
 
-// publish publishes values behind the last message of the stream.
+// publish publishes values behind the stream's last message.
 func (o *output[T]) publish(ctx context.Context, schema []byte, values [][]byte) error {
 	o.unsure = true
 	first := o.last
 	futures := make([]jetstream.PubAckFuture, len(values))
-	var stop error // set when waiting has no use
+	var stop error // set when waiting is useless
 	wait := func(i int) (err error) {
 		var ack *jetstream.PubAck
 		ack, err, stop = pubs.Confirmed(ctx, futures[i], confirm, stop)
@@ -293,8 +289,8 @@ func (o *output[T]) publish(ctx context.Context, schema []byte, values [][]byte)
 	return nil
 }
 
-// find finds out what of this run is published, and whether another run has published
-// since (law P1).
+// find finds what this run has published, and whether another run has published since
+// (law P1).
 func (o *output[T]) find(ctx context.Context) error {
 	ctx = pubs.NoDeadline(ctx)
 	last, stream, err := o.end(ctx)

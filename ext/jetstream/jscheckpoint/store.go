@@ -24,15 +24,15 @@ import (
 const (
 	root = "weir.checkpoints."
 
-	headerRun    = "Weir-Run"    // which run of a pipeline has published a message
+	headerRun    = "Weir-Run"    // the run that published a message
 	headerEpoch  = "Weir-Epoch"  // of that run
-	headerChunks = "Weir-Chunks" // number of messages of a checkpoint besides this one; 0 if this one has it
+	headerChunks = "Weir-Chunks" // number of further messages of a checkpoint; 0 if this one has it all
 	headerSize   = "Weir-Size"   // of a checkpoint, in bytes
 
 	keep       = 3         // checkpoints
 	chunk      = 512 << 10 // bytes of a message
 	headerRoom = 4 << 10   // bytes of headers
-	maxTries   = 100       // tries of an operation that others do at the same time
+	maxTries   = 100       // tries of an operation with concurrent changes
 	maxName    = 1 << 10   // bytes of the name of a pipeline
 )
 
@@ -45,24 +45,24 @@ func StreamConfig(name string) jetstream.StreamConfig {
 		Description:       "checkpoints of weir",
 		Subjects:          []string{root + name + ".>"},
 		Storage:           jetstream.FileStorage,
-		Discard:           jetstream.DiscardNew, // a full store must not lose what it has
+		Discard:           jetstream.DiscardNew, // a full store must not lose checkpoints
 		MaxMsgsPerSubject: 1,
 	}
 }
 
-// pipelineStore keeps the checkpoints of a pipeline, at least the last three.
+// pipelineStore keeps a pipeline's checkpoints, at least the last three.
 type pipelineStore struct {
 	js     jetstream.JetStream
 	stream jetstream.Stream
-	name   string // of stream and pipeline, for messages
-	prefix string // of the subjects of the pipeline
+	name   string // stream and pipeline, for error messages
+	prefix string // of the pipeline's subjects
 	run    string
 	epoch  uint64
 
-	using  chan struct{} // capacity 1: a Save
-	last   uint64        // the last message of the pipeline; guarded by using, as are the next three fields
+	using  chan struct{} // capacity 1: held by Save
+	last   uint64        // the pipeline's last message; guarded by using, as are the next three fields
 	newest uint64        // the highest number
-	unsure bool          // last and newest are not known
+	unsure bool          // last and newest may be wrong
 	good   []uint64      // numbers that this run has saved or read, and not removed
 
 	mu     sync.Mutex
@@ -72,7 +72,6 @@ type pipelineStore struct {
 
 var _ checkpoint.Store = (*pipelineStore)(nil)
 
-// open takes over the checkpoints of a pipeline.
 func open(ctx context.Context, js jetstream.JetStream, stream, pipeline string, epoch uint64) (checkpoint.Store, error) {
 	ctx = pubs.NoDeadline(ctx)
 	if pipeline == "" || len(pipeline) > maxName {
@@ -98,7 +97,7 @@ func open(ctx context.Context, js jetstream.JetStream, stream, pipeline string, 
 	return s, nil
 }
 
-// takeOver publishes that the pipeline is this run's.
+// takeOver publishes that this run owns the pipeline.
 func (s *pipelineStore) takeOver(ctx context.Context) error {
 	for range maxTries {
 		owner, err := s.read(ctx, s.prefix+"epoch")
@@ -169,8 +168,8 @@ func (s *pipelineStore) read(ctx context.Context, subject string) (*jetstream.Ra
 	return nil, fmt.Errorf("jscheckpoint: %s: %w", s.name, err)
 }
 
-// owned returns the last message of the pipeline, or ErrFenced if another run has
-// published it (law P1).
+// owned returns the pipeline's last message, or ErrFenced if another run published it
+// (law P1).
 func (s *pipelineStore) owned(ctx context.Context) (*jetstream.RawStreamMsg, error) {
 	if err := s.usable(); err != nil {
 		return nil, err
@@ -228,7 +227,7 @@ func (s *pipelineStore) Save(ctx context.Context, snapshot *checkpoint.Snapshot)
 	return fmt.Errorf("jscheckpoint: %s: gave up after %d conflicting saves", s.name, maxTries)
 }
 
-// save stores a checkpoint. It returns errMoved if a message of an earlier Save has come
+// save stores a checkpoint. It returns errMoved if an earlier Save's message has come
 // late, or another run has taken over.
 func (s *pipelineStore) save(ctx context.Context, id uint64, data []byte) error {
 	if s.unsure {
@@ -275,8 +274,7 @@ func (s *pipelineStore) chunkSize() int {
 	return min(chunk, max(1<<10, int(s.js.Conn().MaxPayload())-headerRoom))
 }
 
-// again returns nil if a checkpoint is stored as it is, else the error for a number that
-// is taken.
+// again returns nil if the same checkpoint is stored, else the error for a taken number.
 func (s *pipelineStore) again(ctx context.Context, id uint64, data []byte) error {
 	if _, err := s.owned(ctx); err != nil {
 		return err
@@ -294,7 +292,7 @@ func (s *pipelineStore) again(ctx context.Context, id uint64, data []byte) error
 }
 
 // stored returns the numbers of the checkpoints, and the numbers that have chunks, in
-// order. Changes by other runs meanwhile may be missing.
+// order. Concurrent changes by other runs may be missing.
 func (s *pipelineStore) stored(ctx context.Context) (ids, chunks []uint64, err error) {
 	info, err := s.stream.Info(ctx, jetstream.WithSubjectFilter(s.prefix+">"))
 	if err != nil {
@@ -322,8 +320,8 @@ func (s *pipelineStore) stored(ctx context.Context) (ids, chunks []uint64, err e
 	return ids, slices.Compact(chunks), nil
 }
 
-// tidy removes checkpoints older than the last whole ones, and remains of failed ones.
-// Checkpoints of earlier runs count too, since a run may save few (law W3).
+// tidy removes checkpoints older than the last whole ones, and remains of failed ones, of
+// earlier runs too, since a run may save few (law W3).
 func (s *pipelineStore) tidy(ctx context.Context) error {
 	ids, chunks, err := s.stored(ctx)
 	if err != nil || len(ids) <= keep {
@@ -439,8 +437,8 @@ func (s *pipelineStore) List(ctx context.Context) ([]checkpoint.Entry, error) {
 	return entries, err
 }
 
-// each calls f for each checkpoint, as they were published. It finds the newest one
-// although others are removed and saved meanwhile.
+// each calls f for each checkpoint, in the order of publication. It finds the newest one
+// despite concurrent changes.
 func (s *pipelineStore) each(ctx context.Context, f func(id uint64, m *jetstream.RawStreamMsg)) error {
 	checkpoints := s.prefix + "checkpoint."
 	for next := uint64(1); ; {

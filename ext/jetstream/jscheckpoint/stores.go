@@ -16,12 +16,12 @@ type stores struct {
 }
 
 // Stores returns the stores of the pipelines of a group, such as the partitions of
-// package partitions, in a stream that was made with [StreamConfig]. Its Open takes a
-// pipeline over: the previous run can no longer save. The stream keeps at least the last
-// three checkpoints of each.
+// package partitions, in a stream made with [StreamConfig]. Its Open takes a pipeline
+// over: the previous run can no longer save. The stream keeps at least the last three
+// checkpoints of each.
 //
 // The epoch of Open is the number of the run, from 1, such as the fencing number of the
-// lock on the partition: if an earlier run had a higher epoch, Open returns
+// partition's lock: if an earlier run had a higher epoch, Open returns
 // [checkpoint.ErrFenced]. With epoch 0, which [partitions.Static] gives, each run has a
 // higher epoch than the previous run. Stores panics if js is nil, or stream or group is
 // empty.

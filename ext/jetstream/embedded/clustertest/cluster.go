@@ -1,6 +1,5 @@
-// Package clustertest runs servers of NATS JetStream in separate processes, on loopback,
-// for tests, benchmarks and examples that kill servers. Each server is a new process of
-// this program.
+// Package clustertest runs servers of NATS JetStream on loopback, for programs that kill
+// servers. Each server is a new process of this program.
 //
 //	func TestMain(m *testing.M) {
 //		clustertest.Child()
@@ -47,21 +46,20 @@ const (
 	name     = "nats-server" // of the children
 	patience = time.Minute
 	oneTry   = time.Second
-	retry    = 20 * time.Millisecond // between two tries
+	retry    = 20 * time.Millisecond // between tries
 
 	maxPayload = 8 << 20 // of a message, in bytes
 )
 
-// Config configures the servers of [Start]. They sync each write, as [embedded.Start]
-// does by default, and take messages of 8 MiB.
+// Config configures the servers of [Start]. They sync each write, and take messages of 8
+// MiB.
 type Config struct {
 	Dir     string // has a directory for each server
 	Servers int    // 1, 3 or 5
 
-	// Disks are the sizes of the disks of some servers, by their numbers, in bytes;
-	// others share the disk of Dir. Such a disk is in memory and is lost with the
-	// process. Linux only, and only where a process may mount one: else Start returns an
-	// error.
+	// Disks are the disk sizes of some servers, by number, in bytes; the others share the
+	// disk of Dir. Such a disk is in memory and is lost with the process. Start returns
+	// an error where a process may not mount one, and on systems other than Linux.
 	Disks map[int]int64
 }
 
@@ -71,8 +69,8 @@ type settings struct {
 	Disk    int64
 }
 
-// Child runs a server of a cluster, and does not return, if [Start] has started this
-// process. TestMain or main must call it first.
+// Child runs a server of a cluster, and does not return, if [Start] started this process.
+// TestMain or main must call it first.
 func Child() { child.Run(name, serve) }
 
 func serve(arg string) error {
@@ -102,7 +100,7 @@ func serve(arg string) error {
 	select {}
 }
 
-// Cluster is a cluster of servers. It is not safe for concurrent use.
+// Cluster is the servers of a cluster. It is not safe for concurrent use.
 type Cluster struct {
 	settings []settings
 	servers  []*child.Process // nil: it does not run
@@ -135,7 +133,7 @@ func Start(c Config) (*Cluster, error) {
 }
 
 // freePorts returns addresses for listeners. Their ports are below the range of outgoing
-// connections, so a server that was killed finds its ports free when it restarts.
+// connections, so a killed server finds them free when it restarts.
 func freePorts(n int) (addresses []string, err error) {
 	var open []io.Closer
 	defer func() {
@@ -158,7 +156,7 @@ func freePorts(n int) (addresses []string, err error) {
 }
 
 func (c *Cluster) begin() error {
-	for i := range c.servers { // at once: they wait for each other
+	for i := range c.servers { // together: they wait for each other
 		if err := c.launch(i); err != nil {
 			return err
 		}
@@ -181,16 +179,15 @@ func (c *Cluster) begin() error {
 	}
 	return until(ctx, func(ctx context.Context) error {
 		err := js.DeleteStream(ctx, probe)
-		if errors.Is(err, jetstream.ErrStreamNotFound) { // the answer of the try before was late
+		if errors.Is(err, jetstream.ErrStreamNotFound) { // the previous try's answer was late
 			return nil
 		}
 		return err
 	})
 }
 
-// CreateStream creates a stream, or finds it, as soon as the servers have places for its
-// replicas: a leader that was just elected may not know all others. It gives up after a
-// minute.
+// CreateStream creates or finds a stream. It tries for a minute, since a leader that was
+// just elected may not know enough servers for the replicas.
 func CreateStream(ctx context.Context, js jetstream.JetStream, c jetstream.StreamConfig) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -200,8 +197,7 @@ func CreateStream(ctx context.Context, js jetstream.JetStream, c jetstream.Strea
 	})
 }
 
-// until calls f until it returns no error. A server may not answer at all while there is
-// no leader.
+// until calls f until it succeeds. Without a leader, servers may not answer.
 func until(ctx context.Context, f func(ctx context.Context) error) error {
 	for {
 		within, cancel := context.WithTimeout(ctx, oneTry)
@@ -242,8 +238,8 @@ func (c *Cluster) URL() string {
 	return strings.Join(urls, ",")
 }
 
-// Connect connects to servers, and reconnects whenever they return. Its connection must
-// be closed.
+// Connect connects to servers, and reconnects without a limit. Its connection must be
+// closed.
 func Connect(url string, opts ...nats.Option) (jetstream.JetStream, error) {
 	nc, err := nats.Connect(url, append([]nats.Option{
 		nats.MaxReconnects(-1), nats.ReconnectWait(retry), nats.RetryOnFailedConnect(true),
@@ -304,13 +300,12 @@ func (c *Cluster) Kill(i int) error {
 // Dir returns the directory of a server.
 func (c *Cluster) Dir(i int) string { return c.settings[i].Dir }
 
-// Enlarge gives a server the disk of the others, in place of its disk of [Config.Disks],
-// from its next start on.
+// Enlarge replaces a server's disk of [Config.Disks] by the disk of the others, from its
+// next start on.
 func (c *Cluster) Enlarge(i int) { c.settings[i].Disk = 0 }
 
-// Restart starts a server that was killed, with its directory and its addresses. It
-// returns when clients can connect, which may be before the server has caught up with the
-// others.
+// Restart starts a killed server again. It returns when clients can connect, which may be
+// before the server has caught up with the others.
 func (c *Cluster) Restart(i int) error {
 	if err := c.launch(i); err != nil {
 		return err
@@ -324,7 +319,7 @@ func (c *Cluster) Restart(i int) error {
 // Pause stops a server for a while; done is false if the system does not support that.
 func (c *Cluster) Pause(i int, d time.Duration) (done bool, err error) { return c.servers[i].Pause(d) }
 
-// Log returns the errors that a server has logged since it was started.
+// Log returns the errors that a server has logged since its start.
 func (c *Cluster) Log(i int) string { return c.servers[i].Output() }
 
 // Close kills all servers.

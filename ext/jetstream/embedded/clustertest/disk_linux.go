@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// ownMounts gives a process mounts of its own, as root of a namespace of its own if it is
-// not root here.
+// ownMounts gives a process its own mounts, as root of its own namespace if it is not
+// root here.
 func ownMounts(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	if uid := os.Getuid(); uid != 0 {
@@ -18,7 +18,7 @@ func ownMounts(cmd *exec.Cmd) {
 	}
 }
 
-// mount makes a directory a disk in memory.
+// mount mounts a disk in memory at a directory.
 func mount(dir string, size int64) error {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return err

@@ -1,5 +1,4 @@
-// Package headers reads the headers of messages that weir, or another program, has
-// published.
+// Package headers reads the headers of messages, by weir or other programs.
 package headers
 
 import (
@@ -16,29 +15,27 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Schema is the name of the header with the schema of the codec, in base64.
+// Schema is the header with the codec's schema, in base64.
 const Schema = "Weir-Schema"
 
-// Subject is the name of the header with the subject of a message, which the server gives
-// it in republished messages.
+// Subject is the header with the original subject, which the server sets in republished
+// messages.
 const Subject = "Nats-Subject"
 
 const reserved = "Nats-"
 
-// Place is the place of a message in a stream.
 type Place struct {
 	Stream      string
 	Incarnation string // of the stream: see Incarnation
 	Seq         uint64
 }
 
-// Incarnation distinguishes streams of the same name, of which one was created after the
-// other was deleted.
+// Incarnation distinguishes a stream from earlier streams of the same name.
 func Incarnation(created time.Time) string { return strconv.FormatInt(created.UnixNano(), 36) }
 
-// Read returns the metadata of a message from its headers, its subject and its place. It
-// returns the sound headers with an error, too. A message without an id gets one from its
-// place, and so does a message without the origin of its put.
+// Read returns a message's metadata from its headers, subject and place. It returns the
+// sound headers with an error, too. A missing id, or origin of the put, comes from the
+// place.
 func Read(all nats.Header, subject string, at Place) (meta message.Meta, schema []byte, err error) {
 	h := make(map[string]string, 8)
 	for name, values := range all {
@@ -50,7 +47,7 @@ func Read(all nats.Header, subject string, at Place) (meta message.Meta, schema 
 	}
 	h[Subject] = subject
 	meta, err = message.MetaFromHeaders(h)
-	if meta.Headers == nil { // they are over their limit
+	if meta.Headers == nil { // over their limit
 		meta.Headers = map[string]string{Subject: subject}
 	}
 	here := message.Origin{Source: at.Stream, Position: strconv.FormatUint(at.Seq, 10)}
@@ -64,7 +61,7 @@ func Read(all nats.Header, subject string, at Place) (meta message.Meta, schema 
 	return meta, schema, errors.Join(err, damaged)
 }
 
-// ReadSchema returns the schema of the codec that has written a message, or nil.
+// ReadSchema returns the schema of the codec that wrote a message, or nil.
 func ReadSchema(h nats.Header) (schema []byte, err error) {
 	for name, values := range h {
 		if strings.EqualFold(name, Schema) {
@@ -77,8 +74,7 @@ func ReadSchema(h nats.Header) (schema []byte, err error) {
 	return schema, nil
 }
 
-// OfServer reports whether a header belongs to the server and describes the message it
-// came with.
+// OfServer reports whether a header belongs to the server and describes its message.
 func OfServer(name string) bool {
 	return len(name) >= len(reserved) && strings.EqualFold(name[:len(reserved)], reserved)
 }

@@ -3,11 +3,10 @@ package parallel
 
 import "sync"
 
-// limit is how many requests are under way at once: enough to keep a server busy over a
-// network.
+// limit is how many requests run at once: enough to keep a server busy over a network.
 const limit = 64
 
-// Do calls f for 0 to n-1, several at once, and returns when all have returned.
+// Do calls f for 0 to n-1, several at once, and waits for all.
 func Do(n int, f func(i int)) {
 	if n == 1 {
 		f(0)

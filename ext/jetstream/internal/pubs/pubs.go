@@ -1,5 +1,4 @@
-// Package pubs publishes messages that are confirmed later, and knows why a server
-// refuses one.
+// Package pubs publishes messages that are confirmed later, and classifies refusals.
 package pubs
 
 import (
@@ -18,25 +17,25 @@ import (
 )
 
 const (
-	// MaxTries bounds how often a message is published again while it is under way: for
-	// about ten seconds.
+	// MaxTries bounds how often a message that is under way is published again: for about
+	// ten seconds.
 	MaxTries = 500
 	pause    = 20 * time.Millisecond
 
-	errCodeInProcess = 10158 // the client has no name for it
+	errCodeInProcess = 10158
 )
 
-// NoDeadline returns a context that ends with ctx but has no deadline. With a deadline
-// the client waits until then for each answer, which may be lost with a connection;
-// otherwise it waits for its own timeout (jetstream.WithDefaultTimeout, 5 s by default).
+// NoDeadline returns a context that ends with ctx but has no deadline. Then the client
+// waits for each answer, which may be lost with a connection, only for its own timeout
+// (jetstream.WithDefaultTimeout, 5 s by default), not until the deadline.
 func NoDeadline(ctx context.Context) context.Context { return noDeadline{ctx} }
 
 type noDeadline struct{ context.Context }
 
 func (noDeadline) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
 
-// UnderWay reports whether the servers of a cluster are storing a message with the same
-// id: it is there soon, or has to be published again.
+// UnderWay reports whether a cluster is storing a message with the same id: it is there
+// soon, or has to be published again.
 func UnderWay(err error) bool {
 	api, ok := errors.AsType[*jetstream.APIError](err)
 	return ok && api.ErrorCode == errCodeInProcess
@@ -47,10 +46,10 @@ func UnderWay(err error) bool {
 func Moved(err error) bool {
 	api, ok := errors.AsType[*jetstream.APIError](err)
 	return ok && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
-		api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant) // of a cluster that is storing another one
+		api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant) // a cluster is storing another one
 }
 
-// The server's numbers of errors that the client has no names for.
+// Error numbers of the server that the client does not name.
 const (
 	errCodeMessageTooLarge = 10054
 	errCodeHeadersTooLarge = 10097
@@ -63,8 +62,7 @@ const (
 )
 
 // Refused returns err so that it matches [message.ErrRefused] if a message can never be
-// stored, for example because it is too large, and [store.ErrFull] if there is no room
-// for it.
+// stored, such as one that is too large, and [store.ErrFull] if there is no room.
 func Refused(err error) error {
 	api, ok := errors.AsType[*jetstream.APIError](err)
 	if !ok {
@@ -91,10 +89,10 @@ func Pause(ctx context.Context) error {
 	return nil
 }
 
-// Own returns a JetStream like js, on the same connection, but with its own publications,
-// which are forgotten after timeout. Publications that a server never answers, for
-// example because it was killed, would otherwise fill the window of js for good. If js
-// wraps the client's, Own returns js.
+// Own returns a JetStream like js, on the same connection, whose publications are its own
+// and are forgotten after timeout. Publications that are never answered, for example by a
+// killed server, would otherwise fill the window of js for good. If js wraps the
+// client's, Own returns js.
 func Own(js jetstream.JetStream, timeout time.Duration) jetstream.JetStream {
 	own, err := jetstream.New(js.Conn(), func(o *jetstream.JetStreamOptions) error {
 		*o = js.Options()
@@ -106,13 +104,13 @@ func Own(js jetstream.JetStream, timeout time.Duration) jetstream.JetStream {
 	return own
 }
 
-// Confirmed waits for the confirmation of a message, for at most timeout. If stop is set,
-// it does not wait. After a timeout, nowOver is set: messages that were published as long
-// ago need no longer wait.
+// Confirmed waits up to timeout for the confirmation of a message, or not at all if stop
+// is set. After a timeout it returns nowOver: messages that were published as long ago
+// need no wait.
 func Confirmed(ctx context.Context, f jetstream.PubAckFuture, timeout time.Duration, stop error) (ack *jetstream.PubAck, err, nowOver error) {
 	ok := f.Ok()
 	select {
-	case ack := <-ok: // as for most messages behind the first
+	case ack := <-ok: // the usual case behind the first
 		return ack, nil, stop
 	default:
 	}
