@@ -118,9 +118,10 @@ func (p *Steps[OUT]) FindReason(a *predicates.Attempt[OUT]) (isKnown bool, err e
 	if !p.Considers(a.Err) {
 		return false, nil
 	}
+	returned := false // cheaper than recover, for each result
 	defer func() {
-		if value := recover(); value != nil {
-			err = guard.Recovered("strategies", value)
+		if !returned {
+			err = guard.Recovered("strategies", recover())
 		}
 	}()
 	if !p.ByAttempts { // otherwise no code reads a.Idempotent
@@ -130,6 +131,7 @@ func (p *Steps[OUT]) FindReason(a *predicates.Attempt[OUT]) (isKnown bool, err e
 	if isKnown {
 		a.Reason = r
 	}
+	returned = true
 	return isKnown, nil
 }
 

@@ -34,7 +34,7 @@ func (b *Batches[IN, OUT]) EndInput() { b.ended = true }
 // element can come. An element that waits to leave will free its slot, so another can
 // come.
 func (b *Batches[IN, OUT]) isComplete() bool {
-	return b.core.startable() >= b.MaxSize || b.ended || b.core.State().FreeSlots == 0 && b.core.Queue.Head() == nil
+	return b.core.startable() >= b.MaxSize || b.ended || b.core.FreeSlots() == 0 && b.core.Queue.Head() == nil
 }
 
 // startsAt returns when the next batch may start: Now if it is complete or has waited for

@@ -8,10 +8,9 @@ import (
 
 // Fields of State that tests read.
 
-func (g *Machine[IN, OUT]) FreeSlots() int { return g.State().FreeSlots }
-func (g *Machine[IN, OUT]) Len() int       { return g.State().Len }
-func (g *Machine[IN, OUT]) Running() int   { return g.State().Running }
-func (g *Machine[IN, OUT]) Slept()         { g.Away(true) }
+func (g *Machine[IN, OUT]) Len() int     { return g.State().Len }
+func (g *Machine[IN, OUT]) Running() int { return g.State().Running }
+func (g *Machine[IN, OUT]) Slept()       { g.Away(true) }
 
 func (g *Machine[IN, OUT]) Failed() bool { return g.State().Failure != nil }
 

@@ -434,7 +434,7 @@ func (r *rig) exitedBy(code string) {
 	exit, ok := errors.AsType[*GoexitError](err)
 	require.True(r.tb, ok, "%v", err)
 	require.Equal(r.tb, code, exit.Code)
-	require.Zero(r.tb, r.State().FreeSlots)
+	require.Zero(r.tb, r.FreeSlots())
 	for _, s := range r.Abandon() {
 		r.Ended(s, observe.Abandoned)
 	}

@@ -140,7 +140,7 @@ func (g *Machine[IN, OUT]) Restore(it Item[IN, OUT], number int64) {
 	} else if it.First != 0 {
 		s.doubt = notDeduplicated
 	}
-	if g.introduce(s, introduction{restored: it.Restored, number: number, isItem: true}) {
+	if g.introduce(s, introduction{restored: it.Restored, number: number}) {
 		g.restored(s, &it)
 	}
 }

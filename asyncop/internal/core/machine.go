@@ -210,6 +210,7 @@ func New[IN, OUT any](c Config[IN, OUT]) *Machine[IN, OUT] {
 	g.asked = newPerSlot[*question[OUT]](g)
 	g.handled = newPerSlot[*handlerCall[OUT]](g)
 	g.state.FailedIn = g.Host.Values
+	g.policyNow.Random = c.Random
 	g.hasReasons = c.Policy.HasReasons()
 	g.asksWorkers = !c.Policy.AtOnce && !c.Policy.NoRetry
 	if g.MaxCalls == 0 {
@@ -273,9 +274,8 @@ func (g *Machine[IN, OUT]) HandOver() *HandOver[IN, OUT] { return g.sink }
 
 // State describes a core to its driver.
 type State struct {
-	Len       int // slots that are taken
-	FreeSlots int // elements that may be accepted; 0 if the run must end
-	Running   int // permits that are taken
+	Len     int // slots that are taken
+	Running int // permits that are taken
 
 	Now            time.Duration // the last reading of the clock
 	Oldest         time.Duration // when the oldest element was accepted, or Never
@@ -300,16 +300,23 @@ func (s *State) Counts() observe.Stats {
 // State returns the state of the core. It is read-only, and valid until the next call.
 func (g *Machine[IN, OUT]) State() *State {
 	s := &g.state
-	s.Running, s.FreeSlots = g.MaxCalls-g.permits, 0
+	s.Len = g.slots.taken
+	s.Running = g.MaxCalls - g.permits
 	s.Now, s.Oldest = g.now, Never
 	if g.oldest != nil {
 		s.Oldest = g.oldest.accepted
 	}
-	s.Len = g.slots.taken
-	if s.Failure == nil && (g.keys == nil || g.keys.crowded == 0) {
-		s.FreeSlots = g.Queue.Cap() - s.Len
-	}
 	return s
+}
+
+// FreeSlots returns the number of elements that may be accepted. It is 0 if the run must
+// end, or if too many elements wait for their keys.
+func (g *Machine[IN, OUT]) FreeSlots() int {
+	isCrowded := g.keys != nil && g.keys.crowded > 0
+	if g.state.Failure != nil || isCrowded {
+		return 0
+	}
+	return g.Queue.Cap() - g.slots.taken
 }
 
 // Away reports that the driver has slept, or is about to run user code outside the core.

@@ -37,7 +37,11 @@ import (
 func (g *Machine[IN, OUT]) Accept(in IN) {
 	g.refresh()
 	s := g.takeSlot(in)
-	if g.introduce(s, introduction{}) {
+	continues := g.introduce(s, introduction{})
+	if continues && g.timeouts != nil {
+		continues = g.timeouts.limit(s)
+	}
+	if continues {
 		g.startNewest(s)
 	}
 }
@@ -69,13 +73,11 @@ func (g *Machine[IN, OUT]) takeSlot(in IN) *Slot[IN, OUT] {
 type introduction struct {
 	restored bool
 	number   int64 // of a restored element: see Observing.Numbers
-	isItem   bool  // it comes from Restore, which asks for its timeout itself
 }
 
 // introduce shows a new element to the optional parts, and reports whether it continues.
-// If the key function or the function of the timeout panics, the element has failed. If
-// an observer panics, the element continues, and every attempt of it will fail: see
-// Track.broken.
+// If the key function panics, the element has failed. If an observer panics, the element
+// continues, and every attempt of it will fail: see Track.broken.
 func (g *Machine[IN, OUT]) introduce(s *Slot[IN, OUT], i introduction) (continues bool) {
 	if g.messages.Seen {
 		g.messages.attach(s) // first: the observers see the message
@@ -83,11 +85,8 @@ func (g *Machine[IN, OUT]) introduce(s *Slot[IN, OUT], i introduction) (continue
 	if g.observing != nil {
 		g.observing.accepted(s, i)
 	}
-	if g.keys != nil && !g.keys.join(s) {
-		return false
-	}
-	if g.timeouts != nil && !i.isItem {
-		return g.timeouts.limit(s)
+	if g.keys != nil {
+		return g.keys.join(s)
 	}
 	return true
 }
@@ -312,23 +311,16 @@ func (g *Machine[IN, OUT]) bind(s *Slot[IN, OUT], t *call.Token, number int32, u
 // invoke starts the call of an attempt. A blocking call becomes a job, which the driver
 // passes to the workers.
 func (g *Machine[IN, OUT]) invoke(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
-	var own call.Cancellable = a
-	if g.forming != nil {
-		own = g.forming.Context()
-	}
-	if g.lookups != nil && g.lookups.reserved != nil {
-		own = call.WithReservation(a, g.lookups.reserved)
-	}
-	var ctx context.Context = own
-	if g.observing != nil {
-		ctx = g.observing.contextOf(s, own)
+	var ctx context.Context = a
+	if g.batches != nil || g.lookups != nil || g.observing != nil {
+		ctx = g.contextOfCall(s, a)
 	}
 	if g.Direct && ctx == context.Context(a) { // see Config.Direct
 		a.Occupy(true) // until the worker completes it
 		*g.Jobs = append(*g.Jobs, call.Job[IN, OUT]{Attempt: a, In: s.in})
 		return
 	}
-	if g.mustAwaitLease(a) && !g.prepare(s, a, g.awaitLease(a)) {
+	if g.Host.Lease != nil && !g.awaitLease(s, a) {
 		return
 	}
 	err := g.callFunction(ctx, s.in, a)
@@ -341,18 +333,30 @@ func (g *Machine[IN, OUT]) invoke(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
 	g.invoked(s)
 }
 
-// mustAwaitLease reports whether the function must not be called yet for a, because its
-// permit depends on a lease that has ended (law B5). A batch looks before its call, and
-// an attempt with a reservation makes no call.
-func (g *Machine[IN, OUT]) mustAwaitLease(a *call.Attempt[OUT]) bool {
-	lease := g.Host.Lease
-	makesCall := g.forming == nil && (g.lookups == nil || g.lookups.reserved == nil)
-	return lease != nil && makesCall && !lease.MayCall(a.Ref.Stamp)
+// contextOfCall returns the context of the call of a, the attempt of s. It is a itself,
+// unless a belongs to a batch, has a reservation, or observers have added values.
+func (g *Machine[IN, OUT]) contextOfCall(s *Slot[IN, OUT], a *call.Attempt[OUT]) context.Context {
+	var own call.Cancellable = a
+	if g.forming != nil {
+		own = g.forming.Context()
+	}
+	if g.lookups != nil && g.lookups.reserved != nil {
+		own = call.WithReservation(a, g.lookups.reserved)
+	}
+	return g.context(s, own)
 }
 
-// awaitLease returns a step that waits for the lease.
-func (g *Machine[IN, OUT]) awaitLease(a *call.Attempt[OUT]) beforeRetry {
-	return func(ctx context.Context) error { return g.Host.Lease.Await(ctx, a.Ref.Stamp) }
+// awaitLease starts a wait for the lease if the permit of a, the attempt of s, depends on
+// a lease that has ended (law B5). Then it returns false, and prepared continues after
+// the wait. A batch looks before its call, and an attempt with a reservation makes no
+// call.
+func (g *Machine[IN, OUT]) awaitLease(s *Slot[IN, OUT], a *call.Attempt[OUT]) (continues bool) {
+	lease := g.Host.Lease
+	makesCall := g.forming == nil && (g.lookups == nil || g.lookups.reserved == nil)
+	if !makesCall || lease.MayCall(a.Ref.Stamp) {
+		return true
+	}
+	return g.prepare(s, a, func(ctx context.Context) error { return lease.Await(ctx, a.Ref.Stamp) })
 }
 
 // callFunction calls the function of the operator. A panic becomes its error.
@@ -623,7 +627,7 @@ func (g *Machine[IN, OUT]) readSituation(s *Slot[IN, OUT], v *predicates.Attempt
 		v.Remaining = max(0, s.due-g.now)
 	}
 	now := &g.policyNow
-	now.Finishing, now.Random = g.noRetries, g.Random
+	now.Finishing = g.noRetries
 	now.Waiting = int(g.state.Stats.WaitingForRetry)
 	g.ranCode = true // by the policy, which runs next
 	return now

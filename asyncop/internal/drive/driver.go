@@ -382,7 +382,7 @@ func (d *Driver[IN, OUT]) publish() {
 	counts.Emitted = d.emitted
 	counts.WaitingToLeave = int64(now.Done)
 	d.published.set(counts, now.Oldest, now.Erred)
-	d.current.port.offer(now.FreeSlots)
+	d.current.port.offer(d.core.FreeSlots())
 }
 
 // InputClosed returns a channel that is closed after the end of the operator, when

@@ -61,7 +61,7 @@ func (d *Driver[IN, OUT]) acceptSome() (busy bool) {
 // feed moves an item of the backlog into the core, unless all slots are taken or a gate
 // is shut.
 func (d *Driver[IN, OUT]) feed() bool {
-	if d.core.State().FreeSlots == 0 || d.suspended() {
+	if d.core.FreeSlots() == 0 || d.suspended() {
 		return false
 	}
 	if len(d.Gates) > 0 && d.backlog.Peek().Kind == core.Record && !d.checks.wasAccepted() {
@@ -92,7 +92,7 @@ func (d *Driver[IN, OUT]) prepareRead() bool {
 	if d.life >= ending || d.checks != nil && d.checks.arrived != nil {
 		return false
 	}
-	d.letsIn = d.backlog.Len() == 0 && d.core.State().FreeSlots > 0 && (len(d.Gates) == 0 || d.askGates())
+	d.letsIn = d.backlog.Len() == 0 && d.core.FreeSlots() > 0 && (len(d.Gates) == 0 || d.askGates())
 	return d.letsIn || d.checks != nil && d.mayOverflow()
 }
 
@@ -210,7 +210,7 @@ func (d *Driver[IN, OUT]) receivedControl(v any) {
 			return
 		}
 	}
-	if d.backlog.Len() > 0 || d.core.State().FreeSlots == 0 {
+	if d.backlog.Len() > 0 || d.core.FreeSlots() == 0 {
 		d.backlog.Push(it)
 	} else {
 		d.core.Restore(it, 0)

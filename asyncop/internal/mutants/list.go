@@ -57,13 +57,13 @@ var mutants = []mutant{
 
 	{
 		"one more element than there are slots", "Q2", "core/machine.go",
-		`s.FreeSlots = g.Queue.Cap() - s.Len`,
-		`s.FreeSlots = g.Queue.Cap() + 1 - s.Len`,
+		`return g.Queue.Cap() - g.slots.taken`,
+		`return g.Queue.Cap() + 1 - g.slots.taken`,
 	},
 	{
 		"the elements that may wait for a key are not counted", "K1", "core/machine.go",
-		` && (g.keys == nil || g.keys.crowded == 0) {`,
-		` {`,
+		`isCrowded := g.keys != nil && g.keys.crowded > 0`,
+		`isCrowded := false`,
 	},
 	{
 		"the end of the input cuts a wait that a server demanded", "A5", "core/ending.go",
@@ -320,8 +320,8 @@ var mutants = []mutant{
 	},
 	{
 		"a strategy does not know that the input has ended", "A5", "core/path.go",
-		`now.Finishing, now.Random = g.noRetries,`,
-		`now.Finishing, now.Random = false,`,
+		`now.Finishing = g.noRetries`,
+		`now.Finishing = false`,
 	},
 	{
 		"an attempt that asks for a retry leaves no doubt", "X1", "core/path.go",
@@ -811,13 +811,13 @@ var mutants = []mutant{
 	},
 	{
 		"elements are read without a slot", "Q2", "drive/items.go",
-		`d.letsIn = d.backlog.Len() == 0 && d.core.State().FreeSlots > 0 &&`,
+		`d.letsIn = d.backlog.Len() == 0 && d.core.FreeSlots() > 0 &&`,
 		`d.letsIn = d.backlog.Len() == 0 &&`,
 	},
 	{
 		"an element overtakes those that were read past the capacity", "Q1", "drive/items.go",
-		`d.letsIn = d.backlog.Len() == 0 && d.core.State().FreeSlots > 0 &&`,
-		`d.letsIn = d.core.State().FreeSlots > 0 &&`,
+		`d.letsIn = d.backlog.Len() == 0 && d.core.FreeSlots() > 0 &&`,
+		`d.letsIn = d.core.FreeSlots() > 0 &&`,
 	},
 	{
 		"a stream that ends without a final barrier ends well", "C3", "drive/items.go",
