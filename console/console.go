@@ -95,7 +95,7 @@ func Handler(ctx context.Context, c Config) (http.Handler, error) {
 	s := &server{
 		Config: c, ctx: ctx, engine: engine, jobs: j, keeps: keeps,
 		pages: make(chan struct{}, atOnce), live: make(chan struct{}, streams), pace: newPacer(c.Clock), history: map[string][]point{}, groups: map[string]*groupTable{},
-		byKeys: map[keyFilter]*keyTable{},
+		byKeys: map[keyFilter]*keyTable{}, minutes: map[string]*cached[[]jobs.HistoryPoint]{},
 	}
 	s.templates, err = template.New("").Funcs(s.funcs()).ParseFS(static, "static/*.html")
 	if err != nil {
@@ -131,6 +131,7 @@ type server struct {
 	history map[string][]point     // of queues, by name
 	groups  map[string]*groupTable // by queue and filter
 	byKeys  map[keyFilter]*keyTable
+	minutes map[string]*cached[[]jobs.HistoryPoint] // of queues, by name
 }
 
 // person is who sent a request.

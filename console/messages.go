@@ -112,6 +112,8 @@ type queueData struct {
 	Next              string
 	IsPart            bool        // the search took too long, and continues at Next
 	Pause             *pauseState // nil if the queue cannot be paused
+	Charts            []chart     // of the last 24 hours
+	Uncharted         string      // why there are no charts; empty if there are charts, or no points
 }
 
 // queue shows the messages of a queue that match: groups first, if they are dead letters.
@@ -161,6 +163,9 @@ func (s *server) queue(r *http.Request) (view, error) {
 	}
 	if d.Role == "dead letters" && after == 0 {
 		s.grouped(r.Context(), &d)
+	}
+	if after == 0 && !d.Filtered {
+		d.Charts, d.Uncharted = s.charts(r.Context(), d.Base, d.Role)
 	}
 	return view{Name: "queue", Title: cut(100, d.Queue), Data: d}, nil
 }

@@ -152,6 +152,7 @@ func TestPages_SevenQuestions(t *testing.T) {
 func sevenQuestions(t *testing.T, e store.Keeper) {
 	t.Helper()
 	put(t, e, 40)
+	day(t, e, "orders")
 	beat(t, e, "down")
 	p := at(t, console.Config{Engine: e})
 
@@ -162,6 +163,9 @@ func sevenQuestions(t *testing.T, e store.Keeper) {
 		p.sees("One failure stands out: 40 of 43 failed alike.", "no answer of # after # ms")
 		p.shoot("groups")
 		p.shootAt("groups", 360, 1280, 1920)
+		p.open("/queue?queue=orders")
+		p.sees("Last 24 hours")
+		p.shootAt("queue", 360, 1280, 1920)
 	})
 	t.Run("does it grow", func(t *testing.T) {
 		p.t = t
@@ -252,6 +256,7 @@ func beat(t *testing.T, e store.Keeper, state string) {
 func pages(t *testing.T, e store.Keeper) []string {
 	t.Helper()
 	put(t, e, 12)
+	day(t, e, "orders")
 	require.NoError(t, e.Put(t.Context(), "orders-retry-1", store.Message{Meta: message.Meta{ID: "waits"}, Delay: time.Hour, Payload: []byte(strings.Repeat("x", 3000))}))
 	beat(t, e, "down")
 	require.NoError(t, e.Put(t.Context(), "mails", store.Message{Meta: message.Meta{ID: "1"}}))
@@ -272,7 +277,7 @@ func pages(t *testing.T, e store.Keeper) []string {
 	_, err = j.HoldBackend(t.Context(), "bank", "ann", "it loses money")
 	require.NoError(t, err)
 	return []string{
-		"/", "/layers", "/queue?queue=orders-dead", "/queue?queue=orders-dead&cause=permanent", address(t, e, "orders/0/0"), address(t, e, "doubt"), address(t, e, "doubt") + "&view=hex",
+		"/", "/layers", "/queue?queue=orders", "/queue?queue=orders-dead", "/queue?queue=orders-dead&cause=permanent", address(t, e, "orders/0/0"), address(t, e, "doubt"), address(t, e, "doubt") + "&view=hex",
 		"/start?do=merge&queue=orders-dead", "/start?do=purge&queue=orders-dead", "/backends", "/jobs", "/job?id=1", "/log", "/queue?queue=x&since=wrong",
 		"/outboxes", "/bykey?queue=orders", "/start?do=cancel&queue=orders&key=customer-7", "/keys", "/keys?finished=yes&user=ann", "/start?do=due&queue=orders-retry-1",
 	}
@@ -381,12 +386,16 @@ func (p *person) shootAt(name string, widths ...int64) {
 	if dir == "" {
 		return
 	}
-	for _, width := range widths {
-		p.size(width, 900)
-		shot, err := chromedp.Call(p.ctx, cdpage.CaptureScreenshot, cdpage.CaptureScreenshotParams{Format: "png"})
-		require.NoError(p.t, err)
-		require.NoError(p.t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%s-%d.png", name, width)), shot.Data, 0o600))
+	for _, scheme := range []string{"light", "dark"} {
+		p.scheme(scheme)
+		for _, width := range widths {
+			p.size(width, 900)
+			shot, err := chromedp.Call(p.ctx, cdpage.CaptureScreenshot, cdpage.CaptureScreenshotParams{Format: "png"})
+			require.NoError(p.t, err)
+			require.NoError(p.t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%s-%d-%s.png", name, width, scheme)), shot.Data, 0o600))
+		}
 	}
+	p.scheme("light")
 }
 
 // shoot writes pictures for docs/console.md, if WEIR_SHOTS names a directory.

@@ -47,7 +47,10 @@
 //
 // # Workers
 //
-// A running worker reports its state every 20 s: [Jobs.Workers] lists the reports.
+// A running worker reports its state every 20 s: [Jobs.Workers] lists the reports. Once a
+// minute the workers of a queue add to its history, which the engine keeps for 24 hours
+// ([Jobs.History]): one of them counts the messages, and each adds the messages that it
+// has received, done and failed. If a worker is killed, its last minute is missing.
 // [Jobs.HoldBackend] and its siblings steer the services that workers call, and
 // [Jobs.PauseQueue] and [Jobs.HoldKey] the messages that workers take; their orders are in
 // the log, too. [Groups] shows the dead letters of a queue by similar failures,

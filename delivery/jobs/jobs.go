@@ -33,6 +33,7 @@ const (
 	kindPaused    = "paused"    // the queues that people have paused
 	kindHeld      = "held-key"  // the keys that people hold
 	kindGroups    = "groups"    // the last groups of dead letters that were counted, by queue
+	kindHistory   = "history"   // the minutes of the last 24 hours, by hour and queue
 )
 
 const (

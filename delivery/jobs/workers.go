@@ -73,12 +73,14 @@ func workersOf(ctx context.Context, from reader) (list []Worker, err error) {
 
 // Work reports a worker and runs jobs until ctx ends, as delivery.Run does beside its
 // messages. Without jobs that takes a transaction every 20 s, also after an error: people
-// may mend a missing table or right while the worker runs. about returns the report,
+// may mend a missing table or right while the worker runs. If the worker has a queue, its
+// history ([Jobs.History]) takes another transaction a minute, and less while it is idle. about returns the report,
 // without the fields that name the process. steer, which may be nil, gets the orders of
 // people to backends, at the start and when they have changed, and perhaps again. The
 // worker also reports at once when the paused queues have changed.
 func (j *Jobs) Work(ctx context.Context, about func() Worker, steer func(BackendOrder)) {
 	b := &beats{Jobs: j, about: about, id: strings.ToLower(rand.Text()[:10]), running: map[string]bool{}, told: map[int]bool{}}
+	b.history = newHistoryWriter(j, b.id)
 	defer b.runs.Wait()
 	report := make(chan struct{}, 1) // sent to when the paused queues have changed
 	if steer != nil || j.Cancelled != nil || j.QueuesPaused != nil || j.KeysHeld != nil {
@@ -95,6 +97,7 @@ func (j *Jobs) Work(ctx context.Context, about func() Worker, steer func(Backend
 		case ctx.Err() != nil:
 		case err == nil:
 			b.start(ctx, open)
+			b.writeHistory(ctx)
 		default:
 			failures.Add(err)
 		}
@@ -116,6 +119,8 @@ type beats struct {
 	id    string
 	since time.Time
 	told  map[int]bool // jobs that cannot be read, and were logged
+
+	history *historyWriter
 
 	runs    sync.WaitGroup
 	mu      sync.Mutex
@@ -164,6 +169,7 @@ func (b *beats) beat(ctx context.Context) (open []Job, err error) {
 	})
 	if err == nil {
 		b.since = w.Since
+		b.history.note(&w)
 		if b.Offset != nil {
 			b.Offset(w.ClockOffset)
 		}
@@ -185,6 +191,20 @@ func (b *beats) start(ctx context.Context, open []Job) {
 		}
 	}
 	b.told = told
+}
+
+// writeHistory writes the last minutes of the worker's queue beside the heartbeats, since
+// counting a long queue takes time. The next heartbeat tries again after an error.
+func (b *beats) writeHistory(ctx context.Context) {
+	if !b.history.isDue() {
+		return
+	}
+	b.runs.Go(func() { // ends with the write or ctx
+		err := b.history.write(ctx)
+		if err != nil && ctx.Err() == nil {
+			b.Logger.LogAttrs(ctx, slog.LevelDebug, "jobs: the history of a queue was not written", slog.Any("error", err))
+		}
+	})
 }
 
 // removeSilent removes the workers that no longer have heartbeats (law W3), and returns
@@ -244,8 +264,8 @@ func (b *beats) run(ctx context.Context, queue string) {
 	})
 }
 
-// end removes the worker, or others do so later. Whether its last beat was kept is not
-// known: ctx may have ended meanwhile.
+// end removes the worker, or others do so later, and writes the last minutes of its
+// queue. Whether its last beat was kept is not known: ctx may have ended meanwhile.
 func (b *beats) end(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
 	defer cancel()
@@ -258,6 +278,8 @@ func (b *beats) end(ctx context.Context) {
 			return tx.Write(ctx, r)
 		})
 	})
+	about := b.about()
+	_ = b.history.close(ctx, &about) // the engine may be gone: then these minutes are a gap
 }
 
 // version returns the version of the module in this program.

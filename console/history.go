@@ -1,0 +1,192 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weirflow/weir/delivery/jobs"
+)
+
+const (
+	historyWait  = time.Second // for the first history of a queue
+	keptHistory  = 64          // queues whose history is kept in this process
+	longestGap   = 2 * time.Minute
+	tickEach     = 4 * time.Hour
+	chartWidth   = int(jobs.HistoryAge / time.Minute)
+	chartHeight  = 100
+	chartBottom  = 98.0 // where a line is that is zero
+	chartHighest = 92.0 // above that, for the highest value
+)
+
+// chart is a picture of the last 24 hours of a queue, in a box of chartWidth by
+// chartHeight.
+type chart struct {
+	Title string
+	Lines []chartLine
+	Most  int    // the highest value
+	Text  string // the picture in words
+	Ticks []tick
+}
+
+// chartLine is a line of a chart. It is interrupted where it has gaps.
+type chartLine struct {
+	Name, Class string
+	Parts       []string // the points of a polyline
+}
+
+// tick is a mark of the time axis.
+type tick struct {
+	Percent, Text string
+}
+
+// Width and Height are for templates.
+func (chart) Width() int { return chartWidth }
+
+// Height is for templates.
+func (chart) Height() int { return chartHeight }
+
+// charts returns the charts of a queue, of an outbox, or of the dead letters of one. It
+// returns an error text if the engine cannot be read.
+func (s *server) charts(ctx context.Context, base, role string) (list []chart, failed string) {
+	isDead := role == "dead letters"
+	if !s.keeps || base == "" || !isDead && role != "queue" {
+		return nil, ""
+	}
+	points, at, err := s.historyOf(base).get(ctx, s.ctx, s.Clock, historyWait, func(ctx context.Context) ([]jobs.HistoryPoint, error) {
+		return s.jobs.History(ctx, base)
+	})
+	if at.IsZero() && err != nil {
+		return nil, failure(200, err)
+	}
+	now := s.Clock.Now()
+	since := now.Add(-jobs.HistoryAge)
+	points = slices.DeleteFunc(slices.Clone(points), func(p jobs.HistoryPoint) bool { return p.At.Before(since) || p.At.After(now) })
+	if len(points) == 0 {
+		return nil, ""
+	}
+	if isDead {
+		return []chart{newChart("Dead letters", now, points, series{"dead letters", "", func(p jobs.HistoryPoint) int { return p.Dead }})}, ""
+	}
+	return []chart{
+		newChart("Messages that wait", now, points, series{"waiting", "", func(p jobs.HistoryPoint) int { return p.Waiting }}),
+		newChart("Messages a minute", now, points,
+			series{"received", "", func(p jobs.HistoryPoint) int { return p.In }},
+			series{"done", "out", func(p jobs.HistoryPoint) int { return p.Out }},
+			series{"failed", "failed", func(p jobs.HistoryPoint) int { return p.Failed }}),
+	}, ""
+}
+
+// historyOf returns the history of a queue in this process.
+func (s *server) historyOf(queue string) *cached[[]jobs.HistoryPoint] {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.minutes[queue]
+	if c != nil {
+		return c
+	}
+	if len(s.minutes) >= keptHistory {
+		clear(s.minutes) // it is cheap to read again
+	}
+	c = &cached[[]jobs.HistoryPoint]{}
+	s.minutes[queue] = c
+	return c
+}
+
+// series is a value of points.
+type series struct {
+	name, class string
+	of          func(jobs.HistoryPoint) int // -1 if it is not known
+}
+
+// newChart draws series of the 24 hours before now. There is at least one point.
+func newChart(title string, now time.Time, points []jobs.HistoryPoint, all ...series) chart {
+	c := chart{Title: title, Ticks: ticks(now)}
+	for _, s := range all {
+		for _, p := range points {
+			c.Most = max(c.Most, s.of(p))
+		}
+	}
+	since := now.Add(-jobs.HistoryAge)
+	var words []string
+	for _, s := range all {
+		c.Lines = append(c.Lines, chartLine{Name: s.name, Class: s.class, Parts: parts(points, since, c.Most, s.of)})
+		words = append(words, inWords(points, s))
+	}
+	c.Text = "At " + clockText(points[len(points)-1].At) + ": " + strings.Join(words, ", ")
+	missing := chartWidth - len(points)
+	if missing > int(longestGap/time.Minute) {
+		c.Text += fmt.Sprintf(". No worker reported in %s of 24 h", age(time.Duration(missing)*time.Minute))
+	}
+	return c
+}
+
+// inWords returns the last and the highest value of a series.
+func inWords(points []jobs.HistoryPoint, s series) string {
+	last, highest := -1, points[0]
+	for _, p := range points {
+		if s.of(p) >= 0 {
+			last = s.of(p)
+		}
+		if s.of(p) > s.of(highest) {
+			highest = p
+		}
+	}
+	if last < 0 {
+		return s.name + " not counted yet"
+	}
+	return fmt.Sprintf("%s %s (highest %s at %s)", num(last), s.name, num(s.of(highest)), clockText(highest.At))
+}
+
+func clockText(t time.Time) string { return t.UTC().Format("15:04Z") }
+
+// parts draws a series. The line is interrupted where minutes are missing. A minute that
+// was not counted does not interrupt it.
+func parts(points []jobs.HistoryPoint, since time.Time, most int, of func(jobs.HistoryPoint) int) (list []string) {
+	var b strings.Builder
+	last := points[0].At
+	end := func() {
+		if b.Len() > 0 {
+			list = append(list, strings.TrimSpace(b.String()))
+		}
+		b.Reset()
+	}
+	for _, p := range points {
+		if p.At.Sub(last) > longestGap {
+			end()
+		}
+		last = p.At
+		v := of(p)
+		if v < 0 {
+			continue
+		}
+		x := float64(p.At.Sub(since)) / float64(time.Minute)
+		y := chartBottom - chartHighest*float64(v)/float64(max(most, 1))
+		if b.Len() == 0 { // a minute alone is a line, too
+			fmt.Fprintf(&b, "%.0f,%.1f ", max(0, x-1), y)
+		}
+		fmt.Fprintf(&b, "%.0f,%.1f ", x, y)
+	}
+	end()
+	return list
+}
+
+// ticks returns the marks of the 24 hours before now. Midnight has its date.
+func ticks(now time.Time) (list []tick) {
+	since := now.Add(-jobs.HistoryAge)
+	for at := since.UTC().Truncate(tickEach).Add(tickEach); at.Before(now); at = at.Add(tickEach) {
+		percent := 100 * float64(at.Sub(since)) / float64(jobs.HistoryAge)
+		if percent < 5 || percent > 90 { // it would be cut, or touch the word now
+			continue
+		}
+		text := at.Format("15:04Z")
+		if at.Hour() == 0 {
+			text = at.Format("Jan 2")
+		}
+		list = append(list, tick{Percent: strconv.FormatFloat(percent, 'f', 2, 64) + "%", Text: text})
+	}
+	return list
+}

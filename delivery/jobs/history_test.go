@@ -1,0 +1,347 @@
+package jobs_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/testing/golden"
+	"github.com/weirflow/weir/message"
+)
+
+// flowing is a worker of the queue orders whose counts a test sets.
+type flowing struct {
+	received, redelivered, done, failed atomic.Int64
+}
+
+// about returns the report of the worker. Its members are those of a stored
+// delivery.Summary.
+func (f *flowing) about() jobs.Worker {
+	counts := fmt.Sprintf(`{"Received":%d,"Redelivered":%d,"Acknowledged":%d,"HandedOver":%d}`, f.received.Load(), f.redelivered.Load(), f.done.Load(), f.failed.Load())
+	return jobs.Worker{Reads: "orders", Queues: []string{"orders"}, Counts: json.RawMessage(counts)}
+}
+
+// work runs the worker, and returns a function that ends it.
+func (f *flowing) work(t *testing.T, e store.Engine) (end func()) {
+	t.Helper()
+	j := newJobs(t, e)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { // ends with ctx
+		defer close(ended)
+		j.Work(ctx, f.about, nil)
+	}()
+	return func() {
+		cancel()
+		<-ended
+	}
+}
+
+func newJobs(t *testing.T, e store.Engine) *jobs.Jobs {
+	t.Helper()
+	j, err := jobs.New(e, jobs.Config{Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	return j
+}
+
+// historyOf returns the history of the queue orders, a point as "minute: waiting dead in
+// out failed", with the minutes since begun.
+func historyOf(t *testing.T, e store.Engine, begun time.Time) (list []string) {
+	t.Helper()
+	points, err := newJobs(t, e).History(t.Context(), "orders")
+	require.NoError(t, err)
+	for _, p := range points {
+		list = append(list, fmt.Sprintf("%v: %d %d %d %d %d", p.At.Sub(begun), p.Waiting, p.Dead, p.In, p.Out, p.Failed))
+	}
+	return list
+}
+
+// putNew puts n messages in a queue.
+func putNew(t *testing.T, e store.Engine, queue string, n int) {
+	t.Helper()
+	for range n {
+		require.NoError(t, e.Put(t.Context(), queue, store.Message{Meta: message.Meta{ID: fmt.Sprint(queue, time.Now(), n)}}))
+		time.Sleep(time.Nanosecond) // another id
+	}
+}
+
+// A minute is the sum of the workers of a queue. One of them counts its messages, and
+// another one after its end.
+func TestJobsHistory_TwoWorkers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, begun := memory.Open(), time.Now()
+		var a, b flowing
+		endA := a.work(t, e)
+		time.Sleep(5 * time.Second) // between reports
+		endB := b.work(t, e)
+		putNew(t, e, "orders", 3)
+		putNew(t, e, "orders-retry-1", 2)
+		putNew(t, e, "orders-dead", 1)
+		putNew(t, e, "others", 9)
+		flow := func() {
+			a.received.Add(5)
+			a.done.Add(3)
+			b.received.Add(4)
+			b.redelivered.Add(1)
+			b.failed.Add(2)
+			time.Sleep(time.Minute)
+		}
+		flow()
+		flow()
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"0s: -1 -1 8 3 2", "1m0s: 5 1 8 3 2"}, historyOf(t, e, begun), "the other minutes are idle, or have not ended")
+
+		endA() // it counts
+		putNew(t, e, "orders-dead", 1)
+		flow()
+		flow()
+		flow()
+		require.Equal(t, "5m0s: 5 2 3 0 2", historyOf(t, e, begun)[5], "the other worker counts now")
+		endB()
+	})
+}
+
+// A worker that counts messages does so in the next hour, too, even if another worker is
+// the first to write in that hour.
+func TestJobsHistory_CounterOfTheNextHour(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := memory.Open()
+		var a, b flowing
+		time.Sleep(3 * time.Minute) // it writes idle minutes at 59 and 64
+		defer a.work(t, e)()
+		time.Sleep(2*time.Minute + 5*time.Second) // it is the counter then
+		defer b.work(t, e)()
+		for range 70 {
+			b.received.Add(1) // only this worker writes each minute
+			time.Sleep(time.Minute)
+		}
+		records, err := e.Records(t.Context(), "history", "", 10)
+		require.NoError(t, err)
+		require.Len(t, records, 2)
+		var counters [2]struct{ Counter string }
+		for i, r := range records {
+			require.NoError(t, json.Unmarshal([]byte(r.Value), &counters[i]))
+		}
+		require.NotEmpty(t, counters[0].Counter)
+		require.Equal(t, counters[0], counters[1])
+	})
+}
+
+// While the engine refuses reports, it is not known in which minute messages were done:
+// there is a gap. A worker that starts afterwards continues the hour.
+func TestJobsHistory_GapAndRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		e := &refusesLater{Engine: memory.Open(), from: begun.Add(2 * time.Minute), until: begun.Add(10 * time.Minute)}
+		var a flowing
+		end := a.work(t, e)
+		time.Sleep(5 * time.Second) // between reports
+		for range 12 {
+			a.received.Add(1)
+			time.Sleep(time.Minute)
+		}
+		end()
+		var b flowing
+		end = b.work(t, e)
+		b.received.Add(7)
+		time.Sleep(50 * time.Second)
+		end()
+		var minutes []string
+		sum := 0
+		points, err := newJobs(t, e).History(t.Context(), "orders")
+		require.NoError(t, err)
+		for _, p := range points {
+			minutes = append(minutes, p.At.Sub(begun).String())
+			sum += p.In
+		}
+		require.Equal(t, []string{"0s", "1m0s", "10m0s", "11m0s", "12m0s"}, minutes)
+		require.Equal(t, 2+1+1+7, sum, "messages of the gap are left out, and the last minutes of a worker that ends are not")
+	})
+}
+
+// refusesLater is an engine that cannot be written for some time.
+type refusesLater struct {
+	*memory.Engine
+	from, until time.Time
+}
+
+func (e *refusesLater) Update(ctx context.Context, f func(context.Context, store.Tx) error) error {
+	if now := time.Now(); !now.Before(e.from) && now.Before(e.until) {
+		return context.DeadlineExceeded
+	}
+	return e.Engine.Update(ctx, f)
+}
+
+// The engine keeps 24 hours (law W3), of queues without workers as well.
+func TestJobsHistory_Age(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := memory.Open()
+		old := time.Now().UTC().Format("2006-01-02T15") + " earlier"
+		require.NoError(t, e.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {
+			return tx.Write(ctx, store.Record{Kind: "history", Name: old, Value: `{"points":[]}`})
+		}))
+		var a flowing
+		defer a.work(t, e)()
+		time.Sleep(5 * time.Second) // between reports
+		for range 30 * 60 {
+			a.received.Add(1)
+			time.Sleep(time.Minute)
+		}
+		points, err := newJobs(t, e).History(t.Context(), "orders")
+		require.NoError(t, err)
+		require.Equal(t, 24*60-1, len(points), "the present minute has not ended")
+		for i, p := range points {
+			require.Equal(t, 1, p.In, i)
+		}
+		records, err := e.Records(t.Context(), "history", "", 100)
+		require.NoError(t, err)
+		require.LessOrEqual(t, len(records), 26)
+		require.NotEqual(t, old, records[0].Name)
+		for _, r := range records {
+			require.Less(t, len(r.Value), 2000, "a record has 60 points at most")
+		}
+	})
+}
+
+// Idle minutes are written together. When messages arrive that no worker takes, each
+// minute is written.
+func TestJobsHistory_Idle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, begun := memory.Open(), time.Now()
+		var a, b flowing
+		defer a.work(t, e)()
+		defer b.work(t, e)()
+		time.Sleep(31*time.Minute + 5*time.Second) // between reports
+		versions := func() (n int64) {
+			records, err := e.Records(t.Context(), "history", "", 10)
+			require.NoError(t, err)
+			for _, r := range records {
+				n += r.Version
+			}
+			return n
+		}
+		idle := versions()
+		require.LessOrEqual(t, idle, int64(16), "two workers wrote %d times in 31 minutes", idle)
+		list := historyOf(t, e, begun)
+		require.GreaterOrEqual(t, len(list), 26)
+		for i, text := range list {
+			require.True(t, strings.HasPrefix(text, (time.Duration(i)*time.Minute).String()+": "), "no gap: %s", text)
+		}
+		for range 3 {
+			putNew(t, e, "orders", 10)
+			time.Sleep(time.Minute)
+		}
+		require.Contains(t, historyOf(t, e, begun), "33m0s: 30 0 0 0 0")
+	})
+}
+
+// The worker that counts was killed: its report says so after two minutes. A clock of the
+// engine that is ahead does not matter: points have its time.
+func TestJobsHistory_CounterWasKilled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, begun := memory.Open(), time.Now()
+		name := begun.UTC().Format("2006-01-02T15") + " orders"
+		require.NoError(t, e.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {
+			err := tx.Write(ctx, store.Record{Kind: "worker", Name: "killed", Value: fmt.Sprintf(`{"id":"killed","seen":%q}`, begun.Format(time.RFC3339))})
+			if err != nil {
+				return err
+			}
+			return tx.Write(ctx, store.Record{Kind: "history", Name: name, Value: `{"counter":"killed","points":[]}`})
+		}))
+		putNew(t, e, "orders", 2)
+		var a flowing
+		defer a.work(t, e)()
+		time.Sleep(5 * time.Second) // between reports
+		for range 6 {
+			a.received.Add(1)
+			time.Sleep(time.Minute)
+		}
+		list := historyOf(t, e, begun)
+		require.Equal(t, []string{"0s: -1 -1 1 0 0", "1m0s: -1 -1 1 0 0"}, list[:2])
+		require.Equal(t, "4m0s: 2 0 1 0 0", list[4])
+	})
+}
+
+// A record that a later version has written is left alone if it cannot be read. Members
+// and numbers that this version does not know stay (law W4).
+func TestJobsHistory_LaterVersion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, begun := memory.Open(), time.Now()
+		hour := begun.UTC().Format("2006-01-02T15")
+		write := func(version int64, value string) {
+			require.NoError(t, e.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {
+				return tx.Write(ctx, store.Record{Kind: "history", Name: hour + " orders", Version: version, Value: value})
+			}))
+		}
+		value := func() string {
+			records, err := e.Records(t.Context(), "history", "", 10)
+			require.NoError(t, err)
+			require.Len(t, records, 1)
+			return records[0].Value
+		}
+		write(0, `{"points":"later"}`)
+		var a flowing
+		defer a.work(t, e)()
+		time.Sleep(5 * time.Second) // between reports
+		a.received.Add(1)
+		time.Sleep(2 * time.Minute)
+		require.Equal(t, `{"points":"later"}`, value())
+		require.Empty(t, historyOf(t, e, begun))
+
+		write(1, `{"counter":"","points":[[2,7,0,1,1,0,99]],"shape":{"a":1}}`)
+		a.received.Add(4)
+		time.Sleep(2 * time.Minute)
+		require.Contains(t, value(), `[2,7,0,5,1,0,99]`)
+		require.Contains(t, value(), `"shape":{"a":1}`)
+	})
+}
+
+// The record of the hour of a queue (law W4).
+func TestFormatsOfHistory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(golden.At))
+		written := memory.Open()
+		putNew(t, written, "orders", 2)
+		var a flowing
+		end := a.work(t, written)
+		time.Sleep(5 * time.Second) // between reports
+		for range 3 {
+			a.received.Add(5)
+			a.done.Add(3)
+			a.failed.Add(1)
+			time.Sleep(time.Minute)
+		}
+		records, err := written.Records(t.Context(), "history", "", 10)
+		require.NoError(t, err)
+		end()
+		require.Len(t, records, 1)
+		var counter struct{ Counter string }
+		require.NoError(t, json.Unmarshal([]byte(records[0].Value), &counter))
+		text := records[0].Name + "\t" + strings.Replace(records[0].Value, counter.Counter, "w1", 1) + "\n"
+		name, value, _ := strings.Cut(strings.TrimSpace(string(golden.Written(t, "history", []byte(text)))), "\t")
+
+		e := memory.Open()
+		require.NoError(t, e.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {
+			return tx.Write(ctx, store.Record{Kind: "history", Name: name, Value: value})
+		}))
+		points, err := newJobs(t, e).History(t.Context(), "orders")
+		require.NoError(t, err)
+		at := golden.At.Truncate(time.Minute)
+		require.Equal(t, []jobs.HistoryPoint{
+			{At: at, Waiting: -1, Dead: -1, In: 5, Out: 3, Failed: 1},
+			{At: at.Add(time.Minute), Waiting: 2, Dead: 0, In: 5, Out: 3, Failed: 1},
+			{At: at.Add(2 * time.Minute), Waiting: 2, Dead: 0, In: 5, Out: 3, Failed: 1},
+		}, points)
+	})
+}
