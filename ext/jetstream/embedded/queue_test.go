@@ -458,6 +458,7 @@ func TestSource_MessageAlone(t *testing.T) {
 // Law D3: a delay holds over restarts of the server, which keeps it in whole seconds.
 func TestSource_DelayOverARestart(t *testing.T) {
 	t.Parallel()
+	const lease = 15 * time.Second // the next server redelivers messages after it
 	dir := t.TempDir()
 	server := start(t, dir)
 	js := connect(t, server)
@@ -467,7 +468,7 @@ func TestSource_DelayOverARestart(t *testing.T) {
 		values[i] = strconv.Itoa(i)
 	}
 	publish(t, js, stream, values...)
-	s := newSource(t, js, stream, time.Minute)
+	s := newSource(t, js, stream, lease)
 	due := map[string]time.Time{}
 	var ms []message.Message[string]
 	for range values { // take all before the first can be redelivered
@@ -482,7 +483,7 @@ func TestSource_DelayOverARestart(t *testing.T) {
 	js.Conn().Close()
 	require.NoError(t, server.Close())
 	js = connect(t, start(t, dir))
-	s = newSource(t, js, stream, time.Minute)
+	s = newSource(t, js, stream, lease)
 	for range values {
 		m := one(t, s)
 		late := time.Since(due[m.Value])
