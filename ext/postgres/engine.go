@@ -752,10 +752,14 @@ func isRefusal(err error) bool {
 	return len(state) == 5 && slices.Contains([]string{"22", "23", "44", "54"}, state[:2]) || state == "P0001" || isUntranslatable(err)
 }
 
+// mostRetries is high because each try waits for the transaction before it and can lose to
+// the next one: of eight that change a row, seven are rolled back.
+const mostRetries = 100
+
 // retry runs f again if the database has rolled it back for the sake of another
 // transaction.
 func retry(f func() error) (err error) {
-	for range 10 {
+	for range mostRetries {
 		err = f()
 		if err == nil || sqlState(err) != "40P01" && sqlState(err) != "40001" {
 			return err
