@@ -62,7 +62,7 @@ func pauseOf(queue string, paused []jobs.QueueOrder, workers []worker) pauseStat
 		}
 	}
 	for _, w := range workers {
-		if w.Reads != queue || w.Silent {
+		if !w.Takes(queue) || w.Silent {
 			continue
 		}
 		p.Workers++

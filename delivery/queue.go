@@ -462,7 +462,8 @@ func (q *Queue[T]) providerError(ctx context.Context, isOwn bool, err error) err
 // [Run] makes its own source of a queue: there you need this only for first, and for a
 // [SourceWrapper]. If first is a wrapper, Source unwraps it to count lost leases and
 // refused settlements, to find purged messages, and to find the queue whose messages
-// first returns.
+// first returns. If first has the messages of a queue, [Run] obeys the orders of people to
+// that queue as well (jobs.Jobs.PauseQueue, jobs.Jobs.HoldKey).
 func (q *Queue[T]) Source(first Source[T]) Source[T] {
 	if q.lacks != nil {
 		if guard.IsNil(first) {

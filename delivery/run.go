@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -135,6 +134,10 @@ type Operator[IN, OUT any] interface {
 // In the same way people can hold a key (jobs.Jobs.HoldKey, `weir key hold`), if the queue
 // has [WithFairByKey]: Run takes no messages of the key from the queue and its layers.
 //
+// Orders for a queue that is a first source ([Queue.Source]) apply in the same way, to all
+// messages of the worker: its failed messages wait in the layers of the queue around it.
+// A key can be held if both queues have WithFairByKey.
+//
 // # Jobs
 //
 // Where the queue of source or sink is on an engine that keeps jobs, Run runs the jobs of
@@ -159,9 +162,7 @@ func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OU
 	w.begun = w.clock.Now()
 	w.receiving, w.takeNoMore = context.WithCancelCause(ctx)
 	w.working, w.releaseAll = context.WithCancelCause(context.WithoutCancel(ctx))
-	if slices.ContainsFunc(engines, func(h hosted) bool { return h.reads != "" }) {
-		w.pausing = newPausing(w.receiving)
-	}
+	w.pausing = newPausing(w.receiving, engines)
 	w.monitor.begin(w.status, engines, w.clock)
 	w.open()
 	defer func() { summary, err = w.end(ctx, err) }() // also if Messages panics, for example because the operator is in use already
@@ -217,7 +218,7 @@ type worker[IN, OUT any] struct {
 	close   func() error              // closes the source, once
 	purges  settle.PurgeFinder        // the source, or nil if it does not find purged messages
 	keys    settle.KeyLimiter         // the source, or nil if it is not a KeyLimiter
-	held    heldKeys                  // keys of the queue that people hold
+	held    heldKeys                  // keys that people hold
 	buffer  settle.Buffer             // the source, or nil if it returns what it takes
 	pausing *pausing                  // nil if the source is not a queue of an engine that keeps jobs
 	cutAt   atomic.Pointer[time.Time] // when calls were first cut off; nil if they were not

@@ -22,13 +22,12 @@ import (
 type hosted struct {
 	engine store.Keeper
 	queues []string
-	reads  string // the queue that is the source, or empty
+	reads  []string // the queues whose messages the worker takes: the queue that is its source, and the queues of first sources
 }
 
 // enginesOf returns the engines of the ends of a worker that keep jobs.
 func enginesOf[IN, OUT any](source Source[IN], sink Sink[OUT]) (all []hosted) {
-	read, isRead := ofSource[OnEngine](source)
-	if isRead {
+	for _, read := range queuesOf(source) {
 		all = addQueue(all, read, true)
 	}
 	written, isWritten := sink.(OnEngine)
@@ -48,8 +47,8 @@ func addQueue(all []hosted, q OnEngine, isRead bool) []hosted {
 	if at < 0 {
 		at, all = len(all), append(all, hosted{engine: keeper})
 	}
-	if isRead {
-		all[at].reads = q.Name()
+	if isRead && !slices.Contains(all[at].reads, q.Name()) {
+		all[at].reads = append(all[at].reads, q.Name())
 	}
 	if !slices.Contains(all[at].queues, q.Name()) {
 		all[at].queues = append(all[at].queues, q.Name())
@@ -77,20 +76,27 @@ func sameQueue[IN, OUT any](source Source[IN], sink Sink[OUT]) bool {
 }
 
 // reads reports whether a source returns messages of a queue.
-func reads[T any](source Source[T], name string, engine store.Engine) (found bool) {
+func reads[T any](source Source[T], name string, engine store.Engine) bool {
+	return slices.ContainsFunc(queuesOf(source), func(q OnEngine) bool {
+		return q.Name() == name && storearg.IsSame(q.Engine(), engine)
+	})
+}
+
+// queuesOf returns the queues whose messages a source returns: its own queue, and the
+// queues of first sources ([Queue.Source]).
+func queuesOf[T any](source Source[T]) (all []OnEngine) {
 	eachSource(source, func(s Source[T]) bool {
 		q, isOnEngine := s.(OnEngine)
-		if isOnEngine && q.Name() == name && storearg.IsSame(q.Engine(), engine) {
-			found = true
-			return false
+		if isOnEngine {
+			all = append(all, q)
 		}
 		of, isOfQueue := s.(*queueSource[T])
 		if isOfQueue && of.first != nil {
-			found = reads(of.first, name, engine)
+			all = append(all, queuesOf(of.first)...)
 		}
 		return !isOnEngine // the sources below it have no other queue
 	})
-	return found
+	return all
 }
 
 // startJobs runs jobs of engines beside the messages, and reports this worker there, until
@@ -108,25 +114,14 @@ func (w *worker[IN, OUT]) startJobs(ctx context.Context, engines []hosted) (end 
 			defer w.mu.Unlock()
 			w.offsets[i] = d
 		}}
-		if h.reads != "" {
-			config.QueuesPaused = func(paused []jobs.QueueOrder, err error) { w.takePauses(h.reads, paused, err) }
-		}
-		if h.reads != "" && w.held.canHold {
-			config.KeysHeld = func(held []jobs.KeyOrder, err error) { w.takeHeldKeys(h.reads, held, err) }
-		}
-		if w.purges != nil && h.reads != "" {
-			config.Busy = func() bool { return w.unsettled() > 0 }
-			config.Cancelled = func(queue, key string) {
-				if queue == h.reads {
-					w.purges.LookForPurged(ctx, key)
-				}
-			}
+		if len(h.reads) > 0 {
+			w.obeyOrders(ctx, i, h, &config)
 		}
 		j, err := jobs.New(h.engine, config)
 		if err != nil {
 			w.logger.Warn("delivery: this worker does not run jobs", slog.Any("error", err))
-			if h.reads != "" {
-				w.takePauses(h.reads, nil, err)
+			if len(h.reads) > 0 {
+				w.takePauses(i, h.reads, nil, err)
 			}
 			continue
 		}
@@ -151,12 +146,35 @@ func (w *worker[IN, OUT]) startJobs(ctx context.Context, engines []hosted) (end 
 	}
 }
 
+// obeyOrders makes the worker obey the orders of people on its engine with an index, from
+// which it takes messages. ctx ends with the jobs.
+func (w *worker[IN, OUT]) obeyOrders(ctx context.Context, engine int, h hosted, config *jobs.Config) {
+	config.QueuesPaused = func(paused []jobs.QueueOrder, err error) { w.takePauses(engine, h.reads, paused, err) }
+	if w.held.canHold {
+		config.KeysHeld = func(held []jobs.KeyOrder, err error) { w.takeHeldKeys(engine, h.reads, held, err) }
+	}
+	if w.purges != nil {
+		config.Busy = func() bool { return w.unsettled() > 0 }
+		config.Cancelled = func(queue, key string) {
+			if slices.Contains(h.reads, queue) {
+				w.purges.LookForPurged(ctx, key)
+			}
+		}
+	}
+}
+
 // mostGroups bounds the groups of failures that a worker publishes.
 const mostGroups = 5
 
 // about returns the worker's report.
 func (w *worker[IN, OUT]) about(h hosted) jobs.Worker {
-	about := jobs.Worker{Queues: h.queues, Reads: h.reads, Paused: h.reads != "" && w.paused(), HoldsKeys: h.reads != "" && w.held.canHold}
+	about := jobs.Worker{Queues: h.queues}
+	if len(h.reads) > 0 {
+		about.Reads = h.reads[0]
+		about.ReadsFirst = h.reads[1:]
+		about.Paused = w.paused()
+		about.HoldsKeys = w.held.canHold
+	}
 	w.mu.Lock()
 	counts := struct {
 		Summary

@@ -5,77 +5,110 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 
 	"github.com/weirflow/weir/delivery/jobs"
 )
 
-// errPaused is the cause of the end of a Receive when people pause its queue.
+// errPaused is the cause of the end of a Receive when people pause a queue of the worker.
 var errPaused = errors.New("delivery: people have paused the queue")
 
-// pausing is whether people have paused the queue of a worker (jobs.PauseQueue). The
-// input of the worker waits on it. It is safe for concurrent use.
+// pausing is whether people have paused a queue whose messages a worker takes
+// (jobs.PauseQueue). The input of the worker waits on it. It is safe for concurrent use.
 type pausing struct {
 	run       context.Context // ends when Run stops receiving
-	firstRead chan struct{}   // closed when the orders were read, or could not be read, for the first time
+	firstRead chan struct{}   // closed when the orders of all engines were read, or could not be read, for the first time
 
-	mu      sync.Mutex       // guards what follows
-	order   *jobs.QueueOrder // that pauses the queue, or nil
-	isRead  bool             // firstRead is closed
-	open    context.Context  // ends with run, and at a pause
-	pause   context.CancelCauseFunc
-	resumed chan struct{} // closed at the end of the pause
+	mu      sync.Mutex     // guards what follows
+	engines []engineOrders // in the order of the worker's engines
+	open    context.Context
+	pause   context.CancelCauseFunc // ends open, which also ends with run
+	resumed chan struct{}           // closed at the end of the pause
 }
 
-func newPausing(run context.Context) *pausing {
-	p := &pausing{run: run, firstRead: make(chan struct{})}
+// engineOrders are the orders of people on an engine of a worker, as of the last read.
+type engineOrders struct {
+	isAwaited bool             // they were not read yet, and the worker takes messages from the engine
+	order     *jobs.QueueOrder // that pauses the worker, or nil
+}
+
+// newPausing returns a pausing for a worker with these engines. It is nil if the worker
+// takes no messages from them.
+func newPausing(run context.Context, engines []hosted) *pausing {
+	p := &pausing{run: run, firstRead: make(chan struct{}), engines: make([]engineOrders, len(engines))}
+	for i, h := range engines {
+		p.engines[i].isAwaited = len(h.reads) > 0
+	}
+	if !p.isAwaiting() {
+		return nil
+	}
 	p.open, p.pause = context.WithCancelCause(run)
 	return p
 }
 
-// read takes the orders of people, and reports whether the queue was paused or resumed by
-// them. With an error the last orders hold.
-func (p *pausing) read(queue string, paused []jobs.QueueOrder, err error) (isChange bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.isRead {
-		p.isRead = true
-		defer close(p.firstRead)
-	}
-	if err != nil {
-		return false
-	}
-	was := p.order
-	p.order = nil
-	for i := range paused {
-		if paused[i].Queue == queue {
-			p.order = &paused[i]
-		}
-	}
-	switch {
-	case was == nil && p.order != nil:
-		p.resumed = make(chan struct{})
-		p.pause(errPaused)
-		return true
-	case was != nil && p.order == nil:
-		p.open, p.pause = context.WithCancelCause(p.run)
-		close(p.resumed)
-		return true
-	}
-	return false
+// isAwaiting reports whether the orders of an engine were not read yet. Called with mu
+// held.
+func (p *pausing) isAwaiting() bool {
+	return slices.ContainsFunc(p.engines, func(e engineOrders) bool { return e.isAwaited })
 }
 
-// paused returns the order that pauses the queue, or nil.
+// present returns the order that pauses the worker, or nil. Called with mu held.
+func (p *pausing) present() *jobs.QueueOrder {
+	for _, e := range p.engines {
+		if e.order != nil {
+			return e.order
+		}
+	}
+	return nil
+}
+
+// read takes the orders of people on the worker's engine with an index, for these queues.
+// It returns the orders that paused the worker before and pause it now, or nil. With an
+// error the last orders hold.
+func (p *pausing) read(engine int, queues []string, paused []jobs.QueueOrder, err error) (before, now *jobs.QueueOrder) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e := &p.engines[engine]
+	if e.isAwaited {
+		e.isAwaited = false
+		if !p.isAwaiting() {
+			defer close(p.firstRead)
+		}
+	}
+	before = p.present()
+	if err != nil {
+		return before, before
+	}
+	e.order = nil
+	for i := range paused {
+		if slices.Contains(queues, paused[i].Queue) {
+			e.order = &paused[i]
+		}
+	}
+	now = p.present()
+	switch {
+	case before == nil && now != nil:
+		p.resumed = make(chan struct{})
+		p.pause(errPaused)
+	case before != nil && now == nil:
+		p.open, p.pause = context.WithCancelCause(p.run)
+		close(p.resumed)
+	}
+	return before, now
+}
+
+// paused returns the order that pauses the worker, or nil.
 func (p *pausing) paused() *jobs.QueueOrder {
 	if p == nil {
 		return nil
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.order
+	return p.present()
 }
 
-// err returns the reason for the pause, or nil if the queue is not paused.
+// err returns the reason for the pause, or nil if the worker is not paused.
 func (p *pausing) err() error {
 	o := p.paused()
 	if o == nil {
@@ -84,7 +117,7 @@ func (p *pausing) err() error {
 	return fmt.Errorf("delivery: %s has paused queue %q: %s", o.By, o.Queue, o.Why)
 }
 
-// await waits until the queue is not paused, and returns the context of the next Receive:
+// await waits until the worker is not paused, and returns the context of the next Receive:
 // it ends with the run, and at the next pause. It calls atPause before it waits for the
 // end of a pause.
 func (p *pausing) await(atPause func()) context.Context {
@@ -95,7 +128,7 @@ func (p *pausing) await(atPause func()) context.Context {
 	}
 	for {
 		p.mu.Lock()
-		isPaused := p.order != nil
+		isPaused := p.present() != nil
 		open, resumed := p.open, p.resumed
 		p.mu.Unlock()
 		if !isPaused {
@@ -110,14 +143,14 @@ func (p *pausing) await(atPause func()) context.Context {
 	}
 }
 
-// paused reports whether people have paused the queue of the worker.
+// paused reports whether people have paused a queue of the worker.
 func (w *worker[IN, OUT]) paused() bool { return w.pausing.paused() != nil }
 
-// awaitResume waits while people have paused the queue of the worker, and returns the
+// awaitResume waits while people have paused a queue of the worker, and returns the
 // context of the next Receive. During the pause other workers can take the messages that
 // the source has taken and not returned yet.
 func (w *worker[IN, OUT]) awaitResume() context.Context {
-	if w.pausing == nil { // its queue is not on an engine that keeps orders
+	if w.pausing == nil { // its queues are not on an engine that keeps orders
 		return w.receiving
 	}
 	return w.pausing.await(func() {
@@ -127,16 +160,15 @@ func (w *worker[IN, OUT]) awaitResume() context.Context {
 	})
 }
 
-// takePauses passes the orders of people to the input of the worker, and logs them.
-func (w *worker[IN, OUT]) takePauses(queue string, paused []jobs.QueueOrder, err error) {
-	if !w.pausing.read(queue, paused, err) {
-		return
+// takePauses passes the orders of people on an engine to the input of the worker, and
+// logs them.
+func (w *worker[IN, OUT]) takePauses(engine int, queues []string, paused []jobs.QueueOrder, err error) {
+	before, now := w.pausing.read(engine, queues, paused, err)
+	switch {
+	case before != nil && now == nil:
+		w.logger.Info("delivery: the queue was resumed: the worker receives again", slog.String("queue", before.Queue))
+	case before == nil && now != nil:
+		w.logger.Warn("delivery: people have paused the queue: the worker receives no messages until it is resumed",
+			slog.String("queue", now.Queue), slog.String("by", now.By), slog.String("why", now.Why))
 	}
-	o := w.pausing.paused()
-	if o == nil {
-		w.logger.Info("delivery: the queue was resumed: the worker receives again", slog.String("queue", queue))
-		return
-	}
-	w.logger.Warn("delivery: people have paused the queue: the worker receives no messages until it is resumed",
-		slog.String("queue", queue), slog.String("by", o.By), slog.String("why", o.Why))
 }

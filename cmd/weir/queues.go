@@ -149,7 +149,7 @@ func (t *orderTable) print() error {
 func readersOf(queue string, workers []jobs.Worker) int {
 	n := 0
 	for _, w := range workers {
-		if w.Reads == queue {
+		if w.Takes(queue) {
 			n++
 		}
 	}

@@ -37,6 +37,7 @@ var jobRules = []storeRule{
 	{name: "jobs: pause, resume, cancel", check: jobOrders},
 	{name: "jobs: a key is cancelled", check: jobCancelKey},
 	{name: "jobs: a key is held", check: jobHoldKey},
+	{name: "jobs: the queue of a first source is paused", check: jobPauseFirst},
 	{name: "jobs: two processes", check: jobTwo},
 	{name: "jobs: the log", check: jobLog},
 	{name: "jobs: workers", check: jobWorkers},
@@ -608,7 +609,7 @@ func jobHoldKey(b *storeBench) {
 
 	in := b.quietQueue("in", delivery.WithFairByKey(2), delivery.RetryAfter(b.units(1)))
 	called := make(chan string, 100)
-	defer b.runWorker(in, called)()
+	defer b.runWorker(in, in, called)()
 	next := func(want string) {
 		select {
 		case got := <-called:
@@ -631,9 +632,76 @@ func jobHoldKey(b *storeBench) {
 	b.must(errors.Is(err, fs.ErrNotExist), "a second ResumeKey returned %v", err)
 }
 
-// runWorker starts a worker that sends the messages of a queue to called, until end is
-// called.
-func (b *storeBench) runWorker(in *delivery.Queue[string], called chan<- string) (end func()) {
+// jobPauseFirst checks that a worker obeys orders for the queue of its first source.
+func jobPauseFirst(b *storeBench) {
+	p := b.process()
+	_, canSkip := b.Store.(store.ByKey)
+	var fair []delivery.QueueOption
+	if canSkip {
+		fair = append(fair, delivery.WithFairByKey(2))
+	}
+	in := b.quietQueue("in", fair...)
+	around := b.quietQueue("around", append(fair, delivery.RetryAfter(b.units(1)))...)
+	put := func(key string) {
+		m := newMessage(key)
+		m.Meta.Key, m.Payload = key, []byte(strconv.Quote(key))
+		b.put("in", m)
+	}
+	put("first")
+	_, err := p.PauseQueue(b.ctx, "in", "ann", "they migrate")
+	b.ok(err, "PauseQueue")
+	if canSkip {
+		_, err = p.HoldKey(b.ctx, "in", "held", "ann", "their server is moved")
+		b.ok(err, "HoldKey")
+	}
+	called := make(chan string, 100)
+	defer b.runWorker(around, around.Source(in.Source(nil)), called)()
+	next := func(want string) {
+		select {
+		case got := <-called:
+			b.must(got == want, "a message of key %q was called, want one of key %q", got, want)
+		case <-time.After(putPatience):
+			b.fail("no message of key %q was called within %v", want, putPatience)
+		}
+	}
+	reader := b.awaitReader(p, "in")
+	b.must(reader.Paused && reader.Reads == "around", "the worker reports %+v", reader)
+	list := b.list("in", store.Filter{}, everything)
+	b.must(len(list) == 1 && list[0].Fence == 0 && len(called) == 0, "a queue that is paused has %+v", list)
+	_, err = p.ResumeQueue(b.ctx, "in", "ann", "done")
+	b.ok(err, "ResumeQueue")
+	next("first")
+	if !canSkip {
+		return
+	}
+	put("held")
+	put("other")
+	next("other")
+	list = b.list("in", store.Filter{Key: "held"}, everything)
+	b.must(len(list) == 1 && list[0].Fence == 0, "the queue has %+v of a key that is held", list)
+	_, err = p.ResumeKey(b.ctx, "in", "held", "ann", "it is moved")
+	b.ok(err, "ResumeKey")
+	next("held")
+}
+
+// awaitReader returns the report of a worker that takes the messages of a queue.
+func (b *storeBench) awaitReader(p *process, queue string) jobs.Worker {
+	for end := time.Now().Add(putPatience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		list, err := p.Workers(b.ctx)
+		b.ok(err, "Workers")
+		for _, w := range list {
+			if w.Takes(queue) {
+				return w
+			}
+		}
+	}
+	b.fail("no worker has reported that it takes the messages of queue %q within %v", queue, putPatience)
+	return jobs.Worker{}
+}
+
+// runWorker starts a worker that sends the messages of a source to called, until end is
+// called. Messages that fail go to a queue.
+func (b *storeBench) runWorker(in *delivery.Queue[string], source delivery.Source[string], called chan<- string) (end func()) {
 	quiet := slog.New(slog.DiscardHandler)
 	op := asyncop.UnorderedWait(asyncop.Blocking(func(_ context.Context, v string) (string, error) {
 		called <- v
@@ -642,7 +710,7 @@ func (b *storeBench) runWorker(in *delivery.Queue[string], called chan<- string)
 	ctx, stop := context.WithCancel(b.ctx)
 	ended := make(chan error, 1)
 	go func() { // ends with ctx
-		_, err := delivery.Run(ctx, in, op, sinkOf(func([]message.Message[string]) {}), delivery.WithLogger(quiet))
+		_, err := delivery.Run(ctx, source, op, sinkOf(func([]message.Message[string]) {}), delivery.WithLogger(quiet))
 		ended <- err
 	}()
 	return func() {

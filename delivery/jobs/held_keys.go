@@ -167,7 +167,7 @@ func checkWorkers(ctx context.Context, tx store.Tx, queue string, names []string
 	for _, w := range list {
 		names = append(names, w.Queues...)
 		names = append(names, w.Reads)
-		if w.Reads != queue || tx.Now().Sub(w.Seen).Abs() >= silentFor {
+		if !w.Takes(queue) || tx.Now().Sub(w.Seen).Abs() >= silentFor {
 			continue
 		}
 		readers++

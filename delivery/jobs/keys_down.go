@@ -33,16 +33,18 @@ func KeysDown(workers []Worker, now time.Time) []KeyDown {
 		if now.Sub(w.Seen) > SilentAfter || w.Reads == "" {
 			continue
 		}
-		readers[w.Reads]++
-		for _, k := range w.KeysDown {
-			n := name{w.Reads, k.Key}
-			k.Queue = w.Reads
-			k.In = 1
-			before, isKnown := down[n]
-			if isKnown {
-				k = before.and(k)
+		for _, queue := range append([]string{w.Reads}, w.ReadsFirst...) {
+			readers[queue]++
+			for _, k := range w.KeysDown {
+				n := name{queue, k.Key}
+				k.Queue = queue
+				k.In = 1
+				before, isKnown := down[n]
+				if isKnown {
+					k = before.and(k)
+				}
+				down[n] = k
 			}
-			down[n] = k
 		}
 	}
 	list := make([]KeyDown, 0, len(down))

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -36,21 +37,31 @@ type Worker struct {
 	// machine. The time of the engine's answer is its error.
 	ClockOffset time.Duration `json:"clockOffset,omitempty"` // in ns
 	Queues      []string      `json:"queues,omitempty"`
-	Reads       string        `json:"reads,omitempty"`  // the queue whose messages it takes, with its layers
-	Outbox      string        `json:"outbox,omitempty"` // the outbox that it relays, or would relay
-	Paused      bool          `json:"paused,omitempty"` // it receives no messages of Reads, since people have paused that queue
+	Reads       string        `json:"reads,omitempty"` // the queue whose messages it takes, with its layers
+	// ReadsFirst are further queues whose messages it takes: first sources
+	// (delivery.Queue.Source). Reads is such a queue if the queue around it is on another
+	// engine.
+	ReadsFirst []string `json:"readsFirst,omitempty"`
+	Outbox     string   `json:"outbox,omitempty"` // the outbox that it relays, or would relay
+	Paused     bool     `json:"paused,omitempty"` // it receives no messages, since people have paused Reads or a queue of ReadsFirst
 	// HoldsKeys reports that the worker leaves out the messages of keys that people hold
 	// ([Jobs.HoldKey]).
 	HoldsKeys bool              `json:"holdsKeys,omitempty"`
 	Counts    json.RawMessage   `json:"counts,omitempty"`
 	Operators []json.RawMessage `json:"operators,omitempty"`
 	Backends  []Backend         `json:"backends,omitempty"`
-	KeysDown  []KeyDown         `json:"keysDown,omitempty"` // keys of Reads that are down, at most 256: see [Jobs.KeyStates]
+	KeysDown  []KeyDown         `json:"keysDown,omitempty"` // keys of its messages that are down, at most 256: see [Jobs.KeyStates]
 
 	Checkpoints map[string]json.RawMessage `json:"checkpoints,omitempty"` // by pipeline, or pipeline/partition
 	// Partitions are the worker's, and partitions without an owner as far as it knows, at
 	// most 256: see package partitions.
 	Partitions []Partition `json:"partitions,omitempty"`
+}
+
+// Takes reports whether the worker takes the messages of a queue, and obeys the orders of
+// people to it.
+func (w *Worker) Takes(queue string) bool {
+	return queue != "" && (w.Reads == queue || slices.Contains(w.ReadsFirst, queue))
 }
 
 // Workers returns the workers of the engine. A killed worker is among them for two
