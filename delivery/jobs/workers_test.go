@@ -118,3 +118,12 @@ func TestJobsWork_HeartbeatsAfterAPermanentError(t *testing.T) {
 		require.Len(t, workers, 1)
 	})
 }
+
+func TestWorkerTakes(t *testing.T) {
+	w := jobs.Worker{Reads: "around", ReadsFirst: []string{"orders", "mails"}, Queues: []string{"around", "orders", "mails", "results"}}
+	for queue, want := range map[string]bool{"around": true, "orders": true, "mails": true, "results": false, "": false} {
+		require.Equal(t, want, w.Takes(queue), queue)
+	}
+	relay := jobs.Worker{Outbox: "outbox"}
+	require.False(t, relay.Takes(""))
+}
