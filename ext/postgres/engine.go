@@ -107,6 +107,8 @@ type Engine struct {
 
 	ordered sync.Map // keys are the queues of TakeInOrder
 	sweeps  storesql.Sweeps
+	rounds  storesql.KeyRounds // of TakeInOrder
+	floors  floors             // of TakeInOrder
 
 	resetAt    atomic.Int64 // when the pool was reset last
 	unprepared atomic.Bool  // see stopPreparing

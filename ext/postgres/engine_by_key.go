@@ -22,18 +22,22 @@ func nextKey(after string) string {
 	return `(SELECT ` + keyOf + ` FROM weir_messages WHERE queue = $1 AND meta->>'key' IS NOT NULL AND ` + keyOf + ` > ` + after + ` ORDER BY ` + keyOf + ` LIMIT 1)`
 }
 
-// selectDueKeys returns up to $3 keys after $2 that have messages that are due. It visits
-// at most a thousand keys, with one step of the index for each, and returns the other
-// keys that it visited, too. The last row has no key if there are no more keys.
-func (s *Engine) selectDueKeys() string {
+// selectDueKeys returns up to $3 keys after $2 of the queue $1 for which the query isDue
+// returns true. It visits at most a thousand keys, and returns the other keys that it
+// visited, too. The last row has no key if there are no more keys.
+func (s *Engine) selectDueKeys(isDue string) string {
 	return `WITH RECURSIVE clock AS MATERIALIZED (SELECT ` + s.now + ` AS now), keys (key, found, looked) AS (
 			SELECT ` + nextKey("$2") + `, 0, 1
 			UNION ALL
-			SELECT ` + nextKey("keys.key") + `, found + (EXISTS (SELECT 1 FROM weir_messages WHERE queue = $1 AND meta->>'key' IS NOT NULL AND ` + keyOf + ` = keys.key
-				AND at <= (SELECT now FROM clock)) AND key <> ALL ($4::text[]))::int, looked + 1
+			SELECT ` + nextKey("keys.key") + `, found + coalesce((` + isDue + `)::int, 0), looked + 1
 			FROM keys WHERE key IS NOT NULL AND found < $3 AND looked <= ` + storesql.KeysLooked + `
 		) SELECT key, found FROM keys ORDER BY looked`
 }
+
+// hasDue selects whether the key keys.key is not among the keys $4, and has messages that
+// are due.
+const hasDue = `SELECT EXISTS (SELECT 1 FROM weir_messages WHERE queue = $1 AND meta->>'key' IS NOT NULL AND ` + keyOf + ` = keys.key
+		AND at <= (SELECT now FROM clock)) AND keys.key <> ALL ($4::text[])`
 
 // TakeByKey implements [store.ByKey].
 func (s *Engine) TakeByKey(ctx context.Context, queue string, r store.KeyRound, limit int, lease time.Duration) (taken []store.Leased, next string, err error) {
@@ -53,7 +57,7 @@ func (s *Engine) TakeByKey(ctx context.Context, queue string, r store.KeyRound, 
 				return err
 			}
 		}
-		due, err := s.dueKeys(ctx, queue, after, limit, except)
+		due, err := s.dueKeys(ctx, s.selectDueKeys(hasDue), queue, after, limit, except)
 		next = due.Next
 		if err != nil || len(due.Keys) == 0 {
 			return err
@@ -75,8 +79,9 @@ const (
 			WHERE meta->>'key' IS NULL LIMIT $3)) AND at <= (SELECT now FROM clock)`
 )
 
-// dueKeys returns the next keys of a round that have messages that are due.
-func (s *Engine) dueKeys(ctx context.Context, queue, after string, limit int, except []string) (due storesql.DueKeys, err error) {
+// dueKeys returns the next keys of a round that have messages that are due, by a statement
+// of selectDueKeys.
+func (s *Engine) dueKeys(ctx context.Context, statement string, args ...any) (due storesql.DueKeys, err error) {
 	err = indexed(ctx, s.pool, func(rows pgx.Rows, err error) error {
 		if err != nil {
 			return err
@@ -88,6 +93,6 @@ func (s *Engine) dueKeys(ctx context.Context, queue, after string, limit int, ex
 			return nil
 		})
 		return err
-	}, s.selectDueKeys(), queue, after, limit, except)
+	}, statement, args...)
 	return due, err
 }

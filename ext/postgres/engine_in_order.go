@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -41,12 +43,83 @@ const parked = "'9999-12-30 00:00:00+00'::timestamptz"
 // each of them. The server ends the transaction of a frozen process.
 var inSteps = pgx.TxOptions{BeginQuery: "begin isolation level read committed; set local idle_in_transaction_session_timeout = '30s'"}
 
-// Candidates of a step of TakeInOrder: conditions on all messages that are due, up to $2,
-// except messages of the keys $3, and on the messages at the positions $3 that are still due.
+// Candidates of a step of TakeInOrder: conditions on all messages that are due after the
+// place ($3, $4), up to $2, and on the messages at the positions $3 that are still due.
 const (
-	candidatesDue   = `queue = $1 AND at <= (SELECT now FROM clock) AND (meta->>'key' = ANY ($3::text[])) IS NOT TRUE` + storesql.ExceptRefused + ` ORDER BY at, position LIMIT $2`
+	candidatesDue = `queue = $1 AND at <= (SELECT now FROM clock) AND (at, position) > ($3::timestamptz, $4::bigint)` + storesql.ExceptRefused +
+		` ORDER BY at, position LIMIT $2`
 	candidatesGiven = `position = ANY ($3::bigint[]) AND queue = $1 AND at <= (SELECT now FROM clock) ORDER BY at, position LIMIT $2`
 )
+
+// candidatesOfKeys is the condition on the heads of the keys $2 or, where they do not have
+// heads, their first messages, if they are due. The expressions keep PostgreSQL from
+// reading all messages that are due.
+func (s *Engine) candidatesOfKeys() string {
+	return `position = ANY (ARRAY(SELECT ` + s.headOrFirst("$1::text", "k.key") + ` FROM unnest((SELECT $2::text[])) AS k (key)))
+		AND queue || '' = $1 AND at + interval '0' <= (SELECT now FROM clock)` + storesql.ExceptRefused
+}
+
+// place is a place in the order in which messages of a queue are due. The zero place is
+// before all messages.
+type place struct {
+	at       time.Time
+	position int64
+}
+
+const (
+	wholeLook  = time.Second      // between two looks that begin with the first message
+	placesKept = 10 * time.Minute // PostgreSQL has removed old entries of an index by then
+)
+
+// floors are the places up to which calls of TakeInOrder have parked all messages. Parking
+// leaves an old entry in the index for each message, which would slow down each later call
+// until PostgreSQL removes them. A message whose transaction is committed late may come
+// before a floor: looks that begin with the first message find it.
+type floors struct {
+	mu sync.Mutex
+	of map[string]floor // by queue
+}
+
+type floor struct {
+	place
+	raised time.Time
+	looked time.Time // when a look that began with the first message has begun
+}
+
+// begin returns the place after which a call begins to look.
+func (f *floors) begin(queue string, now time.Time) place {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	of, ok := f.of[queue]
+	if !ok {
+		return place{}
+	}
+	if now.Sub(of.raised) >= placesKept {
+		delete(f.of, queue)
+		return place{}
+	}
+	if now.Sub(of.looked) < wholeLook {
+		return of.place
+	}
+	of.looked = now
+	f.of[queue] = of
+	return place{}
+}
+
+// raise notes that all messages up to a place are parked.
+func (f *floors) raise(queue string, to place, now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	of, ok := f.of[queue]
+	if !ok {
+		of.looked = now
+	}
+	if f.of == nil {
+		f.of = map[string]floor{}
+	}
+	of.place, of.raised = to, now
+	f.of[queue] = of
+}
 
 // TakeInOrder implements [store.InOrder].
 func (s *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease time.Duration) (taken []store.Leased, err error) {
@@ -57,36 +130,71 @@ func (s *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease
 	if err := s.sweep(ctx, queue); err != nil {
 		return nil, err
 	}
-	looked := min(limit, storesql.MaxInOrder)
-	busy := []string{} // keys whose heads are locked by other calls
+	limit = min(limit, storesql.MaxInOrder)
+	after := s.floors.begin(queue, s.clock.Now())
+	beganAtFloor := after.position > 0
+	looked, isParked := limit, true // isParked: all messages up to after are parked
 	for {
-		var p parking
-		err = s.do(ctx, func() error {
-			taken, p, err = s.takeInOrderAround(ctx, queue, busy, looked, min(limit, storesql.MaxInOrder), lease)
-			return err
-		})
+		taken, step, err := s.takeDue(ctx, queue, after, looked, limit, lease)
 		if err != nil || len(taken) > 0 {
 			return taken, err
 		}
-		if !p.parks && len(p.busy) == 0 {
-			break
+		isParked = isParked && !step.isBusy
+		if isParked && step.found > 0 {
+			s.floors.raise(queue, step.last, s.clock.Now())
 		}
-		busy = append(busy, p.busy...)
-		looked = storesql.MaxInOrder // others may be due behind them
+		switch {
+		case step.found == looked: // others may be due behind them
+			after = step.last
+			looked = storesql.StepInOrder
+		case beganAtFloor:
+			beganAtFloor = false
+			after = place{}
+			continue
+		default:
+			return nil, s.lookAgain(ctx, queue)
+		}
+		taken, err = s.takeOfNextKeys(ctx, queue, limit, lease)
+		if err != nil || len(taken) > 0 {
+			return taken, err
+		}
 	}
-	return nil, s.lookAgain(ctx, queue)
 }
 
-// parking is the result of a step of TakeInOrder for the messages behind heads.
-type parking struct {
-	parks bool     // it has parked messages
-	busy  []string // keys whose messages it has left alone, since other calls lock the heads
+// takeDue is a step of TakeInOrder: it looks at the messages that are due after a place.
+func (s *Engine) takeDue(ctx context.Context, queue string, after place, looked, limit int, lease time.Duration) (taken []store.Leased, step looking, err error) {
+	err = s.do(ctx, func() error {
+		taken, step, err = s.takeInOrderAround(ctx, queue, limit, lease, candidatesDue, queue, looked, after.at, after.position)
+		return err
+	})
+	return taken, step, err
 }
 
-// add adds another step.
-func (p *parking) add(other parking) {
-	p.parks = p.parks || other.parks
-	p.busy = append(p.busy, other.busy...)
+// takeOfNextKeys takes the heads of the next keys that have messages that are due. While
+// many messages of a key are in front, other keys do not wait until all are parked.
+func (s *Engine) takeOfNextKeys(ctx context.Context, queue string, limit int, lease time.Duration) (taken []store.Leased, err error) {
+	err = s.do(ctx, func() error {
+		taken = nil
+		due, err := s.dueKeys(ctx, s.selectDueKeys(`SELECT f.at <= (SELECT now FROM clock) FROM weir_messages AS f WHERE f.position = `+
+			s.headOrFirst("$1::text", "keys.key")), queue, s.rounds.After(queue), limit)
+		if err != nil {
+			return err
+		}
+		s.rounds.Continue(queue, due.Next)
+		if len(due.Keys) == 0 {
+			return nil
+		}
+		taken, _, err = s.takeInOrderAround(ctx, queue, limit, lease, s.candidatesOfKeys(), queue, due.Keys)
+		return err
+	})
+	return taken, err
+}
+
+// looking is the result of a step of TakeInOrder for the messages that it has looked at.
+type looking struct {
+	found  int
+	last   place // of the messages that were found
+	isBusy bool  // it has left messages alone, since other calls lock the heads of their keys
 }
 
 const lockedWait = 100 * time.Millisecond // before consumers look for messages that other calls had locked
@@ -107,48 +215,50 @@ func (s *Engine) lookAgain(ctx context.Context, queue string) error {
 	return err
 }
 
-// takeInOrderAround is a step of TakeInOrder without the messages that the database
-// refuses to lease: see leaseAround. It leaves out the keys busy.
-func (s *Engine) takeInOrderAround(ctx context.Context, queue string, busy []string, looked, limit int, lease time.Duration) (taken []store.Leased, p parking, err error) {
+// takeInOrderAround leases heads among candidates without the messages that the database
+// refuses to lease: see leaseAround.
+func (s *Engine) takeInOrderAround(ctx context.Context, queue string, limit int, lease time.Duration, candidates string, args ...any) (taken []store.Leased, step looking, err error) {
 	call := s.newLease(ctx, queue)
+	isBusy := false
 	call.All = func() (leased []store.Leased, err error) {
-		leased, step, err := s.takeHeads(ctx, queue, limit, lease, s.refused.Except(candidatesDue, s.clock.Now()), queue, looked, busy)
-		p.add(step)
+		leased, step, err = s.takeHeads(ctx, queue, limit, lease, s.refused.Except(candidates, s.clock.Now()), args...)
 		return leased, err
 	}
 	call.Find = func() ([]int64, error) {
 		rows, err := s.pool.Query(ctx, `WITH clock AS MATERIALIZED (SELECT `+s.now+` AS now)
-			SELECT position FROM weir_messages WHERE `+s.refused.Except(candidatesDue, s.clock.Now()), queue, looked, busy)
+			SELECT position FROM weir_messages WHERE `+s.refused.Except(candidates, s.clock.Now()), args...)
 		if err != nil {
 			return nil, err
 		}
 		return pgx.CollectRows(rows, pgx.RowTo[int64])
 	}
 	call.These = func(positions []int64) (leased []store.Leased, err error) {
-		leased, step, err := s.takeHeads(ctx, queue, limit, lease, candidatesGiven, queue, len(positions), positions)
-		p.add(step)
+		leased, part, err := s.takeHeads(ctx, queue, limit, lease, candidatesGiven, queue, len(positions), positions)
+		isBusy = isBusy || part.isBusy
 		return leased, err
 	}
 	taken, err = call.Lease(&s.refused)
-	return taken, p, err
+	step.isBusy = step.isBusy || isBusy
+	return taken, step, err
 }
 
 // takeHeads leases up to limit heads of keys, and messages without a key, of the
 // candidates that a condition chooses. It parks the other candidates.
-func (s *Engine) takeHeads(ctx context.Context, queue string, limit int, lease time.Duration, candidates string, args ...any) (taken []store.Leased, p parking, err error) {
+func (s *Engine) takeHeads(ctx context.Context, queue string, limit int, lease time.Duration, candidates string, args ...any) (taken []store.Leased, step looking, err error) {
 	err = retry(func() error {
 		err := pgx.BeginTxFunc(ctx, s.pool, inSteps, func(tx pgx.Tx) error {
-			taken, p = nil, parking{}
-			found, err := s.lockCandidates(ctx, tx, candidates, args...)
+			taken, step = nil, looking{}
+			found, last, err := s.lockCandidates(ctx, tx, candidates, args...)
 			if err != nil || len(found) == 0 {
 				return err
 			}
+			step.found, step.last = len(found), last
 			keys, err := s.keyStates(ctx, tx, queue, storesql.Needs(found))
 			if err != nil {
 				return err
 			}
 			plan := storesql.Plan(found, keys, limit)
-			p.parks, p.busy, err = s.park(ctx, tx, queue, found, &plan)
+			step.isBusy, err = s.park(ctx, tx, queue, &plan)
 			if err != nil {
 				return err
 			}
@@ -159,9 +269,9 @@ func (s *Engine) takeHeads(ctx context.Context, queue string, limit int, lease t
 		return asConflict(err)
 	})
 	if err != nil {
-		return nil, parking{}, err
+		return nil, looking{}, err
 	}
-	return taken, p, nil
+	return taken, step, nil
 }
 
 // asConflict returns an error that retry and do repeat for the error of two transactions
@@ -174,50 +284,59 @@ func asConflict(err error) error {
 	return &pgconn.PgError{Severity: "ERROR", Code: "40001", Message: "two transactions have made heads of the same key: " + e.Message}
 }
 
-// lockCandidates locks messages that no other call has locked.
-func (s *Engine) lockCandidates(ctx context.Context, tx pgx.Tx, condition string, args ...any) (found []storesql.Candidate, err error) {
+// lockCandidates locks messages that no other call has locked. last is the place of the
+// last one.
+func (s *Engine) lockCandidates(ctx context.Context, tx pgx.Tx, condition string, args ...any) (found []storesql.Candidate, last place, err error) {
 	s.step()
 	err = indexed(ctx, tx, func(rows pgx.Rows, err error) error {
 		if err != nil {
 			return err
 		}
 		var c storesql.Candidate
-		_, err = pgx.ForEachRow(rows, []any{&c.Position, &c.Size, &c.Key, &c.IsHead}, func() error {
+		_, err = pgx.ForEachRow(rows, []any{&c.Position, &c.Size, &c.Key, &c.IsHead, &last.at}, func() error {
 			found = append(found, c)
+			last.position = c.Position
 			c.Key = nil
 			return nil
 		})
 		return err
 	}, `WITH clock AS MATERIALIZED (SELECT `+s.now+` AS now)
-		SELECT position, coalesce(octet_length(payload), 0), meta->>'key', head FROM weir_messages WHERE `+condition+` FOR UPDATE SKIP LOCKED`, args...)
+		SELECT position, coalesce(octet_length(payload), 0), meta->>'key', head, at FROM weir_messages WHERE `+condition+` FOR UPDATE SKIP LOCKED`, args...)
 	s.step()
-	return found, err
+	return found, last, err
 }
 
-// firstOfKey selects the first message of the key k.key in the queue k.queue. It compares
-// rows, and not columns, so that PostgreSQL can use no other index for the order. The
-// first row behind the comparison may belong to another key.
+// firstOfKey selects the first message of a key in a queue: both are expressions. It
+// compares rows, and not columns, so that PostgreSQL can use no other index for the order.
+// The first row behind the comparison may belong to another key.
 //
 // A message that was set aside is not the first one.
-func (s *Engine) firstOfKey() string {
-	return `(SELECT CASE WHEN f.queue = k.queue AND f.meta->>'key' = k.key THEN f.position END FROM weir_messages AS f
-		WHERE f.meta->>'key' IS NOT NULL AND (f.queue, (f.meta->>'key') COLLATE "C", f.position) > (k.queue, k.key COLLATE "C", 0::bigint)
+func (s *Engine) firstOfKey(queue, key string) string {
+	return `(SELECT CASE WHEN f.queue = ` + queue + ` AND f.meta->>'key' = ` + key + ` THEN f.position END FROM weir_messages AS f
+		WHERE f.meta->>'key' IS NOT NULL AND (f.queue, (f.meta->>'key') COLLATE "C", f.position) > (` + queue + `, ` + key + ` COLLATE "C", 0::bigint)
 			AND (f.at < ` + s.now + ` + ` + halfForGood + ` OR f.at >= ` + parked + `)
 		ORDER BY f.queue, (f.meta->>'key') COLLATE "C", f.position LIMIT 1)`
 }
 
 var halfForGood = "interval '" + strconv.Itoa(int(storearg.ForGood/2/time.Hour)) + " hours'"
 
-// headOfKey selects the head of the key k.key in the queue k.queue.
-const headOfKey = `(SELECT f.position FROM weir_messages AS f WHERE f.head AND f.queue = k.queue AND (f.meta->>'key') COLLATE "C" = k.key COLLATE "C")`
+// headOfKey selects the head of a key in a queue: both are expressions.
+func headOfKey(queue, key string) string {
+	return `(SELECT f.position FROM weir_messages AS f WHERE f.head AND f.queue = ` + queue + ` AND (f.meta->>'key') COLLATE "C" = ` + key + ` COLLATE "C")`
+}
+
+// headOrFirst selects the head of a key, or the message that becomes it.
+func (s *Engine) headOrFirst(queue, key string) string {
+	return `coalesce(` + headOfKey(queue, key) + `, ` + s.firstOfKey(queue, key) + `)`
+}
 
 // keyStates returns the states of keys.
 func (s *Engine) keyStates(ctx context.Context, tx pgx.Tx, queue string, names []string) (map[string]storesql.KeyState, error) {
 	if len(names) == 0 {
 		return nil, nil
 	}
-	rows, err := tx.Query(ctx, `SELECT k.key, coalesce(`+headOfKey+`, 0), coalesce(`+s.firstOfKey()+`, 0)
-		FROM (SELECT $1::text AS queue, key FROM unnest((SELECT $2::text[])) AS u (key)) AS k`, queue, names)
+	rows, err := tx.Query(ctx, `SELECT k.key, coalesce(`+headOfKey("$1::text", "k.key")+`, 0), coalesce(`+s.firstOfKey("$1::text", "k.key")+`, 0)
+		FROM unnest((SELECT $2::text[])) AS k (key)`, queue, names)
 	if err != nil {
 		return nil, err
 	}
@@ -232,61 +351,46 @@ func (s *Engine) keyStates(ctx context.Context, tx pgx.Tx, queue string, names [
 	return keys, err
 }
 
-// park parks messages behind heads that it can lock, and returns the keys of the others.
-// It makes heads of the messages of plan.Become, which are due at once if they were parked
-// behind a head that has left without a successor.
-func (s *Engine) park(ctx context.Context, tx pgx.Tx, queue string, found []storesql.Candidate, plan *storesql.OrderPlan) (parks bool, busy []string, err error) {
+// someOf is an array of positions of which PostgreSQL does not know how many there are:
+// with many it would scan the table.
+const someOf = `(SELECT $1::bigint[])::bigint[]`
+
+// park parks messages behind heads that it can lock. isBusy reports whether there are
+// others. It makes heads of the messages of plan.Become, which are due at once if they were
+// parked behind a head that has left without a successor.
+func (s *Engine) park(ctx context.Context, tx pgx.Tx, queue string, plan *storesql.OrderPlan) (isBusy bool, err error) {
 	if len(plan.Park) == 0 {
-		return false, nil, nil
+		return false, nil
 	}
 	refused, err := s.become(ctx, tx, queue, plan.Become)
 	if err != nil {
-		return false, nil, err
+		return false, err
 	}
-	var heads []int64
-	for head := range plan.Park {
-		heads = append(heads, head)
-	}
+	heads := slices.Collect(maps.Keys(plan.Park))
 	// A head that this call takes is locked already, and is marked as a head afterwards.
 	// A message that the database refuses to make a head keeps its key waiting: the sweep
 	// tries again.
-	rows, err := tx.Query(ctx, `SELECT position FROM weir_messages WHERE position = ANY ($1::bigint[]) AND (head OR position = ANY ($2::bigint[]))
+	rows, err := tx.Query(ctx, `SELECT position FROM weir_messages WHERE position = ANY (`+someOf+`) AND (head OR position = ANY ($2::bigint[]))
 		FOR KEY SHARE SKIP LOCKED`, heads, slices.Concat(plan.Take, refused))
 	if err != nil {
-		return false, nil, err
+		return false, err
 	}
 	locked, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	if err != nil {
-		return false, nil, err
+		return false, err
 	}
 	s.step()
+	isBusy = len(locked) < len(heads)
 	var positions []int64
 	for _, head := range locked {
 		positions = append(positions, plan.Park[head]...)
-		delete(plan.Park, head)
 	}
-	busy = keysBehind(found, plan.Park)
 	if len(positions) == 0 {
-		return false, busy, nil
+		return isBusy, nil
 	}
-	_, err = tx.Exec(ctx, "UPDATE weir_messages SET at = "+parked+" WHERE position = ANY ($1::bigint[])", positions)
+	_, err = tx.Exec(ctx, "UPDATE weir_messages SET at = "+parked+" WHERE position = ANY ("+someOf+")", positions)
 	s.step()
-	return true, busy, err
-}
-
-// keysBehind returns the keys of the messages that are behind heads, by head.
-func keysBehind(found []storesql.Candidate, behind map[int64][]int64) (keys []string) {
-	if len(behind) == 0 {
-		return nil
-	}
-	keyOf := map[int64]*string{}
-	for _, c := range found {
-		keyOf[c.Position] = c.Key
-	}
-	for _, positions := range behind {
-		keys = append(keys, *keyOf[positions[0]])
-	}
-	return keys
+	return isBusy, err
 }
 
 // become makes messages that it can lock the heads of their keys. It returns the
@@ -299,7 +403,7 @@ func (s *Engine) become(ctx context.Context, tx pgx.Tx, queue string, positions 
 		rows.Close()
 		return cmp.Or(err, rows.Err())
 	}, `UPDATE weir_messages SET head = true, at = CASE WHEN at = `+parked+` THEN `+s.now+` ELSE at END WHERE position = ANY (ARRAY(
-		SELECT position FROM weir_messages WHERE position = ANY ($1::bigint[]) FOR NO KEY UPDATE SKIP LOCKED))`, positions)
+		SELECT position FROM weir_messages WHERE position = ANY (`+someOf+`) FOR NO KEY UPDATE SKIP LOCKED))`, positions)
 	if err != nil || refusal == nil {
 		return nil, err
 	}
@@ -382,7 +486,7 @@ func (s *Engine) leaseHeads(ctx context.Context, tx pgx.Tx, queue string, positi
 	}
 	rows, err := tx.Query(ctx, `UPDATE weir_messages AS m SET at = now + $2 * interval '1 microsecond', leased = now + $2 * interval '1 microsecond',
 			fence = fence + 1, lapses = lapses + (leased IS NOT NULL)::int, head = meta->>'key' IS NOT NULL
-		FROM (SELECT `+s.now+` AS now) AS clock WHERE m.position = ANY ($1::bigint[]) RETURNING `+columns+`, m.lapses`, positions, micros(lease))
+		FROM (SELECT `+s.now+` AS now) AS clock WHERE m.position = ANY (`+someOf+`) RETURNING `+columns+`, m.lapses`, positions, micros(lease))
 	var lapses int
 	err = scan(rows, err, func(m store.Message, position, fence int64, damage error) {
 		taken = append(taken, store.Leased{
@@ -424,8 +528,8 @@ func (s *Engine) appoint(ctx context.Context, tx pgx.Tx, keys []queueKey) error 
 			})
 			return err
 		}, `WITH first AS MATERIALIZED (
-				SELECT DISTINCT k.queue, k.key, `+s.firstOfKey()+` AS position
-				FROM unnest((SELECT $1::text[]), (SELECT $2::text[])) AS k (queue, key) WHERE NOT EXISTS `+headOfKey+`
+				SELECT DISTINCT k.queue, k.key, `+s.firstOfKey("k.queue", "k.key")+` AS position
+				FROM unnest((SELECT $1::text[]), (SELECT $2::text[])) AS k (queue, key) WHERE NOT EXISTS `+headOfKey("k.queue", "k.key")+`
 			), appointed AS (
 				UPDATE weir_messages AS m SET head = true, at = CASE WHEN m.at = `+parked+` THEN now ELSE greatest(m.at, now) END
 				FROM (SELECT `+s.now+` AS now) AS clock WHERE m.position = ANY (ARRAY(SELECT position FROM first)) RETURNING m.position
@@ -472,8 +576,8 @@ var selectKeysSwept = `WITH RECURSIVE keys (key, looked) AS (
 		SELECT ` + nextKey("keys.key") + `, looked + 1 FROM keys WHERE key IS NOT NULL AND looked < ` + storesql.KeysSwept + `
 	)
 	SELECT k.key, EXISTS (SELECT 1 FROM weir_messages WHERE queue = $1 AND meta->>'key' IS NOT NULL AND ` + keyOf + ` = k.key AND at = ` + parked + `)
-		AND NOT EXISTS ` + headOfKey + `
-	FROM (SELECT $1::text AS queue, key, looked FROM keys) AS k ORDER BY looked`
+		AND NOT EXISTS ` + headOfKey("$1::text", "k.key") + `
+	FROM keys AS k ORDER BY looked`
 
 // sweep makes heads for keys whose messages are parked behind a message that a program of
 // an earlier version has settled, for a thousand keys at a time.

@@ -7,10 +7,12 @@ import (
 	"time"
 
 	"github.com/benbjohnson/clock"
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/postgres"
+	"github.com/weirflow/weir/internal/testing/storebench"
 	"github.com/weirflow/weir/message"
 )
 
@@ -148,4 +150,59 @@ func TestEngineTakeInOrder_HeadIsBeingRemoved(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, taken, 1)
 	require.Equal(t, "next", taken[0].Meta.ID)
+}
+
+func TestEngineTakeInOrder_KeysBehindAFlood(t *testing.T) {
+	pool, plans := explained(t, schemas(t)(t))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
+	s := postgres.New(pool)
+	defer s.Close()
+	plans()
+	storebench.KeysBehindAFlood(t, s, func() (n int) {
+		plan := plans()
+		require.NotContains(t, plan, "Seq Scan on weir_messages")
+		require.NotRegexp(t, `weir_messages_at on [^\n]*\n[^\n]*\n *Filter`, plan, "it reads all messages that are due")
+		require.NoError(t, pool.QueryRow(t.Context(), "SELECT count(*) FROM weir_messages WHERE at = '9999-12-30 00:00:00+00'").Scan(&n))
+		plans()
+		return n
+	})
+}
+
+// A call of TakeInOrder begins after the messages that were parked before. A message whose
+// transaction is committed late comes before them, and is found all the same: at once if
+// no other message is due, and within a second otherwise.
+func TestEngineTakeInOrder_CommittedBeforeParkedMessages(t *testing.T) {
+	pool := connect(t, schemas(t)(t))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
+	s := postgres.New(pool)
+	defer s.Close()
+	mock := clock.NewMock()
+	postgres.SetClock(s, mock)
+	staged := func(id string) pgx.Tx {
+		tx, err := pool.Begin(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, postgres.Stage(t.Context(), s, tx, "q", keyed(id, "")))
+		return tx
+	}
+	take := func() (ids []string) {
+		taken, err := s.TakeInOrder(t.Context(), "q", 2, time.Hour)
+		require.NoError(t, err)
+		for i := range taken {
+			ids = append(ids, taken[i].Meta.ID)
+		}
+		return ids
+	}
+	first, second := staged("first"), staged("second")
+	defer first.Rollback(t.Context())  //nolint:errcheck // it was committed
+	defer second.Rollback(t.Context()) //nolint:errcheck // it was committed
+	require.NoError(t, s.Put(t.Context(), "q", keyed("head", "a"), keyed("a1", "a"), keyed("a2", "a")))
+	require.Equal(t, []string{"head"}, take())
+	require.Empty(t, take(), "the others of the key are parked")
+	require.NoError(t, first.Commit(t.Context()))
+	require.Equal(t, []string{"first"}, take())
+	require.NoError(t, second.Commit(t.Context()))
+	require.NoError(t, s.Put(t.Context(), "q", keyed("b1", "b"), keyed("c1", "c"), keyed("d1", "d"), keyed("e1", "e")))
+	require.Equal(t, []string{"b1", "c1"}, take())
+	mock.Add(time.Second)
+	require.Equal(t, []string{"second", "d1"}, take())
 }

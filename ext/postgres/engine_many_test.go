@@ -34,3 +34,14 @@ func TestEngineCountKeys_ManyMessages(t *testing.T) {
 	defer s.Close()
 	storebench.Keys(t, s)
 }
+
+func TestEngineTakeInOrder_BehindAFlood(t *testing.T) {
+	urls := schemas(t)
+	storebench.InOrder(t, func() storebench.OrderedEngine {
+		pool := connect(t, urls(t))
+		require.NoError(t, postgres.New(pool).Migrate(t.Context()))
+		s := postgres.New(pool)
+		t.Cleanup(func() { s.Close() })
+		return s
+	})
+}

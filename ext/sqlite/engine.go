@@ -89,6 +89,7 @@ type Engine struct {
 	logger  *slog.Logger
 	refused storesql.Refused // messages that Take leaves out
 	sweeps  storesql.Sweeps
+	rounds  storesql.KeyRounds // of TakeInOrder
 
 	calls storesql.Calls
 }

@@ -58,17 +58,30 @@ func (s *Engine) TakeByKey(ctx context.Context, queue string, r store.KeyRound, 
 			return taken, storearg.Next(""), err
 		}
 	}
-	var due storesql.DueKeys
+	due, err := s.dueKeys(ctx, queue, after, limit, r.Except)
+	if err != nil || len(due.Keys) == 0 {
+		return nil, due.Next, err
+	}
+	keys, err := json.Marshal(due.Keys)
+	if err != nil {
+		return nil, "", err
+	}
+	taken, err = s.takeAround(ctx, queue, positionsOfKeys, string(keys), min(r.Each, limit/len(due.Keys)), lease)
+	return taken, due.Next, err
+}
+
+// dueKeys returns the next keys of a round that have messages that are due.
+func (s *Engine) dueKeys(ctx context.Context, queue, after string, limit int, exceptKeys []string) (due storesql.DueKeys, err error) {
+	names, err := storesql.EscapedAll(exceptKeys)
+	if err != nil {
+		return due, err
+	}
+	except, err := json.Marshal(names)
+	if err != nil {
+		return due, err
+	}
 	err = s.read(ctx, func() error {
 		now, err := s.now(ctx)
-		if err != nil {
-			return err
-		}
-		names, err := storesql.EscapedAll(r.Except)
-		if err != nil {
-			return err
-		}
-		except, err := json.Marshal(names)
 		if err != nil {
 			return err
 		}
@@ -87,13 +100,5 @@ func (s *Engine) TakeByKey(ctx context.Context, queue string, r store.KeyRound, 
 		}
 		return rows.Err()
 	})
-	if err != nil || len(due.Keys) == 0 {
-		return nil, due.Next, err
-	}
-	keys, err := json.Marshal(due.Keys)
-	if err != nil {
-		return nil, "", err
-	}
-	taken, err = s.takeAround(ctx, queue, positionsOfKeys, string(keys), min(r.Each, limit/len(due.Keys)), lease)
-	return taken, due.Next, err
+	return due, err
 }

@@ -27,10 +27,11 @@ var (
 
 // Statements that choose the heads of keys.
 var (
-	CandidatesDue   = candidatesDue
-	SelectKeyState  = selectKeyState
-	AppointNext     = appointNext
-	SelectKeysSwept = selectKeysSwept
+	CandidatesDue    = candidatesDue
+	CandidatesOfKeys = candidatesOfKeys
+	SelectKeyState   = selectKeyState
+	AppointNext      = appointNext
+	SelectKeysSwept  = selectKeysSwept
 )
 
 // SelectKeyCounts is the statement of CountKeys.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -28,28 +29,35 @@ var parkedText = strconv.FormatInt(parked, 10)
 const candidate = `SELECT position, coalesce(length(payload), 0), meta->>'key', head FROM weir_messages`
 
 // Candidates of a step of TakeInOrder in the queue $2 at $3, up to $4: all messages that
-// are due, and the messages at the positions in $1 that are still due.
-const (
-	candidatesDue   = candidate + ` WHERE queue = $2 AND at <= $3 AND $1 = ''` + storesql.ExceptRefused + ` ORDER BY at, position LIMIT $4`
+// are due, the heads of the keys in $1 or their first messages that are due, and the
+// messages at the positions in $1 that are still due.
+var (
+	candidatesDue    = candidate + ` WHERE queue = $2 AND at <= $3 AND $1 = ''` + storesql.ExceptRefused + ` ORDER BY at, position LIMIT $4`
+	candidatesOfKeys = candidate + ` WHERE position IN (SELECT coalesce((` + headOfKey("$2", "value") + `), (` + firstOfKey("$2", "value") + `)) FROM json_each($1))
+		AND +queue = $2 AND +at <= $3` + storesql.ExceptRefused + ` ORDER BY at, position LIMIT $4`
 	candidatesGiven = candidate + ` WHERE position IN (SELECT value FROM json_each($1)) AND +queue = $2 AND +at <= $3 ORDER BY at, position LIMIT $4`
 )
 
-// headOfKey and firstOfKey select a message of the key $2 in the queue $1. The time is $3:
-// a message that was set aside is not the first one.
-var (
-	headOfKey  = `SELECT position FROM weir_messages WHERE queue = $1 AND meta->>'key' = $2 AND head = 1`
-	firstOfKey = `SELECT position FROM weir_messages WHERE queue = $1 AND meta->>'key' IS NOT NULL AND meta->>'key' = $2
+// headOfKey selects the head of a key in a queue: both are expressions.
+func headOfKey(queue, key string) string {
+	return `SELECT position FROM weir_messages WHERE queue = ` + queue + ` AND meta->>'key' = ` + key + ` AND head = 1`
+}
+
+// firstOfKey selects the first message of a key in a queue at the time $3. A message that
+// was set aside is not the first one.
+func firstOfKey(queue, key string) string {
+	return `SELECT position FROM weir_messages WHERE queue = ` + queue + ` AND meta->>'key' IS NOT NULL AND meta->>'key' = ` + key + `
 		AND (at - $3 <= ` + halfForGood + ` OR at >= ` + parkedText + `) ORDER BY position LIMIT 1`
-)
+}
 
 var halfForGood = strconv.FormatInt(int64(storearg.ForGood/2), 10)
 
-var selectKeyState = `SELECT coalesce((` + headOfKey + `), 0), coalesce((` + firstOfKey + `), 0)`
+var selectKeyState = `SELECT coalesce((` + headOfKey("$1", "$2") + `), 0), coalesce((` + firstOfKey("$1", "$2") + `), 0)`
 
 // appointNext makes the first message of a key the head. If it is due it is due since $3,
 // so that it comes after the heads of other keys that have waited longer.
 var appointNext = `UPDATE weir_messages SET head = 1, at = CASE WHEN at = ` + parkedText + ` THEN $3 ELSE max(at, $3) END
-	WHERE position = (` + firstOfKey + `) AND NOT EXISTS (` + headOfKey + `)`
+	WHERE position = (` + firstOfKey("$1", "$2") + `) AND NOT EXISTS (` + headOfKey("$1", "$2") + `)`
 
 // becomeHead makes the message at $1 the head of its key, at the time $2. It may be parked
 // behind a head that an earlier version has settled.
@@ -63,32 +71,56 @@ func (s *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease
 	if err := s.sweep(ctx, queue); err != nil {
 		return nil, err
 	}
-	looked := min(limit, storesql.MaxInOrder)
+	limit = min(limit, storesql.MaxInOrder)
+	looked := limit
 	for {
 		due, err := s.anyDue(ctx, queue)
 		if !due || err != nil {
 			return nil, err
 		}
-		taken, parks, err := s.takeInOrderAround(ctx, queue, looked, min(limit, storesql.MaxInOrder), lease)
+		taken, parks, err := s.takeInOrderAround(ctx, queue, candidatesDue, "", looked, limit, lease)
 		if err != nil || len(taken) > 0 || !parks {
 			return taken, err
 		}
-		looked = storesql.MaxInOrder // others may be due behind them
+		taken, err = s.takeOfNextKeys(ctx, queue, limit, lease)
+		if err != nil || len(taken) > 0 {
+			return taken, err
+		}
+		looked = storesql.StepInOrder // others may be due behind them
 	}
+}
+
+// takeOfNextKeys takes the heads of the next keys that have messages that are due. While
+// many messages of a key are in front, other keys do not wait until all are parked.
+func (s *Engine) takeOfNextKeys(ctx context.Context, queue string, limit int, lease time.Duration) (taken []store.Leased, err error) {
+	due, err := s.dueKeys(ctx, queue, s.rounds.After(queue), limit, nil)
+	if err != nil {
+		return nil, err
+	}
+	s.rounds.Continue(queue, due.Next)
+	if len(due.Keys) == 0 {
+		return nil, nil
+	}
+	keys, err := json.Marshal(due.Keys)
+	if err != nil {
+		return nil, err
+	}
+	taken, _, err = s.takeInOrderAround(ctx, queue, candidatesOfKeys, string(keys), limit, limit, lease)
+	return taken, err
 }
 
 // takeInOrderAround is a step of TakeInOrder without the messages that a trigger or a
 // check refuses to lease: see takeAround. parks reports whether it has parked messages.
-func (s *Engine) takeInOrderAround(ctx context.Context, queue string, looked, limit int, lease time.Duration) (taken []store.Leased, parks bool, err error) {
+func (s *Engine) takeInOrderAround(ctx context.Context, queue, candidates, of string, looked, limit int, lease time.Duration) (taken []store.Leased, parks bool, err error) {
 	call := s.newLease(ctx, queue)
 	call.All = func() (leased []store.Leased, err error) {
-		leased, parked, err := s.takeHeads(ctx, queue, s.refused.Except(candidatesDue, s.clock.Now()), "", looked, limit, lease)
+		leased, parked, err := s.takeHeads(ctx, queue, s.refused.Except(candidates, s.clock.Now()), of, looked, limit, lease)
 		parks = parks || parked && err == nil
 		return leased, err
 	}
 	call.Find = func() ([]int64, error) {
-		query := `SELECT position FROM (` + s.refused.Except(candidatesDue, s.clock.Now()) + `)`
-		return s.readPositions(ctx, query, func(now time.Time) []any { return []any{"", queue, nanos(now, 0), looked} })
+		query := `SELECT position FROM (` + s.refused.Except(candidates, s.clock.Now()) + `)`
+		return s.readPositions(ctx, query, func(now time.Time) []any { return []any{of, queue, nanos(now, 0), looked} })
 	}
 	call.These = func(positions []int64) (leased []store.Leased, err error) {
 		given, err := json.Marshal(positions)
@@ -132,20 +164,29 @@ func (s *Engine) takeHeads(ctx context.Context, queue, candidates, of string, lo
 				s.logNoHead(ctx, queue, refusal)
 			}
 		}
-		for _, positions := range plan.Park {
-			parks = true
-			for _, position := range positions {
-				_, err = tx.ExecContext(ctx, "UPDATE weir_messages SET at = "+parkedText+" WHERE position = $1", position)
-				if err != nil {
-					return err
-				}
-			}
+		parks = len(plan.Park) > 0
+		err = park(ctx, tx, plan.Park)
+		if err != nil {
+			return err
 		}
 		s.step()
 		taken, err = leaseHeads(ctx, tx, queue, plan.Take, nanos(now, lease))
 		return err
 	})
 	return taken, parks, err
+}
+
+// park parks messages behind the heads of their keys.
+func park(ctx context.Context, tx *Tx, behind map[int64][]int64) error {
+	if len(behind) == 0 {
+		return nil
+	}
+	positions, err := json.Marshal(slices.Concat(slices.Collect(maps.Values(behind))...))
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, "UPDATE weir_messages SET at = "+parkedText+" WHERE position IN (SELECT value FROM json_each($1))", string(positions))
+	return err
 }
 
 // readCandidates returns the messages that a query of candidates selects.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/internal/testing/storebench"
 	"github.com/weirflow/weir/message"
 )
 
@@ -22,10 +23,11 @@ func TestEngineTakeInOrder_UsesAnIndex(t *testing.T) {
 		indexes []string
 		args    []any
 	}{
-		sqlite.CandidatesDue:   {[]string{"weir_messages_at (queue=? AND at<?)"}, []any{"", "q", 1, 10}},
-		sqlite.SelectKeyState:  {[]string{"weir_messages_head (queue=? AND <expr>=?)", "weir_messages_order (queue=? AND <expr>=?)"}, []any{"q", "a", 1}},
-		sqlite.AppointNext:     {[]string{"weir_messages_head (queue=? AND <expr>=?)", "weir_messages_order (queue=? AND <expr>=?)"}, []any{"q", "a", 1}},
-		sqlite.SelectKeysSwept: {[]string{"weir_messages_head (queue=? AND <expr>=?)", "weir_messages_key (queue=? AND <expr>=? AND at=?)", "(queue=? AND <expr>>?)"}, []any{"q", ""}},
+		sqlite.CandidatesDue:    {[]string{"weir_messages_at (queue=? AND at<?)"}, []any{"", "q", 1, 10}},
+		sqlite.CandidatesOfKeys: {[]string{"weir_messages_head (queue=? AND <expr>=?)", "weir_messages_order (queue=? AND <expr>=?)", "INTEGER PRIMARY KEY (rowid=?)"}, []any{`["a"]`, "q", 1, 10}},
+		sqlite.SelectKeyState:   {[]string{"weir_messages_head (queue=? AND <expr>=?)", "weir_messages_order (queue=? AND <expr>=?)"}, []any{"q", "a", 1}},
+		sqlite.AppointNext:      {[]string{"weir_messages_head (queue=? AND <expr>=?)", "weir_messages_order (queue=? AND <expr>=?)"}, []any{"q", "a", 1}},
+		sqlite.SelectKeysSwept:  {[]string{"weir_messages_head (queue=? AND <expr>=?)", "weir_messages_key (queue=? AND <expr>=? AND at=?)", "(queue=? AND <expr>>?)"}, []any{"q", ""}},
 	} {
 		rows, err := db.Writer().QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, want.args...)
 		require.NoError(t, err)
@@ -78,4 +80,14 @@ func TestEngineTakeInOrder_HeadRemovedByAnEarlierVersion(t *testing.T) {
 	require.Equal(t, "a2", got.Meta.ID)
 	require.NoError(t, s.Done(t.Context(), got.Lease))
 	require.Equal(t, "a3", takeOne().Meta.ID)
+}
+
+func TestEngineTakeInOrder_KeysBehindAFlood(t *testing.T) {
+	db := open(t, filepath.Join(t.TempDir(), "queues.db"))
+	s := sqlite.New(db)
+	defer s.Close()
+	storebench.KeysBehindAFlood(t, s, func() (n int) {
+		require.NoError(t, db.Reader().QueryRowContext(t.Context(), "SELECT count(*) FROM weir_messages WHERE at = 9223372036854775806").Scan(&n))
+		return n
+	})
 }

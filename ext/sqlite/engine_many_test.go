@@ -95,3 +95,16 @@ func TestEngineCountKeys_ManyMessages(t *testing.T) {
 	defer s.Close()
 	storebench.Keys(t, s)
 }
+
+// TestEngineTakeInOrder_BehindAFlood is durable: each commit waits for the disk.
+func TestEngineTakeInOrder_BehindAFlood(t *testing.T) {
+	storebench.InOrder(t, func() storebench.OrderedEngine {
+		db, err := sqlite.OpenDB(t.Context(), filepath.Join(t.TempDir(), "queues.db"))
+		require.NoError(t, err)
+		t.Cleanup(func() { db.Close() })
+		require.NoError(t, sqlite.New(db).Migrate(t.Context()))
+		s := sqlite.New(db)
+		t.Cleanup(func() { s.Close() })
+		return s
+	})
+}

@@ -4,12 +4,17 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/storearg"
 )
 
 // MaxInOrder is how many due messages one step of [store.InOrder.TakeInOrder] looks at:
 // each of them is locked, or written.
 const MaxInOrder = 1000
+
+// StepInOrder is how many due messages a step looks at after a step that has taken none.
+// It is small because other keys may be due meanwhile, and are looked for after each step.
+const StepInOrder = 100
 
 // Candidate is a message that is due in a queue whose keys are in order.
 type Candidate struct {
@@ -129,4 +134,30 @@ func (s *Sweeps) End(queue, after string, now time.Time) {
 		w.next = now.Add(sweepStep)
 	}
 	s.of[queue] = w
+}
+
+// KeyRounds are the rounds in which an engine visits the keys of queues, while many
+// messages of some keys are in front of the others. The zero value is ready for use, and
+// safe for concurrent use.
+type KeyRounds struct {
+	mu sync.Mutex
+	of map[string]string // by queue: [DueKeys.Next]
+}
+
+// After returns the key after which the round in a queue continues, or "" if it begins.
+func (r *KeyRounds) After(queue string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	after, _ := storearg.After(store.KeyRound{After: r.of[queue]})
+	return after
+}
+
+// Continue notes where the round in a queue continues.
+func (r *KeyRounds) Continue(queue, next string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.of == nil {
+		r.of = map[string]string{}
+	}
+	r.of[queue] = next
 }

@@ -58,3 +58,13 @@ func TestSweeps(t *testing.T) {
 	require.True(t, isDue)
 	require.Empty(t, after)
 }
+
+func TestKeyRounds(t *testing.T) {
+	var r KeyRounds
+	require.Empty(t, r.After("q"))
+	r.Continue("q", storearg.Next("k"))
+	require.Equal(t, "k", r.After("q"))
+	require.Empty(t, r.After("other"))
+	r.Continue("q", "")
+	require.Empty(t, r.After("q"), "the round has ended")
+}
