@@ -17,7 +17,7 @@ func (a *app) jobs() *cobra.Command {
 		a.jobsList(), a.jobsShow(), a.jobsRun(),
 		a.jobsOrder("pause", "Stop a job, until it is resumed", (*jobs.Jobs).Pause),
 		a.jobsOrder("resume", "Let a job go on that was paused: the workers find it within 20 s", (*jobs.Jobs).Resume),
-		a.jobsOrder("cancel", "End a job: what it has done stays", (*jobs.Jobs).Cancel))
+		a.jobsOrder("cancel", "End a job: what it has done stays", (*jobs.Jobs).Cancel), a.jobsRate())
 }
 
 // withJobs opens the database and calls f with its jobs.
@@ -184,6 +184,39 @@ func (a *app) jobsRun() *cobra.Command {
 			})
 		},
 	}
+}
+
+func (a *app) jobsRate() *cobra.Command {
+	var p person
+	c := &cobra.Command{
+		Use: "rate JOB RATE", Short: "Change the rate of a job, in messages a second; 0 means no limit",
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) != 2 {
+				return usagef("%s needs a JOB and a RATE, and has %d arguments (-h for help)", named(c), len(args))
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			id, err := jobID(args[0])
+			if err != nil {
+				return err
+			}
+			rate, err := strconv.ParseFloat(args[1], 64)
+			if err != nil {
+				return usagef("%q is not a rate: give a number of messages a second, such as 20 or 0.5", args[1])
+			}
+			by, why := p.read(c)
+			return a.withJobs(c, func(ctx context.Context, _ inspected, j *jobs.Jobs) error {
+				job, err := j.SetRate(ctx, id, rate, by, why)
+				if err != nil {
+					return err
+				}
+				return a.showJob(job)
+			})
+		},
+	}
+	p.flags(c)
+	return c
 }
 
 func (a *app) jobsOrder(name, short string, order func(j *jobs.Jobs, ctx context.Context, id int, by, why string) (jobs.Job, error)) *cobra.Command {

@@ -29,6 +29,12 @@ func TestJobsAndTheirLog(t *testing.T) {
 	assert.Equal(t, result{"Job 1 is started: weir jobs shows it\n", "", 0},
 		run("dead", "merge", "--queue", "orders-dead", "--to", "orders", "--yes", "--provider", "north", "--detach", "--by", "ann", "--why", "the bank is back", "--rate", "50"))
 	assert.Equal(t, result{"Job 1 is paused, 0 of 3 done\n", "", 0}, run("jobs", "pause", "1", "--by", "bob", "--why", "not yet"))
+	assert.Regexp(t, `(?m)^a second +0.5$`, run("jobs", "rate", "1", "0.5", "--by", "bob", "--why", "slowly").stdout)
+	assert.NotContains(t, run("jobs", "rate", "1", "0").stdout, "a second", "without a limit")
+	for _, args := range [][]string{{"1"}, {"1", "fast"}, {"one", "5"}} {
+		assert.Equal(t, exitUsage, run(append([]string{"jobs", "rate"}, args...)...).status, args)
+	}
+	assert.Equal(t, exitFailed, run("jobs", "rate", "1", "NaN").status)
 	assert.Equal(t, result{"", "weir: job 1 is paused: weir jobs resume 1 resumes it\n", exitFailed}, run("jobs", "run", "1"))
 	assert.Equal(t, result{"Job 1 is running, 0 of 3 done\n", "", 0}, run("jobs", "resume", "1"))
 	assert.Equal(t, result{"3 messages sent back to \"orders\"\n", "", 0}, run("jobs", "run", "1"))
@@ -49,9 +55,9 @@ func TestJobsAndTheirLog(t *testing.T) {
 	for _, e := range events {
 		names = append(names, e[1])
 	}
-	assert.Equal(t, []string{"start", "pause", "resume", "end"}, names)
+	assert.Equal(t, []string{"start", "pause", "rate", "rate", "resume", "end"}, names)
 	var line struct{ By, Hash string }
-	require.NoError(t, json.Unmarshal([]byte(strings.Split(run("log", "--json").stdout, "\n")[2]), &line))
+	require.NoError(t, json.Unmarshal([]byte(strings.Split(run("log", "--json").stdout, "\n")[4]), &line))
 	assert.Len(t, line.Hash, 64)
 	assert.Regexp(t, `.+@.+`, line.By, "the default")
 
