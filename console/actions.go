@@ -115,7 +115,7 @@ func (s *server) confirm(r *http.Request) (view, error) {
 	chosen := filterValues(d.Queue, f)
 	for name, values := range chosen {
 		for _, v := range values {
-			d.Values = append(d.Values, field{name, v})
+			d.Values = append(d.Values, field{name, filterText(name, v)})
 		}
 	}
 	slices.SortFunc(d.Values, func(a, b field) int {
@@ -214,6 +214,18 @@ func (s *server) forecastPurge(ctx context.Context, d *confirmData, f store.Filt
 		}
 		return nil
 	})
+}
+
+// filterText returns a value of a filter for people: times without fractions of a second.
+func filterText(name, value string) string {
+	if name != "since" && name != "before" {
+		return value
+	}
+	t, err := time.Parse(time.RFC3339Nano, value)
+	if err != nil {
+		return value
+	}
+	return when(t)
 }
 
 // seen returns a time before which the present matches have arrived: an action leaves

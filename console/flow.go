@@ -111,5 +111,5 @@ func perSecond(r float64) string {
 	if r > 0 && r < 10 {
 		return strconv.FormatFloat(r, 'f', 1, 64)
 	}
-	return strconv.Itoa(int(math.Round(r)))
+	return num(int(math.Round(r)))
 }

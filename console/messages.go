@@ -110,6 +110,8 @@ type queueData struct {
 	Headline          string
 	Entries           []store.Entry
 	Next              string
+	IsLater           bool // this is not the first page, whose address is First
+	First             string
 	IsPart            bool        // the search took too long, and continues at Next
 	Pause             *pauseState // nil if the queue cannot be paused
 	Charts            []chart     // of the last 24 hours
@@ -144,6 +146,7 @@ func (s *server) queue(r *http.Request) (view, error) {
 	}
 	values := filterValues(d.Queue, f)
 	d.Filtered = len(values) > 1
+	d.IsLater, d.First = after > 0, s.address("/queue", values)
 	last := reached
 	n := len(d.Entries)
 	if n > 0 && reached == 0 {

@@ -292,6 +292,10 @@ func TestPages_WidthsAndBarriers(t *testing.T) {
 	withKeys(t, db)
 	p := at(t, console.Config{Engine: e, Keys: keys.New(db.Reader(), keys.SQLite, keys.Config{}), Checkpoints: map[string]*checkpoint.Coordinator{strings.Repeat("flights", 9): checkpoints(t, 3)}})
 	axe := axeScript(t)
+	for i, path := range paths {
+		p.open(path)
+		p.shootAt(fmt.Sprintf("page-%02d", i), 360, 1280, 1920)
+	}
 	for _, scheme := range []string{"light", "dark"} {
 		for _, path := range paths {
 			p.scheme(scheme)
@@ -309,6 +313,20 @@ func TestPages_WidthsAndBarriers(t *testing.T) {
 			}
 		}
 	}
+}
+
+// On a phone, the row of a queue has two lines: its name, and the numbers that say
+// something. A person looks at the queue first, not at zeros.
+func TestPages_RowsOnAPhone(t *testing.T) {
+	e := memory.Open()
+	put(t, e, 1144)
+	require.NoError(t, e.Put(t.Context(), "orders", store.Message{Meta: message.Meta{ID: "1"}}))
+	p := at(t, console.Config{Engine: e})
+	p.size(360, 900)
+	rows := `[...document.querySelectorAll('[aria-labelledby="h-queues"] tbody tr')]`
+	assert.Equal(t, "orders|orders-dead", js[string](p, rows+`.map(r => r.querySelector("a").textContent).join("|")`))
+	assert.LessOrEqual(t, js[int](p, `Math.max(...`+rows+`.map(r => Math.round(r.offsetHeight)))`), 70)
+	assert.Contains(t, js[string](p, rows+`[1].innerText`), "1,147")
 }
 
 // A time shows the local time of the person who points at it.
@@ -389,7 +407,7 @@ func (p *person) shootAt(name string, widths ...int64) {
 	for _, scheme := range []string{"light", "dark"} {
 		p.scheme(scheme)
 		for _, width := range widths {
-			p.size(width, 900)
+			p.size(width, 1600)
 			shot, err := chromedp.Call(p.ctx, cdpage.CaptureScreenshot, cdpage.CaptureScreenshotParams{Format: "png"})
 			require.NoError(p.t, err)
 			require.NoError(p.t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%s-%d-%s.png", name, width, scheme)), shot.Data, 0o600))

@@ -69,6 +69,17 @@ func TestQueuePage_History(t *testing.T) {
 	})
 }
 
+// A page without messages says what they would be, or leads to them.
+func TestQueuePage_Empty(t *testing.T) {
+	e := memory.Open()
+	require.NoError(t, e.Put(t.Context(), "orders-dead", letter("a")))
+	h := handler(t, console.Config{Engine: e})
+	assert.Contains(t, page(t, h, "/queue?queue=orders"), "No message waits. A message appears here when a program puts it")
+	assert.Contains(t, page(t, h, "/queue?queue=others-dead"), "A message becomes a dead letter when it has failed for good.")
+	assert.Contains(t, page(t, h, "/queue?queue=orders-dead&key=k"), `No message matches this filter. <a href="/queue?queue=orders-dead">Show all messages</a>`)
+	assert.Contains(t, page(t, h, "/queue?queue=orders-dead&after=9"), `The messages end here. <a href="/queue?queue=orders-dead">To the first page</a>`)
+}
+
 // An engine without records of its own has no history. The page does not show any, even
 // if another engine with the same queue does.
 func TestQueuePage_HistoryOfAnEngineThatKeepsNothing(t *testing.T) {
