@@ -49,13 +49,13 @@ func (s *frontend[IN, OUT]) HandOver(ctx context.Context, r core.Report[IN]) err
 	return s.sink(ctx, s.failureOf(r))
 }
 
-func (s *frontend[IN, OUT]) TimeoutError(r core.Report[IN], out core.TimedOut) error {
-	if out.Attempt {
+func (s *frontend[IN, OUT]) TimeoutError(r core.Report[IN], t core.TimedOut) error {
+	if t.Attempt {
 		return &AttemptTimeoutError{Limit: s.attemptTimeout, Attempt: r.Attempts}
 	}
 	return &TimeoutError{
-		Limit: r.Timeout, Attempts: r.Attempts, Last: r.Err, Early: out.Early,
-		InDoubt: r.InDoubt, waited: out.Waited, element: r.Element, policy: s.policy,
+		Limit: r.Timeout, Attempts: r.Attempts, Last: r.Err, Early: t.Early,
+		InDoubt: r.InDoubt, waited: t.Waited, element: r.Element, policy: s.policy,
 	}
 }
 

@@ -21,7 +21,7 @@ type Steps[OUT any] struct {
 	ByAttempts bool
 
 	Classify      predicates.Classifier[OUT] // nil if the policy considers no attempt
-	Results       bool                       // attempts with results are considered; otherwise they are accepted without Decide
+	Results       bool                       // attempts with results are considered; otherwise their outcome is final without Decide
 	Errors        bool                       // attempts with errors are considered
 	ReasonOfError predicates.Classifier[OUT] // see FindReasonOfFailure
 	Strategy      func(ctx context.Context, a *predicates.Attempt[OUT]) (Action, error)
@@ -80,7 +80,7 @@ func (p *Steps[OUT]) IsIdempotent(input any) bool {
 //
 //  1. [Steps.FindReason] asks the classifier.
 //  2. [Steps.DecideAtOnce] decides some cases without the strategy. If the classifier
-//     has named no reason, or a rejection, the attempt is accepted. If retries have
+//     has named no reason, or a rejection, the outcome is final. If retries have
 //     ended, the decision is [Finishing], except with a FLIP-232 strategy: it is asked
 //     first, so that an element that has had all its retries is [Refused], and does not
 //     count as cut by the end of the input. If the element has had all its retries for
@@ -179,7 +179,7 @@ func (p *Steps[OUT]) askError(a *predicates.Attempt[OUT], isKnown bool) (reason 
 }
 
 // Considers reports whether the policy considers attempts that end with err, which may be
-// nil. Other attempts are accepted.
+// nil. The outcome of other attempts is final.
 func (p *Steps[OUT]) Considers(err error) bool {
 	if err == nil {
 		return p.Results

@@ -20,7 +20,7 @@ type Batch[IN, OUT any] struct {
 	host    *Host
 	of      any               // the function
 	members []Member[IN, OUT] // the loop's until Close, then read-only
-	befores []before          // owned like members
+	waits   []wait            // owned like members
 
 	mu     sync.Mutex // a leaf
 	closed bool       // guarded by mu
@@ -49,8 +49,8 @@ type Member[IN, OUT any] struct {
 	room  [1]OUT
 }
 
-// before is a task that must end before the call, unless its member ends.
-type before struct{ done, ended <-chan struct{} }
+// wait is for a task that must end before the call, unless its member ends.
+type wait struct{ done, ended <-chan struct{} }
 
 // NewBatch returns a batch for at most size members and one function. The caller has
 // taken its permits.
@@ -76,9 +76,9 @@ func (b *Batch[IN, OUT]) Context() Cancellable {
 	return &b.members[len(b.members)-1]
 }
 
-// After makes the call wait until done is closed or the newest member has ended.
-func (b *Batch[IN, OUT]) After(done <-chan struct{}) {
-	b.befores = append(b.befores, before{done, b.Context().Done()})
+// WaitFor makes the call wait until done is closed or the newest member has ended.
+func (b *Batch[IN, OUT]) WaitFor(done <-chan struct{}) {
+	b.waits = append(b.waits, wait{done, b.Context().Done()})
 }
 
 // Join adds an element and the arguments of its call. It returns false if the batch is
@@ -142,13 +142,13 @@ func (b *Batch[IN, OUT]) Close() bool {
 // result of call completes the element at i. A panic or runtime.Goexit in call fails all
 // elements (law A6).
 func (b *Batch[IN, OUT]) Run(call func(ctx context.Context, ins []IN) (outcome func(i int, out Future[OUT]))) {
-	defer func() { // runs even if a future ends the goroutine, and last, so that the members' slots are free before the permit
+	defer func() { // runs even if a future ends the goroutine, and last, so that the letters of the members are posted before the permit is free
 		b.returned.Store(true)
 		b.host.FreeBackendPermit(b.Stamp)
 		b.host.freed.Add(1)
 		b.host.WakeUp()
 	}()
-	for _, f := range b.befores {
+	for _, f := range b.waits {
 		select {
 		case <-f.done:
 		case <-f.ended:
@@ -224,8 +224,8 @@ type LateChecker interface{ CheckLate() (late error) }
 // lateIn returns the reason why a call must not start for the attempt of ctx, or nil.
 // hasEnded is false if only a context that a wrapper derived has ended.
 func lateIn(ctx context.Context) (late error, hasEnded bool) {
-	if host, ok := ctx.Value(AttemptKey{}).(LateChecker); ok {
-		if late := host.CheckLate(); late != nil {
+	if attempt, ok := ctx.Value(AttemptKey{}).(LateChecker); ok {
+		if late := attempt.CheckLate(); late != nil {
 			return late, true
 		}
 	}

@@ -72,8 +72,8 @@
 // Outer is the context of a call that the operator runs inside of, if there is one.
 //
 // A context ends with its attempt or question, the context of a batch with its last
-// member. context.Cause is the operator's only if the operator has ended it
-// (Token.parent).
+// member. context.Cause is message.ErrPurged after a purge of the message, and the
+// operator's only if the operator has ended the context (Token.parent).
 //
 // User code that may panic or end its goroutine runs below a guard of package guard (law
 // A6).

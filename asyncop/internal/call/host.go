@@ -23,7 +23,7 @@ type Host struct {
 	Clock    Clock
 	Run      func(task func()) // runs task on a worker
 	Backend  gate.Backend      // the called backend, or nil
-	Seat     gate.Seat         // the operator's at the backend, or nil
+	Seat     gate.Seat         // asks the backend for permits; nil without a backend
 	Lease    gate.Leased       // Seat, if its permits depend on a lease, or nil
 	Around   Reporter          // reports to the call that the operator runs inside of, or nil
 
@@ -113,7 +113,7 @@ func (h *Host) TakeFreed() int {
 // zero Ref refers to no element.
 type Ref struct {
 	Index      uint32
-	Stamp      gate.Stamp // of a call at a backend; here it costs no memory
+	Stamp      gate.Stamp // of the call at the backend; here it fills a gap, and finds no slot
 	Generation uint64
 }
 
@@ -184,8 +184,8 @@ type Sleeper struct {
 // NewSleeper returns a Sleeper.
 func NewSleeper() Sleeper { return Sleeper{C: make(chan struct{}, 1)} }
 
-// Sleep waits to be woken, unless idle returns false. Wake-ups count from before idle. It
-// may return without a reason.
+// Sleep waits to be woken, unless idle returns false. A wake-up that comes while idle
+// runs is not lost. Sleep may also return without a wake-up.
 func (s *Sleeper) Sleep(idle func() bool) {
 	s.Parked.Store(true)
 	if idle() {

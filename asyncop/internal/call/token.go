@@ -51,11 +51,12 @@ const (
 	dispatching
 	sent
 	answered
-	// member: the attempt has no permits. It belongs to a Batch, which has them, or it
-	// has a Reservation.
+	// member: the attempt has no permits. It is a member of a Batch, which has them, or
+	// it needs none, because it has a Reservation.
 	member
 	// invokeEnded and inPlace: see Completion in place in the package documentation.
-	// invokeEnded: AsyncInvoke has returned, or is called later.
+	// invokeEnded: AsyncInvoke has returned, or is called later. From now on a completion
+	// posts a letter.
 	invokeEnded
 	// inPlace: the attempt completed with an empty mailbox, and its goroutine had not
 	// seen invokeEnded.
@@ -66,7 +67,8 @@ const (
 	// borrowed: the attempt made no call. Its outcome comes from a call for another
 	// element or from a cache, or the step before its call has failed.
 	borrowed
-	// uncalled: the function was not called, so a late completion does not count.
+	// uncalled: the user's function was not called, so a late completion is not counted.
+	// In contrast, borrowed is about the call of the backend.
 	uncalled
 )
 
@@ -211,8 +213,9 @@ func (t *Token) endLate(late error) {
 // Expire is Cut for a timeout.
 func (t *Token) Expire() Released { return t.cut(contextEnded | expired | released) }
 
-// Cut ends the token at the end of the operator. A completion whose letter is still in
-// the mailbox is late. Only the loop calls it.
+// Cut ends the token before its time, at the end of the operator or after a purge of its
+// message. A completion whose letter is still in the mailbox is late. Only the loop calls
+// it.
 func (t *Token) Cut() Released { return t.cut(contextEnded | released) }
 
 // Released is the state of a token when the loop released it.
@@ -469,7 +472,7 @@ func (a *Attempt[OUT]) RunBlocking(ctx context.Context, task func(late error)) {
 			late = err
 		}
 		var g guard.Guard
-		defer g.Close(func(recovered any) { // the future belongs to a wrapper, which has failed (law A6)
+		defer g.Close(func(recovered any) { // task has completed the future of a user's wrapper, which has failed (law A6)
 			a.CompleteExceptionally(Panicked(recovered))
 		})
 		task(late)

@@ -15,26 +15,26 @@ type BackendCalls struct {
 	HasCost   bool    // User.CostOf returns the cost of an attempt; otherwise it is 1
 	HasTenant bool    // User.TenantOf returns its tenant
 	HasKey    bool    // its tenant is the key of its message, if it has a message
-	Budget    float64 // settled cost at which calls stop; 0 means no limit. The settled cost is the reported cost or, without a report, the estimate
+	Budget    float64 // settled cost at which calls stop, not the retry budget; 0 means no limit. The settled cost is the reported cost or, without a report, the estimate
 }
 
 // maxForgiven bounds the attempts of an element that do not count because they met an
 // outage.
 const maxForgiven = 3
 
-// atBackend is the operator's seat at its backend.
+// atBackend asks the backend to admit attempts, through the operator's seat.
 type atBackend[IN, OUT any] struct {
 	BackendCalls
 
-	core      *Machine[IN, OUT]
-	seat      gate.Seat
-	request   gate.Request  // current request; reused
-	evidence  gate.Evidence // current report; reused
-	requests  perSlot[requestState]
-	lastBatch *gate.Call // the batch that was started last
-	isShort   bool       // the backend has refused a call in this step
-	spent     float64    // settled cost so far, including earlier runs
-	isSpent   bool       // a call was refused because the budget is spent
+	core       *Machine[IN, OUT]
+	seat       gate.Seat
+	request    gate.Request  // current request; reused
+	evidence   gate.Evidence // current report; reused
+	requests   perSlot[requestState]
+	lastBatch  *gate.Call // the batch that was started last
+	wasRefused bool       // the backend has refused a call in this step
+	spent      float64    // settled cost so far, including earlier runs
+	isSpent    bool       // a call was refused because the budget is spent
 }
 
 // requestState is the state of an element that has asked for an attempt.
@@ -85,14 +85,15 @@ func (b *atBackend[IN, OUT]) isVisited(s *Slot[IN, OUT]) bool {
 	return int(s.attempts) > b.requests.get(s.index).throttled
 }
 
-// takeRetry takes a retry from the budget, and reports whether there was one.
+// takeRetry takes a retry from the retry budget of the backend, and reports whether there
+// was one.
 func (b *atBackend[IN, OUT]) takeRetry() bool {
 	return b.seat.MayRetry(b.core.Timers.Time(b.core.now))
 }
 
 // doneAsking reports that the operator has asked for all calls that it can start.
 func (b *atBackend[IN, OUT]) doneAsking() {
-	b.seat.DoneAsking(b.core.Timers.Time(b.core.now), b.isShort)
+	b.seat.DoneAsking(b.core.Timers.Time(b.core.now), b.wasRefused)
 }
 
 // admit asks for an attempt of s. A member joins the call of its batch, which has a
@@ -105,7 +106,7 @@ func (b *atBackend[IN, OUT]) admit(s *Slot[IN, OUT], isMember bool) permission {
 	if isMember {
 		return b.join(s)
 	}
-	if b.isShort {
+	if b.wasRefused {
 		return refused
 	}
 	g := b.core
@@ -130,7 +131,7 @@ func (b *atBackend[IN, OUT]) admit(s *Slot[IN, OUT], isMember bool) permission {
 		}
 		return passedOver
 	default:
-		b.isShort = true
+		b.wasRefused = true
 		return refused
 	}
 }
@@ -287,7 +288,7 @@ func (b *atBackend[IN, OUT]) asksAgainAt() time.Duration {
 	if b.isSpent {
 		return Never // the run ends when all calls have ended
 	}
-	if !b.isShort {
+	if !b.wasRefused {
 		return Now
 	}
 	g := b.core

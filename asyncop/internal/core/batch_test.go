@@ -374,7 +374,7 @@ func TestBatchOfFullOperator(t *testing.T) {
 	require.Equal(t, "(a#1+b#1+c#1+d#1", b.took())
 	b.returns()
 	b.Step()
-	b.Left(observe.Emitted)
+	b.PopHead(observe.Emitted)
 	b.feed("e")
 	require.Equal(t, time.Hour, b.Next(), "b, c and d make room as soon as downstream takes them")
 	b.emit()

@@ -44,7 +44,7 @@ func BenchmarkAtOnce(b *testing.B) {
 				}
 				r.Accept("x", call.Message{})
 				for results, _ := r.Head(); len(results) > 0; results, _ = r.Head() {
-					r.Left(observe.Emitted)
+					r.PopHead(observe.Emitted)
 				}
 			}
 		})

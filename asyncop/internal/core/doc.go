@@ -6,9 +6,10 @@
 //
 // # Owner
 //
-// The driver's goroutine owns a [Machine] and everything in it. Calls run on other
-// goroutines. They share state in package call with the core, which reads it only while
-// the driver calls a method of the core.
+// The driver's goroutine owns a [Machine] and everything in it. It calls AsyncInvoke,
+// too. Blocking calls run on other goroutines, and any goroutine may complete an attempt.
+// They share state in package call with the core, which reads it only while the driver
+// calls a method of the core.
 //
 // # Calls
 //
@@ -18,11 +19,16 @@
 //     checkpoint or a control element; [Machine.EndRetries] when the input has ended;
 //   - lets it work: [Machine.Step], and [Machine.Next], which returns when the next step
 //     is due;
-//   - takes the results: [Machine.Head] and [Machine.Left];
+//   - takes the results: [Machine.Head] and [Machine.PopHead];
 //   - copies the elements in flight for a checkpoint: [Machine.Items];
 //   - ends it: [Machine.End], then [Machine.Abandon], [Machine.Ended] for each element in
 //     flight, and [Machine.Forget];
-//   - reads its state: [Machine.State];
+//   - ends a run that was cancelled, elements whose messages were purged, and a run that
+//     has spent its budget: [Machine.EndIfCancelled], [Machine.EndPurged],
+//     [Machine.IsSpent], [Machine.Spent] and [Machine.AddSpent];
+//   - reads its state: [Machine.State], [Machine.FreeSlots];
+//   - uses its parts: [Machine.Messages], [Machine.Observing], [Machine.Batches],
+//     [Machine.HandOver];
 //   - reports that time may have passed: [Machine.Away].
 //
 // The core calls the user's functions, and makes the user's errors and log lines, through

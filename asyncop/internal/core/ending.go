@@ -148,7 +148,7 @@ func (g *Machine[IN, OUT]) Forget() {
 	empty := timers.Heap[*Slot[IN, OUT]]{}
 	g.slots.forget()
 	g.Queue, g.Timers.Heap = nil, empty
-	g.ready, g.odd = empty, empty
+	g.ready, g.outOfOrder = empty, empty
 	g.fresh, g.live = nil, nil
 	g.oldest = nil
 	g.state.FailedIn, g.unread = nil, nil

@@ -330,12 +330,12 @@ func (r *rig) emit() {
 
 // leave makes the head leave.
 func (r *rig) leave() {
-	r.Left(observe.Emitted)
+	r.PopHead(observe.Emitted)
 	if r.observing == nil {
 		return
 	}
-	if left := r.observing.Leaving(); left != nil {
-		r.observing.Left(left, observe.Emitted)
+	if left := r.observing.TakeLeaving(); left != nil {
+		r.observing.RecordEnd(left, observe.Emitted)
 	}
 }
 

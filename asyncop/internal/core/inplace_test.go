@@ -436,7 +436,7 @@ func TestMessageBehindACallThatEndsAtOnce(t *testing.T) {
 	results, m, _ := r.head3()
 	require.Equal(t, []string{"a#1"}, results)
 	require.Zero(t, m)
-	r.Left(observe.Emitted)
+	r.PopHead(observe.Emitted)
 	_, m, _ = r.head3()
 	require.True(t, m.Pending())
 	r.End(errOver)

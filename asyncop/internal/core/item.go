@@ -19,7 +19,7 @@ type Item[IN, OUT any] struct {
 	// First is the start of the first attempt that counts, in Unix nanoseconds. 0 means
 	// that no attempt was made, in this run or an earlier one. If only earlier runs have
 	// made attempts, and these do not count (KeepNothing), First is the start of this
-	// run.
+	// run, or the end of a back-off in it: see restoreFromScratch.
 	First    int64
 	Spent    time.Duration // of its timeout
 	Wait     time.Duration // the rest of the back-off at the checkpoint, or 0
@@ -141,13 +141,13 @@ func (g *Machine[IN, OUT]) Restore(it Item[IN, OUT], number int64) {
 		s.doubt = notDeduplicated
 	}
 	if g.introduce(s, introduction{restored: it.Restored, number: number}) {
-		g.restored(s, &it)
+		g.continueRestored(s, &it)
 	}
 }
 
-// restored continues with the newest element, which was an item. Its results wait to
-// leave, or it gets the rest of its time, and starts after the rest of its back-off.
-func (g *Machine[IN, OUT]) restored(s *Slot[IN, OUT], it *Item[IN, OUT]) {
+// continueRestored continues with the newest element, which was an item. Its results wait
+// to leave, or it gets the rest of its time, and starts after the rest of its back-off.
+func (g *Machine[IN, OUT]) continueRestored(s *Slot[IN, OUT], it *Item[IN, OUT]) {
 	if it.Kind == Completed {
 		g.settle(s, nil)
 		return
@@ -161,8 +161,11 @@ func (g *Machine[IN, OUT]) restored(s *Slot[IN, OUT], it *Item[IN, OUT]) {
 			return
 		}
 	}
-	if timeout < 0 && it.Restored && g.timeoutFailsRun() { // it would fail this run, and each run after a restart
-		timeout = g.leastTime(g.Timeout) // its own timeout, which has passed, gives no time
+	if timeout < 0 && it.Restored && g.timeoutFailsRun() {
+		// A negative timeout means that the time of the element has passed. To time out
+		// would fail this run, and each run after a restart, so it gets the reserve of
+		// the operator's timeout.
+		timeout = g.leastTime(g.Timeout)
 	}
 	if g.Restored.Keep == KeepNothing || it.First == 0 || timeout == 0 {
 		g.restoreFromScratch(s, it, timeout)
@@ -205,7 +208,7 @@ func (g *Machine[IN, OUT]) restoreFromScratch(s *Slot[IN, OUT], it *Item[IN, OUT
 		s.accepted = g.now
 		s.first, s.last = begins, begins
 		s.knowsFirst = true
-		g.limit(s, later(g.now, left), timeout)
+		g.setDeadline(s, later(g.now, left), timeout)
 	case timeout != g.Timeout:
 		g.ownTimeout(s, timeout)
 	}
@@ -232,7 +235,7 @@ func (g *Machine[IN, OUT]) restoreLimited(s *Slot[IN, OUT], it *Item[IN, OUT], t
 	s.attempts, s.doubt = it.Attempts, notDeduplicated
 	s.first, s.last = g.now-sinceFirst, g.now-sinceFirst // the last attempt began then, or later
 	s.knowsFirst = true
-	g.limit(s, later(g.now, left), timeout)
+	g.setDeadline(s, later(g.now, left), timeout)
 	if hasEnded {
 		g.timeOut(s)
 	}

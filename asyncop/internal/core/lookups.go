@@ -258,7 +258,7 @@ func (l *lookups[IN, OUT]) leave(s *Slot[IN, OUT]) {
 func (l *lookups[IN, OUT]) startOthers() {
 	g := l.core
 	changes := l.Changes()
-	if g.backend == nil || !g.backend.isShort || l.changes == changes {
+	if g.backend == nil || !g.backend.wasRefused || l.changes == changes {
 		return
 	}
 	l.changes = changes

@@ -24,9 +24,10 @@ type Config[IN, OUT any] struct {
 	Host   *call.Host                      // shared by the calls
 	User   User[IN, OUT]
 	Jobs   *[]call.Job[IN, OUT] // for workers: the core appends, the driver takes
-	// Direct reports that the function is blocking, so attempts become jobs. An attempt
-	// whose context is not the attempt itself (it has values of observers, or a
-	// reservation) is started by User.Invoke, which runs the function by RunBlocking.
+	// Direct means that the function is blocking, so the core makes jobs of attempts, and
+	// does not call User.Invoke. An attempt whose context is not the attempt itself (it
+	// has values of observers, or a reservation) is started by User.Invoke, which runs
+	// the function by RunBlocking.
 	Direct bool
 
 	Policy *decision.Steps[OUT]
@@ -113,7 +114,7 @@ type TimedOut struct {
 	Waited  error // why the backend made the element wait, or nil
 }
 
-// Report describes an element to the driver.
+// Report describes an element to the methods of User.
 type Report[IN any] struct {
 	Element       IN
 	Err           error         // of the last attempt; once the element has failed, its failure
@@ -154,13 +155,13 @@ type Machine[IN, OUT any] struct {
 	retryLog retryLog[IN, OUT]
 
 	slots         slots[IN, OUT]
-	reasons       perSlot[reasons]           // empty unless attempts have reasons
-	reasonRetries perSlot[[]int32]           // retries for each reason that the policy limits; nil before the first
-	ownDeadlines  perSlot[*limit[IN, OUT]]   // deadlines out of input order, and timeouts that begin with the first attempt
-	control       perSlot[any]               // of control elements: a queue.Watermark or a participant.Barrier
-	before        perSlot[beforeRetry]       // phases backoff and ready: the step before the retry
-	asked         perSlot[*question[OUT]]    // phase deciding
-	handled       perSlot[*handlerCall[OUT]] // phase handling
+	reasons       perSlot[reasons]               // empty unless attempts have reasons
+	reasonRetries perSlot[[]int32]               // retries for each reason that the policy limits; nil before the first
+	ownDeadlines  perSlot[*ownDeadline[IN, OUT]] // deadlines out of input order, and timeouts that begin with the first attempt
+	control       perSlot[any]                   // of control elements: a queue.Watermark or a participant.Barrier
+	before        perSlot[beforeRetry]           // phases backoff and ready: the step before the retry
+	asked         perSlot[*question[OUT]]        // phase deciding
+	handled       perSlot[*handlerCall[OUT]]     // phase handling
 
 	fresh   *Slot[IN, OUT]              // the oldest element in phase fresh, which makes its first attempt next
 	unbegun int                         // elements in phase fresh
@@ -169,11 +170,11 @@ type Machine[IN, OUT any] struct {
 	permits int                         // free
 	forming *call.Batch[IN, OUT]        // the batch that is being formed, or nil: see Batches.start
 	stamp   gate.Stamp                  // of the last call that the backend admitted
-	overdue bool                        // the next element to start has reached its deadline: timers go first (law T1)
+	overdue bool                        // the next element to start has reached its deadline: see checkBegin
 
-	oldest *Slot[IN, OUT]
-	live   *Slot[IN, OUT]              // the oldest element with a live deadline in input order
-	odd    timers.Heap[*Slot[IN, OUT]] // live deadlines out of input order
+	oldest     *Slot[IN, OUT]
+	live       *Slot[IN, OUT]              // the oldest element with a live deadline in input order
+	outOfOrder timers.Heap[*Slot[IN, OUT]] // live deadlines out of input order
 
 	now      time.Duration // the last reading of the clock
 	slept    bool          // since that reading the driver may have slept
@@ -190,7 +191,7 @@ type Machine[IN, OUT any] struct {
 	unread     *call.Letter            // letters from the mailbox that are not handled yet
 	attemptEnd attemptEnd              // of the attempt that ended last, until reportEnd
 	view       predicates.Attempt[OUT] // of the attempt that is judged
-	policyNow  decision.Situation      // for the policy; reused
+	situation  decision.Situation      // for the policy; reused
 
 	state State
 }
@@ -204,13 +205,13 @@ func New[IN, OUT any](c Config[IN, OUT]) *Machine[IN, OUT] {
 	g.slots.sideTables = new([]anyPerSlot)
 	g.reasonRetries = newPerSlot[[]int32](g)
 	g.reasons = newPerSlot[reasons](g)
-	g.ownDeadlines = newPerSlot[*limit[IN, OUT]](g)
+	g.ownDeadlines = newPerSlot[*ownDeadline[IN, OUT]](g)
 	g.control = newPerSlot[any](g)
 	g.before = newPerSlot[beforeRetry](g)
 	g.asked = newPerSlot[*question[OUT]](g)
 	g.handled = newPerSlot[*handlerCall[OUT]](g)
 	g.state.FailedIn = g.Host.Values
-	g.policyNow.Random = c.Random
+	g.situation.Random = c.Random
 	g.hasReasons = c.Policy.HasReasons()
 	g.asksWorkers = !c.Policy.AtOnce && !c.Policy.NoRetry
 	if g.MaxCalls == 0 {
@@ -360,7 +361,7 @@ func (g *Machine[IN, OUT]) Step() {
 	g.takeFreedPermits()
 	g.overdue = false
 	if g.backend != nil {
-		g.backend.isShort = false
+		g.backend.wasRefused = false
 	}
 	if g.batches != nil && g.batches.startFull() {
 		// The worker gets the batch now. To read completions first may take as long as a
@@ -431,7 +432,7 @@ func (g *Machine[IN, OUT]) nextTimer() time.Duration {
 	if g.live != nil {
 		next = g.live.due
 	}
-	if due, ok := g.odd.Next(); ok {
+	if due, ok := g.outOfOrder.Next(); ok {
 		next = min(next, due)
 	}
 	if due, ok := g.Timers.Next(); ok {
@@ -487,8 +488,8 @@ func (g *Machine[IN, OUT]) fireTimers(now time.Duration) {
 	for g.live != nil && g.live.due <= now && g.state.Failure == nil {
 		g.timeOut(g.live)
 	}
-	for due, ok := g.odd.Next(); ok && due <= now && g.state.Failure == nil; due, ok = g.odd.Next() {
-		g.timeOut(g.odd.Peek().Value)
+	for due, ok := g.outOfOrder.Next(); ok && due <= now && g.state.Failure == nil; due, ok = g.outOfOrder.Next() {
+		g.timeOut(g.outOfOrder.Peek().Value)
 	}
 	for g.state.Failure == nil {
 		t := g.Timers.PopDue(now)

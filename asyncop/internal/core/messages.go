@@ -82,11 +82,11 @@ func (m *Messages[IN, OUT]) Head() call.Message {
 	return m.attached.get(m.core.Queue.Head().Value.index)
 }
 
-// HeadWithResults returns the message of the head, whose results leave next, or zero. If
-// a sink can never take a result, the message becomes a dead letter, although its call
-// has succeeded. Unless the call is idempotent, HeadWithResults notes this in the
-// message, and the dead letter is marked as unsafe to repeat.
-func (m *Messages[IN, OUT]) HeadWithResults() call.Message {
+// PrepareHead returns the message of the head, whose results leave next, or zero. If a
+// sink can never take a result, the message becomes a dead letter, although its call has
+// succeeded. Unless the call is idempotent, PrepareHead notes this in the message, and
+// the dead letter is marked as unsafe to repeat.
+func (m *Messages[IN, OUT]) PrepareHead() call.Message {
 	s := m.core.Queue.Head().Value
 	msg := m.attached.get(s.index)
 	if s.attempts > 0 && msg.Pending() && !m.isIdempotent(s.in) {

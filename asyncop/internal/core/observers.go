@@ -27,7 +27,8 @@ type Observing[IN, OUT any] struct {
 }
 
 // Track describes an observed element. It is owned by the core until the driver takes it
-// with Observing.Leaving. The driver returns it with Observing.Left. Tracks are reused.
+// with Observing.TakeLeaving. The driver returns it with Observing.RecordEnd. Tracks are
+// reused.
 type Track struct {
 	accepted time.Duration
 	started  time.Duration  // start of the first attempt, counted from accepted; 0 before
@@ -215,7 +216,7 @@ func (o *Observing[IN, OUT]) attemptEnded(s *Slot[IN, OUT], out *attemptEnd, aga
 }
 
 // ended records the end of an element. An element with results has left when the driver
-// calls Observing.Left.
+// calls Observing.RecordEnd.
 func (o *Observing[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 	r := o.tracks.get(s.index)
 	if r == nil {
@@ -239,19 +240,19 @@ func (o *Observing[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 	default:
 		e.Err = s.err
 	}
-	o.Left(r, how)
+	o.RecordEnd(r, how)
 }
 
-// Leaving returns the track of the element that left last, for Left, or nil for a control
-// element.
-func (o *Observing[IN, OUT]) Leaving() (r *Track) {
+// TakeLeaving returns the track of the element that left last, for RecordEnd, or nil for
+// a control element.
+func (o *Observing[IN, OUT]) TakeLeaving() (r *Track) {
 	r, o.leaving = o.leaving, nil
 	return r
 }
 
-// Left records the end of an element. The driver calls it with Emitted or Discarded for
-// an element whose track it has, and ended for all others.
-func (o *Observing[IN, OUT]) Left(r *Track, how observe.EndKind) {
+// RecordEnd records the end of an element. The driver calls it with Emitted or Discarded
+// for an element whose track it has. The method ended calls it for all others.
+func (o *Observing[IN, OUT]) RecordEnd(r *Track, how observe.EndKind) {
 	o.core.refresh()
 	e := &r.ending
 	e.How, e.Total = how, o.core.now-r.accepted

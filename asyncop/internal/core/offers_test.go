@@ -63,7 +63,7 @@ func TestHandOver_OffersOfAnElementHaveOneID(t *testing.T) {
 	}
 	r.End(errOver)
 	for _, s := range r.Abandon() {
-		_, declined := r.sink.Last(t.Context(), s, errOver)
+		_, declined := r.sink.OfferAtEnd(t.Context(), s, errOver)
 		require.ErrorIs(t, declined, errBroken)
 	}
 	for in, of := range ids {
@@ -94,7 +94,7 @@ func TestOfferThatIsLate(t *testing.T) {
 	r.work()
 	r.sink.Await()
 	require.False(t, r.sink.WasTaken(cut[0]))
-	_, declined := r.sink.Last(t.Context(), cut[0], errOver)
+	_, declined := r.sink.OfferAtEnd(t.Context(), cut[0], errOver)
 	require.NoError(t, declined)
 	require.Equal(t, []error{nil}, taken)
 	r.Ended(cut[0], observe.HandedOver)

@@ -25,7 +25,7 @@ import (
 //	                         retryNow ◀ backOff     settle       failElement
 //	                                                  │          rescue ──▶ settle
 //	                                                  │          giveUp
-//	                                                  └─▶ Left ◀────┘
+//	                                                  └─▶ PopHead ◀─┘
 //
 // judge reports the attempt to the backend after it has found the reason. An attempt with
 // results that the policy does not consider is reported without judge, and settled. If
@@ -39,7 +39,7 @@ func (g *Machine[IN, OUT]) Accept(in IN) {
 	s := g.takeSlot(in)
 	continues := g.introduce(s, introduction{})
 	if continues && g.timeouts != nil {
-		continues = g.timeouts.limit(s)
+		continues = g.timeouts.apply(s)
 	}
 	if continues {
 		g.startNewest(s)
@@ -173,7 +173,8 @@ const (
 
 // checkBegin looks for a cancel, reads the clock, and reports whether an attempt of s may
 // begin now. By law A5 no attempt starts after a cancel or at the deadline. At the
-// deadline it sets overdue, so that timers go before other attempts (law T1).
+// deadline it sets overdue: s stays the next element to start, so no attempt starts until
+// the next step has fired the timers.
 func (g *Machine[IN, OUT]) checkBegin(s *Slot[IN, OUT]) bool {
 	g.EndIfCancelled() // the driver may not have noticed the cancel yet
 	if g.state.Failure != nil || g.overdue {
@@ -373,7 +374,7 @@ func (g *Machine[IN, OUT]) callFunction(ctx context.Context, in IN, a *call.Atte
 	return err
 }
 
-// context returns the context of user code for s. It ends with own.
+// context returns the context of user code for s. It ends with own, an attempt or a task.
 func (g *Machine[IN, OUT]) context(s *Slot[IN, OUT], own call.Cancellable) context.Context {
 	if g.observing != nil {
 		return g.observing.contextOf(s, own)
@@ -413,20 +414,20 @@ type howEnded uint8
 const (
 	completed howEnded = iota // it was completed in time
 	ranOut                    // its own time ran out, or its element's
-	cutOff                    // the run ends
+	cutOff                    // the run ends, or its message was purged
 )
 
 // conclude ends the attempt of s. The policy judges the attempt if it considers results,
 // or the attempt has failed.
 func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 	a := s.attempt
-	end := g.endAttempt(s, how)
+	released := g.endAttempt(s, how)
 	g.Timers.Cancel(&s.timer)
 	var results []OUT
 	var err error
 	switch {
 	case how == ranOut:
-		err = g.timeOutAttempt(s, &end)
+		err = g.timeOutAttempt(s, &released)
 	case a.Failure != nil:
 		err = a.Failure
 	case g.ChecksResults:
@@ -461,7 +462,7 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 	v := &g.view
 	v.Number = int(s.attempts)
 	v.Err, v.Results = err, results
-	v.Stage, v.InDoubt = end.Stage, end.InDoubt
+	v.Stage, v.InDoubt = released.Stage, released.InDoubt
 	v.Idempotent = false // FindReason sets it, and the reason
 	v.ReasonRetries = 0
 	if g.hasReasons { // otherwise the policy does not read these fields
@@ -469,7 +470,7 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 		v.Values = g.context(s, a)
 		v.Reasons = g.reasons.get(s.index).retried
 	}
-	g.judge(s, &a.Token, end.Deduplicated)
+	g.judge(s, &a.Token, released.Deduplicated)
 }
 
 // timeOutAttempt counts the timeout of the attempt of s, which has run out of time, and
@@ -501,8 +502,8 @@ func (g *Machine[IN, OUT]) endAttempt(s *Slot[IN, OUT], how howEnded) (end call.
 	}
 	around := g.Host.Around
 	if around != nil && how != completed && s.phase == running && end.Stage < predicates.NetworkTime {
-		// The call may be about to send. It reports its own stages to around, but its end
-		// is known only here.
+		// The call may be about to send, and can no longer report this to the call around
+		// the operator.
 		around.ReportStage(predicates.NetworkTime)
 	}
 	if end.OperatorPermit {
@@ -559,7 +560,7 @@ func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated
 		}
 	}()
 	// Step 1: find the reason for a retry, and the reason of the failure.
-	now := g.readSituation(s, v)
+	situation := g.readSituation(s, v)
 	isKnown, err := g.Policy.FindReason(v)
 	failureReason := g.Policy.FindReasonOfFailure(v, isKnown)
 	if failureReason != g.reasons.get(s.index).last {
@@ -584,14 +585,14 @@ func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated
 	if err != nil {
 		d = decision.Fail(v, err)
 	} else {
-		d, isDecided = g.Policy.DecideAtOnce(v, now)
+		d, isDecided = g.Policy.DecideAtOnce(v, situation)
 	}
 	if !isDecided && !g.asksWorkers {
 		ctx := g.Host.Life
 		if g.hasReasons { // the context has the values of the attempt
 			ctx = call.WithEnd(g.context(s, t), g.Host.Life)
 		}
-		d = g.Policy.Conclude(v, g.Policy.Ask(ctx, v), now)
+		d = g.Policy.Conclude(v, g.Policy.Ask(ctx, v), situation)
 		isDecided = true
 	}
 	returned = true
@@ -626,11 +627,11 @@ func (g *Machine[IN, OUT]) readSituation(s *Slot[IN, OUT], v *predicates.Attempt
 	if s.due != Never {
 		v.Remaining = max(0, s.due-g.now)
 	}
-	now := &g.policyNow
-	now.Finishing = g.noRetries
-	now.Waiting = int(g.state.Stats.WaitingForRetry)
+	situation := &g.situation
+	situation.Finishing = g.noRetries
+	situation.Waiting = int(g.state.Stats.WaitingForRetry)
 	g.ranCode = true // by the policy, which runs next
-	return now
+	return situation
 }
 
 // judgeAnswer completes judge after a worker has asked the strategy about v.
@@ -641,8 +642,8 @@ func (g *Machine[IN, OUT]) judgeAnswer(s *Slot[IN, OUT], v *predicates.Attempt[O
 			g.failElement(s, guard.Join(g.broke("the jitter", nil), g.attemptEnd.err), false)
 		}
 	}()
-	now := g.readSituation(s, v)
-	d := g.Policy.Conclude(v, answer, now)
+	situation := g.readSituation(s, v)
+	d := g.Policy.Conclude(v, answer, situation)
 	returned = true
 	g.applyDecision(s, &d, isFree)
 }
@@ -672,8 +673,8 @@ func (g *Machine[IN, OUT]) updateAfterReport(s *Slot[IN, OUT], v *predicates.Att
 
 // applyDecision carries out the decision of the policy or, with lookups, the decision
 // that was made about another element of the same key: see lookups.share. Before a retry
-// it takes the retry from the budget of the backend, unless the retry is free. A retry
-// that will not be made does not use the budget.
+// it takes the retry from the retry budget of the backend, unless the retry is free. A
+// retry that will not be made does not use that budget.
 func (g *Machine[IN, OUT]) applyDecision(s *Slot[IN, OUT], d *decision.Decision, isFree bool) {
 	mayShare := g.lookups != nil && g.attemptEnd.err != nil
 	isShared := mayShare && g.lookups.share(s, d)
@@ -767,13 +768,13 @@ func (g *Machine[IN, OUT]) backOff(s *Slot[IN, OUT], d *decision.Decision) {
 	g.enter(s, backoff)
 	g.state.Stats.WaitingForRetry++
 	left := max(0, s.due-g.now)
-	isTooLate := s.due != Never && d.Delay >= left // d.Capped is from an earlier reading of the clock
+	isTooLate := s.due != Never && d.Delay >= left // d.Capped is from an earlier reading of the clock, so it may be out of date
 	if isTooLate && g.backend != nil && g.backend.mayWaitOut(s) {
 		isTooLate = false
 	}
 	if isTooLate {
 		g.reportEnd(s, false, 0)
-		d.Delay = left // for the log line
+		d.Delay = left // for the log line and the timer
 	} else {
 		g.reportEnd(s, true, d.Delay)
 	}
@@ -822,8 +823,9 @@ func (g *Machine[IN, OUT]) retryNow(s *Slot[IN, OUT]) {
 	g.ready.Arm(&s.timer, s.accepted)
 }
 
-// timeOut ends s at its deadline in any phase, unless s waits for the end of an outage.
-// This is final (law A3).
+// timeOut ends s, which is in a phase from firstLive to lastLive, at its deadline or,
+// with EarlyTimeout, before it. This is final (law A3), unless s waits for the end of an
+// outage.
 func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 	if g.backend != nil && g.now >= s.due && g.backend.mayWaitOut(s) {
 		g.backend.waitOut(s)
@@ -856,8 +858,8 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 }
 
 // releaseUnvisited ends s, which has waited for its backend, if its message was not
-// visited: the message is released until wait has passed (laws B2 and B6). Throttled
-// calls are no visit. It reports whether s has ended.
+// visited: the message is released, and redelivered after wait at the earliest (laws B2
+// and B6). Throttled calls are no visit. It reports whether s has ended.
 func (g *Machine[IN, OUT]) releaseUnvisited(s *Slot[IN, OUT], failure error, wait time.Duration) bool {
 	if g.backend.isVisited(s) || !g.messages.releaseAfter(s, failure, wait) {
 		return false
@@ -891,11 +893,12 @@ func (g *Machine[IN, OUT]) leaveForTenant(s *Slot[IN, OUT]) bool {
 func (g *Machine[IN, OUT]) endReleased(s *Slot[IN, OUT], err error) {
 	s.err = err
 	g.enter(s, endedWithoutResults)
-	g.complete(s)
+	g.allowToLeave(s)
 	g.Ended(s, observe.Abandoned)
 }
 
-// endWait ends the wait of s, which has no attempt, for its next attempt.
+// endWait ends the wait of s, which has no attempt: for a permit, for the end of a
+// back-off, or for the answer of a strategy.
 func (g *Machine[IN, OUT]) endWait(s *Slot[IN, OUT]) {
 	switch s.phase {
 	case deciding:
@@ -929,8 +932,9 @@ func (g *Machine[IN, OUT]) endAttemptAtDeadline(s *Slot[IN, OUT]) {
 	g.attemptEnd = attemptEnd{isKnown: true, err: context.DeadlineExceeded, took: g.now - s.last, isTimed: true}
 }
 
-// settle makes the outcome of s final: the results of its attempt or, if err is not nil,
-// a failure. An element with results ends when they leave.
+// settle completes s with the results of its attempt or, if err is not nil, fails it. An
+// element with results ends when they leave. A failed element may still get results from
+// a handler.
 func (g *Machine[IN, OUT]) settle(s *Slot[IN, OUT], err error) {
 	if err != nil {
 		g.failElement(s, err, false)
@@ -940,7 +944,7 @@ func (g *Machine[IN, OUT]) settle(s *Slot[IN, OUT], err error) {
 	g.enter(s, done)
 	g.state.Done++
 	if g.keys == nil || g.keys.isFirst(s) { // otherwise s may leave when it becomes the first
-		g.complete(s)
+		g.allowToLeave(s)
 	}
 }
 
@@ -958,8 +962,8 @@ func (g *Machine[IN, OUT]) reportEnd(s *Slot[IN, OUT], isRetried bool, delay tim
 	g.attemptEnd = attemptEnd{}
 }
 
-// complete lets s leave the queue as soon as the order of the queue allows it.
-func (g *Machine[IN, OUT]) complete(s *Slot[IN, OUT]) {
+// allowToLeave lets s leave the queue as soon as the order of the queue allows it.
+func (g *Machine[IN, OUT]) allowToLeave(s *Slot[IN, OUT]) {
 	g.Queue.Complete(s.entry)
 	if g.keys != nil {
 		g.keys.leaveLine(s)
@@ -986,7 +990,7 @@ func (g *Machine[IN, OUT]) giveUp(s *Slot[IN, OUT], err error) {
 		return
 	}
 	g.enter(s, endedWithoutResults)
-	g.complete(s)
+	g.allowToLeave(s)
 	if g.FailsRun {
 		g.failRun(s)
 		return
@@ -1057,8 +1061,8 @@ func (g *Machine[IN, OUT]) contextForReport(s *Slot[IN, OUT]) context.Context {
 }
 
 // Head returns the results or the control element at the head of the queue, or neither if
-// the head must wait. Elements without results leave here. The head stays until Left is
-// called.
+// the head must wait. Elements without results leave here. The head stays until PopHead
+// is called.
 func (g *Machine[IN, OUT]) Head() (results []OUT, control any) {
 	for {
 		e := g.Queue.Head()
@@ -1075,13 +1079,13 @@ func (g *Machine[IN, OUT]) Head() (results []OUT, control any) {
 			}
 		default: // it has failed
 		}
-		g.Left(observe.Empty)
+		g.PopHead(observe.Empty)
 	}
 }
 
-// Left removes the head of the queue. An element in phase done ends here with how: the
+// PopHead removes the head of the queue. An element in phase done ends here with how: the
 // driver passes Emitted, and Head passes Empty. Other elements have ended before.
-func (g *Machine[IN, OUT]) Left(how observe.EndKind) {
+func (g *Machine[IN, OUT]) PopHead(how observe.EndKind) {
 	s := g.Queue.Head().Value
 	if s.phase == done {
 		g.state.Done--

@@ -45,7 +45,7 @@ type offer struct {
 
 // callSink calls the sink on a worker, unless the offer is late.
 func (h *HandOver[IN, OUT]) callSink(ctx context.Context, o *offer, r Report[IN]) {
-	defer o.Finish(false) // it does not complete the element, so it is never late
+	defer o.Finish(false) // an offer is not a completion, so it is not counted as late
 	defer close(o.done)
 	o.err = o.Late()
 	if o.err != nil {
@@ -124,7 +124,7 @@ func (h *HandOver[IN, OUT]) answered(s *Slot[IN, OUT]) {
 		isMessage := g.messages.Reject(s, o.unsafeToRepeat) // before Ended acknowledges it
 		if !isMessage {
 			g.enter(s, endedWithoutResults)
-			g.complete(s)
+			g.allowToLeave(s)
 			g.failRun(s)
 			return
 		}
@@ -132,7 +132,7 @@ func (h *HandOver[IN, OUT]) answered(s *Slot[IN, OUT]) {
 	r := g.report(s) // before Ended: the observers still have the context
 	g.Ended(s, observe.HandedOver)
 	g.enter(s, endedWithoutResults)
-	g.complete(s)
+	g.allowToLeave(s)
 	if o.refused {
 		g.User.LogNotTaken(r, o.err, 0)
 	} else {
@@ -160,11 +160,11 @@ func (h *HandOver[IN, OUT]) WasTaken(s *Slot[IN, OUT]) bool {
 	return h.running != nil && h.running.err == nil && h.offers.get(s.index) == h.running
 }
 
-// Last calls the sink for an element that Abandon has returned, unless until has ended.
-// For an element that was cut off, the sink gets cause in place of the error of its last
-// attempt. The returned report always has the error of the element itself. The context of
-// the call has the same values as during the run, and ends with until.
-func (h *HandOver[IN, OUT]) Last(until context.Context, s *Slot[IN, OUT], cause error) (r Report[IN], declined error) {
+// OfferAtEnd calls the sink for an element that Abandon has returned, unless until has
+// ended. For an element that was cut off, the sink gets cause in place of the error of
+// its last attempt. The returned report always has the error of the element itself. The
+// context of the call has the same values as during the run, and ends with until.
+func (h *HandOver[IN, OUT]) OfferAtEnd(until context.Context, s *Slot[IN, OUT], cause error) (r Report[IN], declined error) {
 	_, values := h.newOffer(s)
 	ctx := call.WithEnd(values, until)
 	r = h.core.report(s)

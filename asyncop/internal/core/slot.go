@@ -21,24 +21,24 @@ import (
 // Slots are reused. A pointer to a slot is valid only while its element is in the queue,
 // so only the core and its driver hold one. Other code holds a call.Ref: see slots.
 type Slot[IN, OUT any] struct {
-	in         IN
-	accepted   time.Duration                // when it took the slot; the timeout counts from here, unless FromAttempt is set
-	due        time.Duration                // its deadline, or Never
-	first      time.Duration                // start of the first attempt
-	last       time.Duration                // start of the last attempt
-	attempt    *call.Attempt[OUT]           // see phase; may be nil
-	timer      timers.Timer[*Slot[IN, OUT]] // see phase
-	err        error                        // of the last attempt that failed; in phases handling and failing the failure of the element
-	entry      *queue.Entry[*Slot[IN, OUT]] // in the queue
-	generation uint64                       // of the awaited call or answer, or 0: see slots
-	index      uint32                       // in slots
-	attempts   int32                        // begun so far
-	phase      phase
-	retry      RetryKind              // of the retry that it waits for
-	doubt      doubt                  // whether an attempt may have taken effect
-	noRetry    decision.NoRetryReason // why there was no retry, if there was a reason for one
-	hasLimit   bool                   // its deadline is out of input order: see limit
-	knowsFirst bool                   // first was set when the element was restored, so the next attempt does not set it
+	in             IN
+	accepted       time.Duration                // when it took the slot; the timeout counts from here, unless FromAttempt is set
+	due            time.Duration                // its deadline, or Never
+	first          time.Duration                // start of the first attempt
+	last           time.Duration                // start of the last attempt
+	attempt        *call.Attempt[OUT]           // see phase; may be nil
+	timer          timers.Timer[*Slot[IN, OUT]] // see phase
+	err            error                        // of the last attempt that failed; in phases handling and failing the failure of the element
+	entry          *queue.Entry[*Slot[IN, OUT]] // in the queue
+	generation     uint64                       // of the awaited call or answer, or 0: see slots
+	index          uint32                       // in slots
+	attempts       int32                        // begun so far
+	phase          phase
+	retry          RetryKind              // of the retry that it waits for
+	doubt          doubt                  // whether an attempt may have taken effect
+	noRetry        decision.NoRetryReason // why there was no retry, if there was a reason for one
+	hasOwnDeadline bool                   // its deadline is out of input order: see ownDeadline
+	knowsFirst     bool                   // first was set when the element was restored, so the next attempt does not set it
 }
 
 // doubt records whether an attempt may have taken effect, and whether servers recognise a
@@ -103,7 +103,7 @@ const (
 type phase uint8
 
 const (
-	controlElement      phase = iota // a watermark, or a barrier that keeps its place in the queue
+	controlElement      phase = iota // a watermark, the marker of the end of the input, or a barrier if the operator has no checkpoints
 	fresh                            // waits for a permit for its first attempt; timer: with key order, its position among the first elements of all lines
 	behind                           // waits for an element of its key, or for a call that still holds the key
 	preparing                        // a step before its call runs on a worker; attempt: its call; timer: the timeout of the attempt
@@ -180,28 +180,29 @@ func (g *Machine[IN, OUT]) enter(s *Slot[IN, OUT], p phase) {
 		g.lookups.leave(s)
 	}
 	if s == g.live {
-		g.live = nextIn(s, func(s *Slot[IN, OUT]) bool { return firstLive <= s.phase && s.phase <= lastLive && !s.hasLimit })
+		g.live = nextIn(s, func(s *Slot[IN, OUT]) bool { return firstLive <= s.phase && s.phase <= lastLive && !s.hasOwnDeadline })
 	}
-	if s.hasLimit {
-		g.odd.Cancel(&g.ownDeadlines.get(s.index).timer)
+	if s.hasOwnDeadline {
+		g.outOfOrder.Cancel(&g.ownDeadlines.get(s.index).timer)
 	}
 }
 
-// limit is a deadline out of input order: the element has its own timeout, was restored
-// with a part of its timeout, or its timeout begins with its first attempt (FromAttempt).
-type limit[IN, OUT any] struct {
+// ownDeadline is a deadline out of input order: the element has its own timeout, was
+// restored with a part of its timeout, or its timeout begins with its first attempt
+// (FromAttempt).
+type ownDeadline[IN, OUT any] struct {
 	total time.Duration                // the whole timeout
-	timer timers.Timer[*Slot[IN, OUT]] // position among the other limits
+	timer timers.Timer[*Slot[IN, OUT]] // position among the others
 }
 
-// limit sets a deadline of its own for s. total is the whole timeout of s. s is the
+// setDeadline sets a deadline of its own for s. total is the whole timeout of s. s is the
 // newest element, unless FromAttempt is set: then there are no deadlines in input order.
-func (g *Machine[IN, OUT]) limit(s *Slot[IN, OUT], due, total time.Duration) {
-	own := &limit[IN, OUT]{total: max(0, total)}
+func (g *Machine[IN, OUT]) setDeadline(s *Slot[IN, OUT], due, total time.Duration) {
+	own := &ownDeadline[IN, OUT]{total: max(0, total)}
 	own.timer.Value = s
-	s.due, s.hasLimit = due, true
+	s.due, s.hasOwnDeadline = due, true
 	*g.ownDeadlines.ref(s.index) = own
-	g.odd.Arm(&own.timer, due)
+	g.outOfOrder.Arm(&own.timer, due)
 	if g.live == s {
 		g.live = nil // s is the newest element
 	}

@@ -8,9 +8,9 @@ import (
 )
 
 // findSnooze reports whether err, with which the call of s has completed, snoozes the
-// message of s, and for how long. Methods of users' errors and
-// elements run off the loop (law A6): s has an attempt that has ended, and the end of the
-// loop would end it again.
+// message of s, and for how long. Methods of users' errors and elements run off the loop
+// (law A6): s is still in phase running although its attempt has ended. If runtime.Goexit
+// ended the loop here, Abandon would end the attempt a second time.
 //
 // A message is not snoozed after an attempt in doubt, unless the call may happen twice:
 // its redelivery would forget the doubt.
@@ -33,8 +33,8 @@ func (g *Machine[IN, OUT]) findSnooze(s *Slot[IN, OUT], err error) (delay time.D
 }
 
 // endSnoozed ends s, whose attempt has ended and has snoozed its message. The message is
-// released until delay has passed. The attempt has not failed, and is not evidence about
-// the service.
+// released, and redelivered after delay at the earliest. The attempt has not failed, and
+// is not evidence about the service.
 func (g *Machine[IN, OUT]) endSnoozed(s *Slot[IN, OUT], err error, delay time.Duration) {
 	g.refresh()
 	if g.backend != nil {

@@ -22,9 +22,9 @@ func (o *ownTimeouts[IN, OUT]) of(in IN) (timeout time.Duration, err error) {
 	return timeout, nil
 }
 
-// limit sets the own timeout of s, the newest element, and reports whether s continues. s
+// apply sets the own timeout of s, the newest element, and reports whether s continues. s
 // fails if the user's function panics.
-func (o *ownTimeouts[IN, OUT]) limit(s *Slot[IN, OUT]) (continues bool) {
+func (o *ownTimeouts[IN, OUT]) apply(s *Slot[IN, OUT]) (continues bool) {
 	g := o.core
 	own, err := o.of(s.in)
 	if err != nil {
@@ -57,15 +57,15 @@ func (g *Machine[IN, OUT]) startTimeout(s *Slot[IN, OUT]) {
 		total = own.total
 	}
 	if total > 0 {
-		g.limit(s, later(g.now, total), total)
+		g.setDeadline(s, later(g.now, total), total)
 	}
 }
 
 // stopTimeout takes the deadline of s back: its time begins with its next attempt.
 func (g *Machine[IN, OUT]) stopTimeout(s *Slot[IN, OUT]) {
-	if s.hasLimit {
-		g.odd.Cancel(&g.ownDeadlines.get(s.index).timer)
-		s.due, s.hasLimit = Never, false
+	if s.hasOwnDeadline {
+		g.outOfOrder.Cancel(&g.ownDeadlines.get(s.index).timer)
+		s.due, s.hasOwnDeadline = Never, false
 	}
 }
 
@@ -74,8 +74,8 @@ func (g *Machine[IN, OUT]) stopTimeout(s *Slot[IN, OUT]) {
 // time is over times out before its first attempt.
 func (g *Machine[IN, OUT]) ownTimeout(s *Slot[IN, OUT], total time.Duration) {
 	if g.FromAttempt && total >= 0 {
-		*g.ownDeadlines.ref(s.index) = &limit[IN, OUT]{total: total}
+		*g.ownDeadlines.ref(s.index) = &ownDeadline[IN, OUT]{total: total}
 		return
 	}
-	g.limit(s, later(s.accepted, total), total)
+	g.setDeadline(s, later(s.accepted, total), total)
 }

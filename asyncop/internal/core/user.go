@@ -49,7 +49,7 @@ type UserFunctions[IN, OUT any] interface {
 // UserErrors make the errors that users see.
 type UserErrors[IN any] interface {
 	// TimeoutError returns the error of an element or an attempt that timed out.
-	TimeoutError(r Report[IN], out TimedOut) error
+	TimeoutError(r Report[IN], t TimedOut) error
 	// UndecidedError returns the error of an element whose policy failed, or whose last
 	// result still asked for a retry (Config.ExhaustedAsFailure).
 	UndecidedError(d decision.Decision) error

@@ -91,7 +91,7 @@ func (w *wild) leave() {
 	default:
 		return
 	}
-	w.Left(observe.Emitted)
+	w.PopHead(observe.Emitted)
 }
 
 // cutOff ends the core and records the elements in flight.

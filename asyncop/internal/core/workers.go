@@ -12,7 +12,8 @@ import (
 )
 
 // User code that may block runs on workers while its element waits: strategies, steps
-// before a retry, and handlers of failures.
+// before a retry, waits for a lease, and handlers of failures are in this file and
+// handler.go, the failure sink in sink.go, calls of batches in batches.go.
 
 // errTooManyTasks is the error of user code that does not run.
 var errTooManyTasks = errors.New("asyncop: twice as many strategies, steps before a retry and handlers of failures are running as there are slots: " +
@@ -40,10 +41,10 @@ func (g *Machine[IN, OUT]) runOnWorker(
 			}
 		}()
 		if !isLate {
-			var stands guard.Guard
-			defer stands.Close(func(recovered any) { err = call.Panicked(recovered) })
+			var guarded guard.Guard
+			defer guarded.Close(func(recovered any) { err = call.Panicked(recovered) })
 			err = do(ctx)
-			stands.Returned()
+			guarded.Returned()
 		}
 	})
 	return true
@@ -138,14 +139,14 @@ func (g *Machine[IN, OUT]) prepare(s *Slot[IN, OUT], a *call.Attempt[OUT], befor
 	var succeeded chan struct{} // of a member: closed after the step, unless it failed
 	if isMember {
 		succeeded = make(chan struct{})
-		g.forming.After(succeeded) // at most until this member ends
+		g.forming.WaitFor(succeeded) // at most until this member ends
 	} else {
 		g.enter(s, preparing)
 	}
 	after := func(err error) {
 		switch {
 		case err != nil:
-			a.Borrow() // without a call, the attempt is no evidence for the backend
+			a.Borrow() // like a borrowed outcome, it is no evidence about the backend, because there was no call
 			a.Refuse(&predicates.StageError{Stage: predicates.ClientDispatch, Err: err})
 		case isMember:
 			close(succeeded)

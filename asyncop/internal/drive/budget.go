@@ -18,7 +18,7 @@ type budgetSum struct {
 // possible results have left. With checkpoints, the run ends when a checkpoint with the
 // sum is complete.
 func (d *Driver[IN, OUT]) endWhenSpent() {
-	k := d.checks
+	k := d.checkpoints
 	if k == nil || k.budget.isStored.Load() {
 		d.core.End(d.User.BudgetError(d.core.Spent()))
 		return
@@ -47,5 +47,5 @@ func (k *checkpointing[IN, OUT]) completedSum(id uint64) {
 
 // sumIsStored reports whether the checkpoint with the final sum is complete.
 func (d *Driver[IN, OUT]) sumIsStored() bool {
-	return d.checks != nil && d.checks.budget.isStored.Load()
+	return d.checkpoints != nil && d.checkpoints.budget.isStored.Load()
 }

@@ -28,7 +28,7 @@ func (d *Driver[IN, OUT]) switchGoroutine() bool {
 func (d *Driver[IN, OUT]) Chained(r ChainedRange[IN, OUT]) {
 	p := &bodyPort[IN, OUT]{flowPort: flowPort[IN, OUT]{d}, r: &r}
 	handed := make(chan struct{})
-	d.attach(&attachment[IN, OUT]{port: p, drains: true, moved: handed})
+	d.attach(&attachment[IN, OUT]{port: p, drainsRetries: true, moved: handed})
 	select {
 	case <-handed:
 	case <-d.ended:

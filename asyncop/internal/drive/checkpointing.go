@@ -25,10 +25,10 @@ import (
 type checkpointing[IN, OUT any] struct {
 	d *Driver[IN, OUT]
 
-	expected announced                            // triggered by the coordinator
-	coming   announced                            // the source sends these next, or after one more element
-	buffer   atomic.Pointer[[]core.Item[IN, OUT]] // memory for the next copy of the items in flight
-	full     atomic.Pointer[chan struct{}]        // set while the overflow is too large; then closed
+	triggered announced                            // triggered by the coordinator
+	imminent  announced                            // the source sends these next, or after one more element
+	buffer    atomic.Pointer[[]core.Item[IN, OUT]] // memory for the next copy of the items in flight
+	full      atomic.Pointer[chan struct{}]        // set while the overflow is too large; then closed
 
 	// Owned by the loop.
 
@@ -69,8 +69,8 @@ var (
 
 // joinCheckpoints registers the operator, and restores the backlog.
 func (d *Driver[IN, OUT]) joinCheckpoints() {
-	d.checks = &checkpointing[IN, OUT]{d: d}
-	state, resumes := d.Coordinator.Register(d.Name, d.checks)
+	d.checkpoints = &checkpointing[IN, OUT]{d: d}
+	state, resumes := d.Coordinator.Register(d.Name, d.checkpoints)
 	var s Snapshot[IN, OUT]
 	err := call.OffLoop(func() (err error) { // off this goroutine: codecs are user code
 		if resumes {
@@ -91,11 +91,11 @@ func (d *Driver[IN, OUT]) joinCheckpoints() {
 	}
 	d.core.AddSpent(s.Spent)
 	down := max(0, d.Clock.Now().UnixNano()-s.Taken) // the wall clock may have gone back
-	d.checks.backlogFilled = d.timers.Now()
+	d.checkpoints.backlogFilled = d.timers.Now()
 	for i, it := range s.Items {
 		it.Wait, it.Restored = max(0, it.Wait-time.Duration(down)), true
 		d.backlog.Push(it)
-		d.checks.restoredNumbers.Push(s.Numbers[i])
+		d.checkpoints.restoredNumbers.Push(s.Numbers[i])
 	}
 	d.runEnded = d.Coordinator.Ended()
 }
@@ -161,7 +161,7 @@ func (k *checkpointing[IN, OUT]) Pending(b participant.Barrier) {
 		clear(buffer) // the system provides memory at the first write
 		k.buffer.Store(&buffer)
 	}
-	k.expected.add(b)
+	k.triggered.add(b)
 	k.d.host.WakeUp()
 }
 
@@ -175,12 +175,12 @@ func (k *checkpointing[IN, OUT]) Completed(id uint64) {
 
 // Aborted implements participant.Participant.
 func (k *checkpointing[IN, OUT]) Aborted(id uint64, _ error) {
-	k.expected.barrier.CompareAndSwap(id, 0)
+	k.triggered.barrier.CompareAndSwap(id, 0)
 }
 
 // Coming announces the next barrier: see checkpoint.Source.
 func (k *checkpointing[IN, OUT]) Coming(b participant.Barrier) {
-	k.coming.add(b)
+	k.imminent.add(b)
 	k.d.host.WakeUp()
 }
 
@@ -236,21 +236,23 @@ func (d *Driver[IN, OUT]) mayOverflow() bool {
 	if d.failed() {
 		return false
 	}
-	return d.isAhead(&d.checks.coming) || d.isAhead(&d.checks.expected) && d.overflowLen() <= d.MaxOverflow
+	return d.isAhead(&d.checkpoints.imminent) || d.isAhead(&d.checkpoints.triggered) && d.overflowLen() <= d.MaxOverflow
 }
 
 // isAhead reports whether an announced barrier, or the marker, has not arrived yet.
 func (d *Driver[IN, OUT]) isAhead(a *announced) bool {
-	return a.barrier.Load() > d.checks.seen || a.marker.Load() && d.input == inputOpen
+	return a.barrier.Load() > d.checkpoints.seen || a.marker.Load() && d.input == inputOpen
 }
 
 // overflowLen returns the number of items that were read past the capacity and have no
 // slot.
-func (d *Driver[IN, OUT]) overflowLen() int { return d.backlog.Len() - d.checks.restoredNumbers.Len() }
+func (d *Driver[IN, OUT]) overflowLen() int {
+	return d.backlog.Len() - d.checkpoints.restoredNumbers.Len()
+}
 
 func (d *Driver[IN, OUT]) receivedBarrier(b participant.Barrier) {
-	d.checks.seen = max(d.checks.seen, b.ID)
-	d.checks.arrived = &b
+	d.checkpoints.seen = max(d.checkpoints.seen, b.ID)
+	d.checkpoints.arrived = &b
 	if b.Kind == participant.Drain {
 		d.endInput() // the elements in flight complete first
 	}
@@ -269,7 +271,7 @@ func (k *checkpointing[IN, OUT]) passedMarker(next any) {
 // passBarrier handles the arrived barrier as soon as it may pass. It reports the current
 // state, and lets the barrier overtake the queue. Until then, no item is read.
 func (d *Driver[IN, OUT]) passBarrier() {
-	k := d.checks
+	k := d.checkpoints
 	if k == nil || k.arrived == nil || d.failed() {
 		return
 	}
@@ -291,29 +293,29 @@ func (d *Driver[IN, OUT]) passBarrier() {
 func (d *Driver[IN, OUT]) copyInFlight(b participant.Barrier) (s Snapshot[IN, OUT], err error) {
 	began := d.timers.Now()
 	var items []core.Item[IN, OUT]
-	if buffer := d.checks.buffer.Swap(nil); buffer != nil {
+	if buffer := d.checkpoints.buffer.Swap(nil); buffer != nil {
 		items = (*buffer)[:0]
 	}
 	items = d.core.Items(items, d.State.Results != nil)
 	for it := range d.backlog.All() {
 		if it.Kind != core.Control || !isEndOfInput(it.Rest) {
-			it.Wait = d.checks.restOf(&it, d.core.State().Now)
+			it.Wait = d.checkpoints.restOf(&it, d.core.State().Now)
 			items = append(items, it)
 		}
 	}
 	s = Snapshot[IN, OUT]{Taken: d.Clock.Now().UnixNano(), Final: b.Kind.Final(), Items: items, Spent: d.core.Spent()}
-	d.checks.noteSum(b)
+	d.checkpoints.noteSum(b)
 	if d.Observer != nil {
 		err = call.OffLoop(func() error { d.snapshotObserver(b.ID, &s); return nil })
 	}
-	d.checks.pause = d.timers.Now() - began
+	d.checkpoints.pause = d.timers.Now() - began
 	return s, err
 }
 
 // snapshotObserver adds the observer's state, and the numbers of the items.
 func (d *Driver[IN, OUT]) snapshotObserver(id uint64, s *Snapshot[IN, OUT]) {
 	s.Numbers = append(make([]int64, 0, len(s.Items)), d.observing.Numbers(d.Observer.Number)...)
-	s.Numbers = slices.AppendSeq(s.Numbers, d.checks.restoredNumbers.All())
+	s.Numbers = slices.AppendSeq(s.Numbers, d.checkpoints.restoredNumbers.All())
 	numOverflow := len(s.Items) - len(s.Numbers)
 	s.Numbers = append(s.Numbers, make([]int64, numOverflow)...) // items of the overflow have number 0
 	s.Observer = append([]byte{}, d.Observer.Snapshot(id)...)
@@ -336,7 +338,7 @@ func (d *Driver[IN, OUT]) report(b participant.Barrier, s Snapshot[IN, OUT], err
 	}
 	if err != nil && b.Kind.Final() {
 		// before the report, which may end the operator
-		d.checks.lost.set(guard.Wrap(fmt.Sprintf("asyncop: state of final checkpoint %d", b.ID), err))
+		d.checkpoints.lost.set(guard.Wrap(fmt.Sprintf("asyncop: state of final checkpoint %d", b.ID), err))
 	}
 	b.Report(d.Name, state, err)
 }
@@ -346,7 +348,7 @@ func (d *Driver[IN, OUT]) report(b participant.Barrier, s Snapshot[IN, OUT], err
 func (d *Driver[IN, OUT]) lostState() error {
 	encoded := make(chan struct{})
 	go func() {
-		d.checks.encoding.Wait()
+		d.checkpoints.encoding.Wait()
 		close(encoded)
 	}()
 	var cut error
@@ -355,7 +357,7 @@ func (d *Driver[IN, OUT]) lostState() error {
 	case <-d.host.Life.Done():
 		cut = context.Cause(d.host.Life)
 	}
-	return cmp.Or(d.checks.lostSoFar(), cut)
+	return cmp.Or(d.checkpoints.lostSoFar(), cut)
 }
 
 // lostSoFar is lostState without waiting. The error is set before a cancel that it
@@ -371,7 +373,7 @@ func (k *checkpointing[IN, OUT]) lostSoFar() error {
 // ended. Out is closed after that, and a checkpoint.Sink waits for it. It is an error if
 // an element arrives instead: the barrier has overtaken it on another branch (law C2).
 func (d *Driver[IN, OUT]) awaitInputEnd() error {
-	isAnnounced := d.checks.expected.barrier.Load() == d.checks.seen // by Pending, and not aborted since
+	isAnnounced := d.checkpoints.triggered.barrier.Load() == d.checkpoints.seen // by Pending, and not aborted since
 	if !d.final || !isAnnounced {
 		// The coordinator announces its barriers, and its source closes In after the
 		// final one. This barrier is from elsewhere, or its checkpoint was aborted, which
@@ -412,7 +414,7 @@ func (d *Driver[IN, OUT]) awaitInputEnd() error {
 // endCheckpoints reports to the coordinator if the stream ends without a final barrier.
 func (d *Driver[IN, OUT]) endCheckpoints(err error) {
 	switch {
-	case d.checks == nil:
+	case d.checkpoints == nil:
 	case err != nil:
 		d.Coordinator.Fail(d.Name, err)
 	case !d.final: // an input that is closed without a final barrier has failed before
@@ -423,7 +425,7 @@ func (d *Driver[IN, OUT]) endCheckpoints(err error) {
 // isRedelivered reports whether an element that Abandon has returned is redelivered: by
 // the source of its message, or in the next run of a stream with checkpoints.
 func (d *Driver[IN, OUT]) isRedelivered(e *core.Slot[IN, OUT]) bool {
-	return d.checks != nil || d.barriers.Any() || d.messages.ComesAgain(e)
+	return d.checkpoints != nil || d.barriers.Any() || d.messages.ComesAgain(e)
 }
 
 // isEndOfInput reports whether a control element is the marker of the end of the input.

@@ -22,6 +22,7 @@
 //
 // The goroutine of the loop owns the core and the marked fields of the driver. If user
 // code ends this goroutine, the run has failed, and a deferred function finishes it (law
-// A6). Other goroutines may call In, Out, NewTransfer, Results, Chained, Stop, Err, Done
-// and Counts, which are safe for concurrent use.
+// A6). Other goroutines may call In, Wire, Out, NewTransfer, Results, AwaitSlots,
+// Chained, Stop, EndPurged, CutByUpstream, DownstreamFailed, Err, Done, InputClosed,
+// Outliving and Counts, which are safe for concurrent use.
 package drive

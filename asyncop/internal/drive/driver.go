@@ -43,40 +43,40 @@ type Driver[IN, OUT any] struct {
 	attached atomic.Pointer[attachment[IN, OUT]] // the port to use next
 
 	// Owned by the loop.
-	life        life
-	input       inputState
-	current     *attachment[IN, OUT]           // the port in use
-	plain       bool                           // values of type IN cannot be control elements or messages
-	letsIn      bool                           // the next element may take a slot; set by prepareRead
-	drains      bool                           // retries continue after the end of the input
-	backlog     fifo.Queue[core.Item[IN, OUT]] // items that enter the core before new ones
-	checks      *checkpointing[IN, OUT]        // nil without checkpoints
-	barriers    wiring.Barriers                // the arrived barriers
-	final       bool                           // the last of them is the final barrier
-	runEnded    <-chan struct{}                // closed at the end of the coordinator's run; nil without one, or after the end was noticed
-	upNext[OUT]                                // emitted next
-	emitted     int64                          // number of results
-	leaving     fifo.Queue[leaving]            // observed elements whose results are in a ring
-	jobs        []call.Job[IN, OUT]            // started, and not offered to the workers
-	offered     int                            // number of jobs offered in the last step
-	closer      io.Closer                      // Closer, if it must still be closed
-	yielded     bool                           // the loop has yielded since it had work
-	shut        bool                           // a gate was shut in the last look
-	unwatch     func() bool                    // ends the watch on the operator's context
-	upstream    sync.WaitGroup                 // for the call of cancelUpstream
+	life          life
+	input         inputState
+	current       *attachment[IN, OUT]           // the port in use
+	plain         bool                           // values of type IN cannot be control elements or messages
+	letsIn        bool                           // the next element may take a slot; set by prepareRead
+	drainsRetries bool                           // retries continue after the end of the input
+	backlog       fifo.Queue[core.Item[IN, OUT]] // items that enter the core before new ones
+	checkpoints   *checkpointing[IN, OUT]        // nil without checkpoints
+	barriers      wiring.Barriers                // the arrived barriers
+	final         bool                           // the last of them is the final barrier
+	runEnded      <-chan struct{}                // closed at the end of the coordinator's run; nil without one, or after the end was noticed
+	upNext[OUT]                                  // emitted next
+	emitted       int64                          // number of results
+	leaving       fifo.Queue[leaving]            // observed elements whose results are in a ring
+	jobs          []call.Job[IN, OUT]            // started, and not offered to the workers
+	offered       int                            // number of jobs offered in the last step
+	closer        io.Closer                      // Closer, if it must still be closed
+	yielded       bool                           // the loop has yielded since it had work
+	gateClosed    bool                           // as of the last look
+	unwatch       func() bool                    // ends the watch on the operator's context
+	upstream      sync.WaitGroup                 // for the call of cancelUpstream
 
-	timerDue  atomic.Bool   // the alarm has rung: bodyPort ends its step after at most one more result, and the next step fires the timers
-	stopping  atomic.Bool   // Stop was called
-	purged    atomic.Bool   // EndPurged was called, and the loop has not acted on it
-	inputErr  sharedError   // of the input of Results; set before its ring ends
-	err       sharedError   // set before ended is closed
-	ended     chan struct{} // closed by the loop before out: err is final
-	done      chan struct{} // closed by the loop at the end
-	brokeOff  bool          // a loop over the results ended early; set before done is closed
-	delivery  delivery      // of results, by Via or To
-	late      lateElements
-	waiting   atomic.Bool // a shut gate will wake the loop
-	published published   // for other goroutines
+	timerDue     atomic.Bool   // the alarm has rung: bodyPort ends its step after at most one more result, and the next step fires the timers
+	stopping     atomic.Bool   // Stop was called
+	purged       atomic.Bool   // EndPurged was called, and the loop has not acted on it
+	inputErr     sharedError   // of the input of Results; set before its ring ends
+	err          sharedError   // set before ended is closed
+	ended        chan struct{} // closed by the loop before out: err is final
+	done         chan struct{} // closed by the loop at the end
+	brokeOff     bool          // a loop over the results ended early; set before done is closed
+	delivery     delivery      // of results, by Via or To
+	late         lateElements
+	gateWillWake atomic.Bool // a closed gate will wake the loop
+	published    published   // for other goroutines
 }
 
 // upNext is the value to emit next, or zero.
@@ -112,14 +112,14 @@ func (d *Driver[IN, OUT]) Wire() {
 // New returns a driver for Start.
 func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 	d := &Driver[IN, OUT]{
-		Config: cfg,
-		in:     make(chan any, cfg.Buffer),
-		out:    make(chan any, cfg.Buffer),
-		plain:  reflect.TypeFor[IN]().Kind() != reflect.Interface && !participant.IsControl(*new(IN)),
-		drains: cfg.DrainRetries,
-		closer: cfg.Closer,
-		ended:  make(chan struct{}),
-		done:   make(chan struct{}),
+		Config:        cfg,
+		in:            make(chan any, cfg.Buffer),
+		out:           make(chan any, cfg.Buffer),
+		plain:         reflect.TypeFor[IN]().Kind() != reflect.Interface && !participant.IsControl(*new(IN)),
+		drainsRetries: cfg.DrainRetries,
+		closer:        cfg.Closer,
+		ended:         make(chan struct{}),
+		done:          make(chan struct{}),
 	}
 	d.late.counted = make(chan struct{})
 	d.workers = call.NewWorkers(cfg.Direct)
@@ -191,7 +191,7 @@ func (d *Driver[IN, OUT]) run() {
 
 func (d *Driver[IN, OUT]) loop() {
 	if d.life == opening {
-		if d.checks != nil {
+		if d.checkpoints != nil {
 			d.awaitStart()
 		}
 		d.open()
@@ -226,7 +226,7 @@ func (d *Driver[IN, OUT]) open() {
 func (d *Driver[IN, OUT]) step() bool {
 	d.giveWay()
 	d.User.FlushLines(false)
-	d.observe()
+	d.settleAndReport()
 	d.checkSignals()
 	switch {
 	case d.failed():
@@ -237,8 +237,8 @@ func (d *Driver[IN, OUT]) step() bool {
 		d.core.Step()
 	}
 	busy := d.acceptSome()
-	if d.checks != nil {
-		d.checks.holdSource(d.overflowLen() > d.MaxOverflow)
+	if d.checkpoints != nil {
+		d.checkpoints.holdSource(d.overflowLen() > d.MaxOverflow)
 	}
 	d.publish()
 	if d.failed() {
@@ -382,7 +382,7 @@ func (d *Driver[IN, OUT]) publish() {
 	counts.Emitted = d.emitted
 	counts.WaitingToLeave = int64(now.Done)
 	d.published.set(counts, now.Oldest, now.Erred)
-	d.current.port.offer(d.core.FreeSlots())
+	d.current.port.announceSlots(d.core.FreeSlots())
 }
 
 // InputClosed returns a channel that is closed after the end of the operator, when

@@ -23,7 +23,7 @@ func (d *Driver[IN, OUT]) finish() {
 	d.timers.Stop() // timers are not armed from now on
 	d.unwatch()
 	by, cause := d.core.State().EndedBy, d.core.State().Failure
-	lost := d.checks.lostSoFar()
+	lost := d.checkpoints.lostSoFar()
 	if lost != nil && by == core.ByCancel {
 		by, cause = core.ByDriver, lost // it caused the cancel
 	}
@@ -55,6 +55,7 @@ func (d *Driver[IN, OUT]) finish() {
 		d.failUpstream(err)
 	}
 	if err != nil {
+		d.brokeOff = onRequest && d.core.State().Failure == d.ErrStopped //nolint:errorlint // a break
 		d.logEnd(err, onRequest)
 	}
 	d.publish()
@@ -87,8 +88,8 @@ func (d *Driver[IN, OUT]) cleanUp() {
 	d.publish()
 	d.User.FlushLines(true)
 	d.upstream.Wait()
-	if d.checks != nil {
-		d.checks.encoding.Wait()
+	if d.checkpoints != nil {
+		d.checkpoints.encoding.Wait()
 	}
 	d.forget()
 	if !d.mayDiscard() {
@@ -131,8 +132,7 @@ func (d *Driver[IN, OUT]) logEnd(err error, onRequest bool) {
 	switch {
 	case !onRequest:
 		d.User.Log(now.FailedIn, slog.LevelError, "asyncop: operator failed", slog.Any("error", err))
-	case now.Failure == d.ErrStopped: //nolint:errorlint // a break
-		d.brokeOff = true
+	case d.brokeOff:
 	default:
 		d.User.Log(d.host.Values, slog.LevelInfo, "asyncop: operator cancelled", slog.Any("error", err))
 	}
@@ -142,7 +142,7 @@ func (d *Driver[IN, OUT]) logEnd(err error, onRequest bool) {
 // encoding the state of the final checkpoint, elements behind its barrier, and the input.
 func (d *Driver[IN, OUT]) lastFailure() error {
 	switch {
-	case d.checks != nil:
+	case d.checkpoints != nil:
 		if err := d.lostState(); err != nil {
 			return err
 		}
@@ -160,8 +160,8 @@ func (d *Driver[IN, OUT]) forget() {
 	d.backlog = fifo.Queue[core.Item[IN, OUT]]{}
 	d.upNext = upNext[OUT]{}
 	d.jobs = nil
-	if d.checks != nil {
-		d.checks.restoredNumbers = fifo.Queue[int64]{}
+	if d.checkpoints != nil {
+		d.checkpoints.restoredNumbers = fifo.Queue[int64]{}
 	}
 }
 
@@ -219,7 +219,7 @@ func (d *Driver[IN, OUT]) endSink(cause error, forSink []*core.Slot[IN, OUT]) {
 			continue
 		}
 		if !taken {
-			r, err := d.sink.Last(ctx, e, cause)
+			r, err := d.sink.OfferAtEnd(ctx, e, cause)
 			taken = err == nil
 			if !taken {
 				d.User.LogDeclined(r, err)
@@ -299,7 +299,8 @@ func (d *Driver[IN, OUT]) discard() {
 		n++
 		select {
 		case <-d.done:
-			n = d.observeLate(n)
+			d.observeLate(n)
+			n = 0
 		default: // the loop still reports
 		}
 	}

@@ -24,7 +24,7 @@ func (d *Driver[IN, OUT]) endInput() {
 // A5).
 func (d *Driver[IN, OUT]) endRetriesAndWaits() {
 	d.endWaits()
-	if !d.drains {
+	if !d.drainsRetries {
 		d.core.EndRetries()
 	}
 }
@@ -44,7 +44,7 @@ func (d *Driver[IN, OUT]) drained() bool {
 // acceptSome takes elements while slots are free. The end of the input is noticed only
 // with a free slot or, with checkpoints, while it may read past the capacity.
 func (d *Driver[IN, OUT]) acceptSome() (busy bool) {
-	d.shut = false
+	d.gateClosed = false
 	for range stepLimit {
 		if d.backlog.Len() > 0 && d.feed() {
 			busy = true
@@ -64,14 +64,14 @@ func (d *Driver[IN, OUT]) feed() bool {
 	if d.core.FreeSlots() == 0 || d.suspended() {
 		return false
 	}
-	if len(d.Gates) > 0 && d.backlog.Peek().Kind == core.Record && !d.checks.wasAccepted() {
+	if len(d.Gates) > 0 && d.backlog.Peek().Kind == core.Record && !d.checkpoints.wasAccepted() {
 		isAdmitted := d.askGates()
 		if !isAdmitted {
 			return false
 		}
 	}
 	it, number := d.backlog.Pop(), int64(0)
-	k := d.checks
+	k := d.checkpoints
 	if k != nil && k.restoredNumbers.Len() > 0 {
 		number = k.restoredNumbers.Pop()
 		it.Wait = k.restOf(&it, d.timers.Now())
@@ -89,11 +89,11 @@ func (d *Driver[IN, OUT]) feed() bool {
 // element enters the core. Otherwise the element may be read only to reach a barrier
 // behind it, and waits in the backlog.
 func (d *Driver[IN, OUT]) prepareRead() bool {
-	if d.life >= ending || d.checks != nil && d.checks.arrived != nil {
+	if d.life >= ending || d.checkpoints != nil && d.checkpoints.arrived != nil {
 		return false
 	}
 	d.letsIn = d.backlog.Len() == 0 && d.core.FreeSlots() > 0 && (len(d.Gates) == 0 || d.askGates())
-	return d.letsIn || d.checks != nil && d.mayOverflow()
+	return d.letsIn || d.checkpoints != nil && d.mayOverflow()
 }
 
 // received handles a value from in. ok is false if in was closed.
@@ -116,7 +116,7 @@ func (d *Driver[IN, OUT]) received(v any, ok bool) {
 	switch {
 	case !isElement:
 		err = d.User.TypeError(v)
-	case d.checks != nil && m.Pending():
+	case d.checkpoints != nil && m.Pending():
 		err = guard.Wrap("asyncop", wiring.ErrAcknowledged)
 	}
 	if err != nil {
@@ -149,7 +149,7 @@ func (d *Driver[IN, OUT]) receivedEnd() {
 	d.input = inputClosed
 	d.endWithRun() // upstream may have noticed the end of the run first: then this end is not clean
 	d.core.EndIfCancelled()
-	if (d.checks != nil || d.barriers.Any()) && !d.final { // the stream was cut, and its input has not ended
+	if (d.checkpoints != nil || d.barriers.Any()) && !d.final { // the stream was cut, and its input has not ended
 		d.core.End(errNoFinalBarrier)
 		return
 	}
@@ -181,7 +181,7 @@ func (d *Driver[IN, OUT]) receivedControl(v any) {
 	case participant.Barrier:
 		d.final = b.Kind.Final()
 		if b.Kind == participant.Suspend {
-			d.drains = true // the stream continues in the next run, so an operator without checkpoints lets its elements retry
+			d.drainsRetries = true // the stream continues in the next run, so an operator without checkpoints lets its elements retry
 		}
 		if err := d.Node.MarkCheckpointed(); err != nil { // law C2
 			d.core.End(guard.Wrap("asyncop", err))
@@ -205,7 +205,7 @@ func (d *Driver[IN, OUT]) receivedControl(v any) {
 			d.input = inputMarked
 			d.endRetriesAndWaits()
 			it = core.Marker[IN, OUT](b)
-		case d.checks != nil:
+		case d.checkpoints != nil:
 			d.receivedBarrier(b)
 			return
 		}
@@ -220,7 +220,7 @@ func (d *Driver[IN, OUT]) receivedControl(v any) {
 // allLeft reports whether all accepted items have left, or the final checkpoint has them
 // and its barrier has left.
 func (d *Driver[IN, OUT]) allLeft() bool {
-	if k := d.checks; k != nil && (k.arrived != nil || k.passing.Len() > 0) { // a barrier is not handled or not emitted
+	if k := d.checkpoints; k != nil && (k.arrived != nil || k.passing.Len() > 0) { // a barrier is not handled or not emitted
 		return false
 	}
 	return (d.suspended() || d.drained()) && d.leaving.Len() == 0
@@ -246,7 +246,7 @@ func (d *Driver[IN, OUT]) load() bool {
 	if d.loaded {
 		return true
 	}
-	if k := d.checks; k != nil {
+	if k := d.checkpoints; k != nil {
 		switch {
 		case k.arrived != nil && k.arrived.Kind != participant.Drain:
 			return false
@@ -256,7 +256,7 @@ func (d *Driver[IN, OUT]) load() bool {
 			return true
 		}
 	}
-	if d.host.Suspended.Load() {
+	if d.suspended() {
 		return false
 	}
 	results, control := d.core.Head()
@@ -267,7 +267,7 @@ func (d *Driver[IN, OUT]) load() bool {
 		d.loaded = true
 		d.results, d.numResults = results, len(results)
 		if d.messages.Seen {
-			d.loadMessage(d.messages.HeadWithResults())
+			d.loadMessage(d.messages.PrepareHead())
 		}
 	}
 	return d.loaded
@@ -289,7 +289,8 @@ func (d *Driver[IN, OUT]) messageOfNext() call.Message {
 }
 
 // unload takes back a loaded value, so that a barrier can overtake it, unless some
-// results of the element were sent: they are not separated (law Q1).
+// results of the element were sent: they are not separated (law Q1). It reports whether
+// the barrier may pass.
 func (d *Driver[IN, OUT]) unload() bool {
 	if d.loaded && !d.barrier {
 		if len(d.results) < d.numResults {
@@ -318,13 +319,13 @@ func (d *Driver[IN, OUT]) sent() {
 	barrier, next := d.barrier, d.next
 	d.upNext = upNext[OUT]{}
 	if barrier {
-		d.checks.passing.Pop()
+		d.checkpoints.passing.Pop()
 		return
 	}
-	if d.checks != nil {
-		d.checks.passedMarker(next)
+	if d.checkpoints != nil {
+		d.checkpoints.passedMarker(next)
 	}
-	d.core.Left(observe.Emitted)
+	d.core.PopHead(observe.Emitted)
 	if d.observing != nil {
 		d.noteEmitted()
 	}
@@ -397,7 +398,7 @@ func (p *flowPort[IN, OUT]) lookForWork() bool { return false }
 // putCount returns no reader, because the results in Out belong to downstream.
 func (p *flowPort[IN, OUT]) putCount() (n uint64, by *reader) { return 0, nil }
 
-func (p *flowPort[IN, OUT]) offer(int) {}
+func (p *flowPort[IN, OUT]) announceSlots(int) {}
 
 func (p *flowPort[IN, OUT]) stop() {}
 

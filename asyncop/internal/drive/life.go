@@ -8,6 +8,8 @@ package drive
 //	   ▼           ▼           ▼          │
 //	   failed ────────────────────────────┘
 //
+// The values are in order: from ending on, elements are not read from the input.
+//
 // The loop owns the state. Failed is not stored, because the core knows the failure
 // first: see [Driver.failed].
 type life uint8

@@ -20,14 +20,14 @@ type leaving struct {
 
 // noteEmitted notes that the results of an element were emitted.
 func (d *Driver[IN, OUT]) noteEmitted() {
-	r := d.observing.Leaving()
+	r := d.observing.TakeLeaving()
 	if r == nil { // a control element
 		return
 	}
 	if upTo, by := d.current.port.putCount(); by != nil {
 		d.leaving.Push(leaving{r, upTo, by})
 	} else {
-		d.observing.Left(r, observe.Emitted)
+		d.observing.RecordEnd(r, observe.Emitted)
 	}
 }
 
@@ -37,14 +37,14 @@ func (d *Driver[IN, OUT]) mayObserve() bool {
 	return d.leaving.Len() > 0 && d.leaving.Peek().upTo <= d.leaving.Peek().by.settled.Load()
 }
 
-// observe calls the observers with new events.
-func (d *Driver[IN, OUT]) observe() {
+// settleAndReport settles messages, and calls the observers with new events.
+func (d *Driver[IN, OUT]) settleAndReport() {
 	d.messages.Settle()
 	if d.observing == nil {
 		return
 	}
 	for d.mayObserve() {
-		d.observing.Left(d.leaving.Pop().track, observe.Emitted)
+		d.observing.RecordEnd(d.leaving.Pop().track, observe.Emitted)
 	}
 	d.observing.Report()
 }
@@ -63,7 +63,7 @@ func (d *Driver[IN, OUT]) observeEnd() {
 		if d.mayObserve() {
 			how = observe.Emitted
 		}
-		d.observing.Left(d.leaving.Pop().track, how)
+		d.observing.RecordEnd(d.leaving.Pop().track, how)
 	}
 	d.reportEnd()
 }
@@ -95,22 +95,21 @@ func (d *Driver[IN, OUT]) refused(how observe.EndKind, m call.Message) {
 	}
 }
 
-// observeLate reports n elements that arrived after the end, and returns 0. It waits for
-// done, so the loop must not call it.
-func (d *Driver[IN, OUT]) observeLate(n int) int {
+// observeLate reports n elements that arrived after the end. It waits for done, so the
+// loop must not call it.
+func (d *Driver[IN, OUT]) observeLate(n int) {
 	if d.observing == nil {
-		return 0
+		return
 	}
 	<-d.done
 	for range n {
 		d.observing.Refused(observe.Discarded)
 	}
 	d.reportEnd()
-	return 0
 }
 
-// askGates reports whether all gates admit another element. A shut gate will wake the
-// loop.
+// askGates reports whether all gates admit another element. A closed gate will wake
+// the loop.
 func (d *Driver[IN, OUT]) askGates() bool {
 	for _, gate := range d.Gates {
 		isAdmitted := d.tryAdmit(gate)
@@ -121,9 +120,9 @@ func (d *Driver[IN, OUT]) askGates() bool {
 	return true
 }
 
-// gateHasOpened reports whether a shut gate may have opened. It is called with Parked
+// gateHasOpened reports whether a closed gate may have opened. It is called with Parked
 // set, because earlier notices did not wake the loop.
-func (d *Driver[IN, OUT]) gateHasOpened() bool { return d.shut && !d.waiting.Load() }
+func (d *Driver[IN, OUT]) gateHasOpened() bool { return d.gateClosed && !d.gateWillWake.Load() }
 
 // tryAdmit asks a gate. A panic ends the run (law A6).
 func (d *Driver[IN, OUT]) tryAdmit(gate observe.Gate) (admitted bool) {
@@ -134,10 +133,10 @@ func (d *Driver[IN, OUT]) tryAdmit(gate observe.Gate) (admitted bool) {
 		admitted = false
 	})
 	admitted = gate.TryAdmit()
-	d.shut = !admitted
-	if d.shut && !d.waiting.Swap(true) {
+	d.gateClosed = !admitted
+	if d.gateClosed && !d.gateWillWake.Swap(true) {
 		gate.Notify(func() {
-			d.waiting.Store(false)
+			d.gateWillWake.Store(false)
 			d.host.WakeUp()
 		})
 	}

@@ -27,8 +27,8 @@ type port[IN, OUT any] interface {
 	// them (law O1), or nil if they belong to downstream.
 	putCount() (n uint64, by *reader)
 
-	// offer announces the number of free slots.
-	offer(free int)
+	// announceSlots announces the number of free slots.
+	announceSlots(free int)
 
 	// stop notifies the goroutine at the other end of the operator's end. Any goroutine
 	// may call it, even twice.
@@ -40,8 +40,8 @@ type port[IN, OUT any] interface {
 
 // attachment is a port for the loop.
 type attachment[IN, OUT any] struct {
-	port   port[IN, OUT]
-	drains bool // retries continue after the end of the input
+	port          port[IN, OUT]
+	drainsRetries bool // retries continue after the end of the input
 
 	// moved is closed when the goroutine of the loop ends, and the caller's goroutine
 	// continues with the core. It is nil if the loop keeps its goroutine.
@@ -66,31 +66,31 @@ func (d *Driver[IN, OUT]) switchPort(a *attachment[IN, OUT]) {
 	if a != d.current {
 		close(d.out) // only the first port uses the channel
 		d.current = a
-		d.drains = d.drains || a.drains
+		d.drainsRetries = d.drainsRetries || a.drainsRetries
 	}
 }
 
-// carrierPort is the port of a flow with Via or To.
-type carrierPort[IN, OUT any] struct {
+// transferPort is the port of a flow with Via or To.
+type transferPort[IN, OUT any] struct {
 	flowPort[IN, OUT]
 	out *outlet[any]
 }
 
-func (p *carrierPort[IN, OUT]) put() bool { return p.out.ring.put(p.boxed(), call.Message{}) }
+func (p *transferPort[IN, OUT]) put() bool { return p.out.ring.put(p.boxed(), call.Message{}) }
 
-func (p *carrierPort[IN, OUT]) flush() { p.out.WakeUp() }
+func (p *transferPort[IN, OUT]) flush() { p.out.WakeUp() }
 
-func (p *carrierPort[IN, OUT]) sleep() { p.d.sleepOn(nil, nil) }
+func (p *transferPort[IN, OUT]) sleep() { p.d.sleepOn(nil, nil) }
 
-func (p *carrierPort[IN, OUT]) lookForWork() bool { return p.d.loaded && p.out.lookForSpace() }
+func (p *transferPort[IN, OUT]) lookForWork() bool { return p.d.loaded && p.out.lookForSpace() }
 
-func (p *carrierPort[IN, OUT]) putCount() (n uint64, by *reader) {
+func (p *transferPort[IN, OUT]) putCount() (n uint64, by *reader) {
 	return p.out.ring.tail.Load(), &p.out.reader
 }
 
-func (p *carrierPort[IN, OUT]) stop() { p.out.close() }
+func (p *transferPort[IN, OUT]) stop() { p.out.close() }
 
-func (p *carrierPort[IN, OUT]) close() {
+func (p *transferPort[IN, OUT]) close() {
 	p.stop()
 	p.d.discardFromIn()
 }
@@ -131,9 +131,9 @@ func (p *ringPort[IN, OUT]) putCount() (n uint64, by *reader) {
 	return p.out.ring.tail.Load(), &p.out.reader
 }
 
-func (p *ringPort[IN, OUT]) offer(free int) {
+func (p *ringPort[IN, OUT]) announceSlots(free int) {
 	if p.in.ring.messages != nil {
-		p.in.offer(free)
+		p.in.announceSlots(free)
 	}
 }
 

@@ -22,7 +22,7 @@ func (d *Driver[IN, OUT]) Results(r Range[IN, OUT]) {
 		e.in.ring.messages = make([]call.Message, len(e.in.ring.buf))
 		e.out.ring.messages = make([]call.Message, len(e.out.ring.buf))
 	}
-	d.attach(&attachment[IN, OUT]{port: e, drains: true})
+	d.attach(&attachment[IN, OUT]{port: e, drainsRetries: true})
 	go d.pull(e, &r)
 
 	var held call.Message // of the result that the body has
@@ -34,7 +34,7 @@ func (d *Driver[IN, OUT]) Results(r Range[IN, OUT]) {
 		}
 		close(d.in) // no other code has it
 	}()
-	leave := sync.OnceFunc(func() { close(e.out.stopped) }) // before done, which waits for it
+	leave := sync.OnceFunc(func() { close(e.out.stopped) }) // called before <-d.done, because observeEnd waits for it
 	all := false
 	defer func() {
 		leave()

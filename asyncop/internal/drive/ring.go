@@ -139,9 +139,9 @@ func (i *inlet[T]) take() (v T, m call.Message, ok bool) {
 	return v, m, ok
 }
 
-// offer announces the number of free slots for values that were not taken yet. Only the
-// loop calls it.
-func (i *inlet[T]) offer(free int) {
+// announceSlots announces the number of free slots for values that were not taken yet.
+// Only the loop calls it.
+func (i *inlet[T]) announceSlots(free int) {
 	i.until.Store(i.ring.head.Load() + uint64(free)) //nolint:gosec // it is not negative
 	if i.feeder.Parked.Load() && i.mayFetch() {
 		i.feeder.WakeUp()
@@ -174,9 +174,9 @@ func (i *inlet[T]) freeSlots() int {
 // more slots become free, so 4 of the values have to wait for a slot.
 //
 // The surplus is limited, because many slots become free during an idle time. The limit
-// is the number of values of the last fetch. If all values came that were asked for,
-// twice the last surplus is added, so that the surplus can grow although a fetch may have
-// only surplus + 1 values: the free slots may be as few as 1 - surplus.
+// is the number of values of the last fetch. If all values came that were asked for, the
+// limit is raised by twice the last surplus: a fetch may ask for only surplus + 1 values,
+// and the surplus could not grow otherwise.
 func (i *inlet[T]) awaitSlots(ctx context.Context) int {
 	tail := i.ring.tail.Load()
 	limit := int(tail - i.firstTail) //nolint:gosec // counts that are close to each other
@@ -210,7 +210,8 @@ func (i *inlet[T]) stop() {
 	i.feeder.WakeUp()
 }
 
-// outlet is a ring into which the loop puts. It wakes the reader afterwards.
+// outlet is a ring into which the loop puts results. After some results the loop wakes
+// the reader: see port.flush.
 type outlet[T any] struct {
 	ring        *ring[T]
 	putterWaits atomic.Bool // the loop waits for space

@@ -120,15 +120,15 @@ func TestRoomForWhatIsBrought(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			in := newInlet[int](64)
 			room := slots - of.busy
-			in.offer(room)
+			in.announceSlots(room)
 			require.Equal(t, room, in.awaitSlots(t.Context()))
 			room += of.freed
-			in.offer(room)
+			in.announceSlots(room)
 			for i := range of.brought {
 				require.True(t, in.put(i, call.Message{}))
 				in.take()
 			}
-			in.offer(max(0, room-of.brought+of.later))
+			in.announceSlots(max(0, room-of.brought+of.later))
 			ended, cancel := context.WithCancel(t.Context())
 			if of.want == 0 {
 				cancel()
@@ -149,7 +149,7 @@ func bring(t *testing.T, in *inlet[int], freed, come int) (asked int) {
 	if come == all {
 		come = asked
 	}
-	in.offer(in.freeSlots() + freed)
+	in.announceSlots(in.freeSlots() + freed)
 	for i := range come {
 		require.True(t, in.put(i, call.Message{}))
 		in.take()
@@ -162,9 +162,9 @@ func bring(t *testing.T, in *inlet[int], freed, come int) (asked int) {
 func TestRoomAfterAnIdleTime(t *testing.T) {
 	const slots = 100
 	in := newInlet[int](4 * slots)
-	in.offer(slots)
+	in.announceSlots(slots)
 	require.Equal(t, slots, bring(t, &in, 0, slots))
-	in.offer(1)
+	in.announceSlots(1)
 	require.Equal(t, 1, bring(t, &in, slots-1, 1), "it waits for a message, and all that run end")
 	require.Equal(t, slots-1+2*1, bring(t, &in, 0, 0))
 }
@@ -174,12 +174,12 @@ func TestRoomGrowsWithWhatComes(t *testing.T) {
 	in := newInlet[int](16 * slots)
 	var asked []int
 	for range 7 {
-		in.offer(1)
+		in.announceSlots(1)
 		asked = append(asked, bring(t, &in, slots, all))
 	}
 	require.Equal(t, []int{1, 1 + 2*1, 1 + 2*5, 1 + 2*21, 1 + 2*85, 1 + 2*slots, 1 + 2*slots}, asked)
-	in.offer(1)
+	in.announceSlots(1)
 	require.Equal(t, 1+2*slots, bring(t, &in, slots, 5))
-	in.offer(1)
+	in.announceSlots(1)
 	require.Equal(t, 1+2*5, in.awaitSlots(t.Context()), "the source has no more")
 }

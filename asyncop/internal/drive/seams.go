@@ -24,7 +24,7 @@ func (d *Driver[IN, OUT]) Step() bool { return d.step() }
 func (d *Driver[IN, OUT]) Finish() { d.finish() }
 
 // Pause is for tests: it returns the duration of the last copy of the items in flight.
-func (d *Driver[IN, OUT]) Pause() time.Duration { return d.checks.pause }
+func (d *Driver[IN, OUT]) Pause() time.Duration { return d.checkpoints.pause }
 
 // Jobs is for tests: it returns the jobs that were not offered to the workers.
 func (d *Driver[IN, OUT]) Jobs() []call.Job[IN, OUT] { return d.jobs }

@@ -68,7 +68,7 @@ func (t *Transfer[IN, OUT]) Run() {
 	if t.sharesOut {
 		o.close()
 	} else {
-		d.attach(&attachment[IN, OUT]{port: &carrierPort[IN, OUT]{flowPort[IN, OUT]{d}, o}})
+		d.attach(&attachment[IN, OUT]{port: &transferPort[IN, OUT]{flowPort[IN, OUT]{d}, o}})
 	}
 	for v := range d.out {
 		if !t.send(v) && t.sharesOut {
@@ -244,7 +244,7 @@ func (d *Driver[IN, OUT]) DownstreamFailed(err *wiring.DownstreamError) {
 // failUpstream ends the steps upstream of an operator that failed with err, unless its
 // input has ended. With checkpoints, the coordinator ends them.
 func (d *Driver[IN, OUT]) failUpstream(err error) {
-	if d.checks == nil && d.input != inputClosed {
+	if d.checkpoints == nil && d.input != inputClosed {
 		d.Node.FailUpstream(err)
 	}
 }

@@ -33,13 +33,13 @@ var mutants = []mutant{
 	},
 	{
 		"a deadline of its own outlives its element", "A3", "core/slot.go",
-		`		g.odd.Cancel(&g.ownDeadlines.get(s.index).timer)
+		`		g.outOfOrder.Cancel(&g.ownDeadlines.get(s.index).timer)
 `,
 		``,
 	},
 	{
 		"an element with a deadline of its own has the common one, too", "A3", "core/slot.go",
-		`s.phase <= lastLive && !s.hasLimit`,
+		`s.phase <= lastLive && !s.hasOwnDeadline`,
 		`s.phase <= lastLive`,
 	},
 	{
@@ -261,8 +261,8 @@ var mutants = []mutant{
 	},
 	{
 		"what could not be prepared is an answer of the backend", "B4", "core/workers.go",
-		`			a.Borrow() // without a call,`,
-		`			_ = a // without a call,`,
+		`			a.Borrow() // like a borrowed outcome,`,
+		`			_ = a // like a borrowed outcome,`,
 	},
 	{
 		"a back-off without a limit begins before a call that has blocked the loop", "A5", "core/machine.go",
@@ -320,8 +320,8 @@ var mutants = []mutant{
 	},
 	{
 		"a strategy does not know that the input has ended", "A5", "core/path.go",
-		`now.Finishing = g.noRetries`,
-		`now.Finishing = false`,
+		`situation.Finishing = g.noRetries`,
+		`situation.Finishing = false`,
 	},
 	{
 		"an attempt that asks for a retry leaves no doubt", "X1", "core/path.go",
@@ -348,10 +348,10 @@ var mutants = []mutant{
 	},
 	{
 		"an element without results is not reported", "O1", "core/path.go",
-		`		g.Left(observe.Empty)
+		`		g.PopHead(observe.Empty)
 `,
 		`		e.Value.phase = endedWithoutResults
-		g.Left(observe.Empty)
+		g.PopHead(observe.Empty)
 `,
 	},
 	{
@@ -796,7 +796,7 @@ var mutants = []mutant{
 
 	{
 		"the end of the input cuts retries that are to be drained", "A5", "drive/items.go",
-		`	if !d.drains {
+		`	if !d.drainsRetries {
 `,
 		`	if true {
 `,
@@ -930,7 +930,7 @@ var mutants = []mutant{
 	{
 		"what lies in a ring is reported as emitted", "O1", "drive/observing.go",
 		`d.leaving.Push(leaving{r, upTo, by})`,
-		`_, _ = upTo, by; d.observing.Left(r, observe.Emitted)`,
+		`_, _ = upTo, by; d.observing.RecordEnd(r, observe.Emitted)`,
 	},
 	{
 		"what the reader did not take is reported as emitted", "O1", "drive/observing.go",
