@@ -311,6 +311,9 @@ func (p protocol) Report() gate.Report {
 	if len(r.States) == 0 {
 		r.States = []gate.StateSpan{{State: Up.String(), Since: b.epoch}}
 	}
+	if b.hasRamp {
+		r.Recovery = gate.Recovery{Begun: b.epoch.Add(b.rampAt), Outage: b.epoch.Add(b.troubled), Pace: b.recoveryPace(t)}
+	}
 	return r
 }
 

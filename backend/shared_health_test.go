@@ -12,6 +12,7 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/backend"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/gate"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
 )
@@ -332,3 +333,43 @@ func TestShared_ProberIsCutOff(t *testing.T) {
 		dead.done.Wait()
 	})
 }
+
+// All processes report the recovery of the fleet, with the start of the outage and the pace
+// of all. So does a process that has started in the outage.
+func TestShared_RecoveryOfTheFleet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, engine := &outageService{}, newEngine(t)
+		fleet := startFleet(t, s, engine)
+		require.Zero(t, recoveryOf(fleet[0]))
+		began := time.Now()
+		pace := float64(s.since(began.Add(-5*time.Second))) / 5
+		s.set(true)
+		time.Sleep(20 * time.Second)
+		fleet = append(fleet, startOutageWorker(t, s, engine, backend.Limit(30)))
+		time.Sleep(20 * time.Second)
+		require.Zero(t, recoveryOf(fleet[0]).Pace)
+		s.set(false)
+		within(t, 15*time.Second, func() bool { return allAre(fleet, backend.Ramping) })
+		time.Sleep(2 * time.Second)
+		for _, w := range fleet {
+			r := recoveryOf(w)
+			late := r.Outage.Sub(began) // each lost probe of another process adds up to a step
+			require.GreaterOrEqual(t, late, time.Duration(0))
+			require.Less(t, late, 20*time.Second, "half of the outage")
+			require.InDelta(t, 3*time.Second, time.Since(r.Begun), float64(1500*time.Millisecond))
+			require.InDelta(t, pace*time.Since(r.Begun).Seconds()/5, r.Pace, pace/5)
+		}
+		time.Sleep(10 * time.Second)
+		for _, w := range fleet {
+			require.InDelta(t, pace, recoveryOf(w).Pace, pace/5)
+		}
+		fleet[0].Hold("migration")
+		time.Sleep(2 * time.Second)
+		for _, w := range fleet {
+			require.Zero(t, recoveryOf(w).Pace)
+		}
+		stopAll(fleet)
+	})
+}
+
+func recoveryOf(w *worker) gate.Recovery { return gate.Of(w.Backend).Report().Recovery }

@@ -62,6 +62,9 @@ type health struct {
 	// gets the whole ramp.
 	troubled time.Duration // start of the outage, or of the first of several
 	rampOver time.Duration // how long this ramp takes
+
+	hasRamp  bool          // there was a ramp
+	rampAt   time.Duration // when the last one was begun
 	target   float64       // calls a second at its end: the pace before the outage; with Shared, of all processes
 	started  float64       // calls that have started on it, or may start at once
 	part     float64       // of the ramp that is for this process: 1 without Shared
@@ -290,6 +293,7 @@ func (b *Backend) startRamp(x *tenant, t time.Duration) {
 // used.
 func (b *Backend) beginRamp(x *tenant, t time.Duration) {
 	h := b.of(x)
+	h.hasRamp, h.rampAt = true, t
 	h.started = 0
 	h.partFrom = 0
 	h.partAt = t
@@ -307,6 +311,19 @@ func (b *Backend) setPart(t, until time.Duration, part float64) {
 		b.partAt = max(t, b.partAt)
 	}
 	b.part = part
+}
+
+// recoveryPace returns how many calls may start in a second, on the ramp or after it, and
+// at least 1. With Shared it is the number for all processes.
+func (h *health) recoveryPace(t time.Duration) float64 {
+	switch h.state {
+	case Ramping:
+		return max(1, h.target*min(1, (t-h.since).Seconds()/h.rampOver.Seconds()))
+	case Up:
+		return max(1, h.target)
+	case Down, Probing, Held:
+	}
+	return 0
 }
 
 const (

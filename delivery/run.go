@@ -138,6 +138,13 @@ type Operator[IN, OUT any] interface {
 // messages of the worker: its failed messages wait in the layers of the queue around it.
 // A key can be held if both queues have WithFairByKey.
 //
+// # Recovery
+//
+// When the backend of op recovers from an outage, Run makes messages due that wait in the
+// layers of the queue because of this outage, at the rate at which calls may start. This
+// needs an engine that keeps records (store.Keeper). docs/ladder.md lists the messages
+// that keep their time.
+//
 // # Jobs
 //
 // Where the queue of source or sink is on an engine that keeps jobs, Run runs the jobs of

@@ -128,6 +128,7 @@ func (w *worker[IN, OUT]) startJobs(ctx context.Context, engines []hosted) (end 
 		working.Go(func() { // ends with ctx
 			j.Work(ctx, func() jobs.Worker { return w.about(h) }, w.steer())
 		})
+		w.startRecoveries(h, working.Go)
 	}
 	return func() {
 		aborted()

@@ -31,6 +31,7 @@ const (
 	headerRequest        = "Weir-Request"
 	headerRemembered     = "Weir-Remembered"
 	headerProvider       = "Weir-Provider"
+	headerOutage         = "Weir-Outage"
 	headerMerges         = "Weir-Merges"
 	headerMergeJob       = "Weir-Merge-Job"
 )
@@ -64,7 +65,7 @@ type text struct {
 
 // The fields of a Meta that are headers. Arrays, so that they are not allocated.
 
-func (m *Meta) texts() [9]text {
+func (m *Meta) texts() [10]text {
 	return [...]text{
 		{headerID, &m.ID, maxName},
 		{headerPut, &m.Put, maxName},
@@ -75,6 +76,7 @@ func (m *Meta) texts() [9]text {
 		{headerLastError, &m.LastError, maxError},
 		{headerRequest, &m.Request, maxName},
 		{headerProvider, &m.Provider, maxName},
+		{headerOutage, &m.Outage, maxName},
 	}
 }
 
@@ -124,6 +126,7 @@ func (m *Meta) instants() [5]instant {
 //	Weir-Request           "0af7651916cd43dd8448eb211c80319c";seq=1;attempt=4
 //	Weir-Remembered        2026-11-24T09:00:00Z
 //	Weir-Provider          acquirer-2
+//	Weir-Outage            2;9m59s;payments
 //	Weir-Merges            1
 //	Weir-Merge-Job         17
 //

@@ -76,6 +76,9 @@ func (m Meta) MarshalJSON() ([]byte, error) {
 	if m.Put != "" {
 		s.Headers[headerPut] = storedHeader(m.Put)
 	}
+	if m.Outage != "" {
+		s.Headers[headerOutage] = storedHeader(m.Outage)
+	}
 	if m.MergeJob != 0 {
 		s.Headers[headerMergeJob] = strconv.Itoa(m.MergeJob)
 	}

@@ -11,7 +11,7 @@ import (
 // Limits of the stored forms. An identifier that is too long is refused; a description is
 // cut.
 const (
-	maxName    = 1 << 10 // bytes of id, put, key, request, provider and each part of the origin
+	maxName    = 1 << 10 // bytes of id, put, key, request, provider, outage and each part of the origin
 	maxError   = 4 << 10 // bytes of LastError
 	maxReasons = 64
 	maxReason  = 256 // bytes
@@ -33,6 +33,7 @@ func (m *Meta) fit() error {
 		{"Origin.Position", m.Origin.Position},
 		{"Request", m.Request},
 		{"Provider", m.Provider},
+		{"Outage", m.Outage},
 	} {
 		if len(f.value) > maxName {
 			return fmt.Errorf("%s has %d bytes, at most %d are allowed", f.name, len(f.value), maxName)

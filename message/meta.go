@@ -76,6 +76,11 @@ type Meta struct {
 	// Provider is the external system that was chosen for the message, or "": later calls
 	// go there as well. At most 1,024 bytes.
 	Provider string
+	// Outage names the outage of a backend that made the last visit fail, if the message
+	// waits in a layer: the visit, how much earlier than Due the message may be delivered
+	// when the backend recovers, and the backend, such as "2;9m59s;payments". Queues set
+	// it. At most 1,024 bytes. Its stored name is Weir-Outage.
+	Outage string
 	// Merges counts the returns from the dead letters.
 	Merges int
 	// MergeJob is the id of the job (package jobs) that returned it last, or 0 if it is

@@ -27,7 +27,7 @@ var full = message.Meta{
 		{Visit: 2, Attempt: 3, Begun: time.Date(2026, 11, 23, 9, 5, 0, 0, time.UTC), Backend: "down", Error: "503 größer\n<than> 100%25 "},
 	},
 	UnsafeToRepeat: true, Request: `"0af7651916cd43dd8448eb211c80319c";seq=1;attempt=4`,
-	Remembered: time.Date(2026, 11, 24, 9, 0, 0, 5, time.UTC), Provider: "acquirer-2", Merges: 1, MergeJob: 17,
+	Remembered: time.Date(2026, 11, 24, 9, 0, 0, 5, time.UTC), Provider: "acquirer-2", Outage: "2;9m59s;pay ", Merges: 1, MergeJob: 17,
 	Headers: map[string]string{"Traceparent": "00-01", "binary": "\xff\x00"},
 }
 
@@ -63,6 +63,7 @@ func TestToHeaders_AndBack(t *testing.T) {
 		"Weir-Request":         `"0af7651916cd43dd8448eb211c80319c";seq=1;attempt=4`,
 		"Weir-Remembered":      "2026-11-24T09:00:00.000000005Z",
 		"Weir-Provider":        "acquirer-2",
+		"Weir-Outage":          "2;9m59s;pay%20",
 		"Weir-Merges":          "1",
 		"Weir-Merge-Job":       "17",
 		"Traceparent":          "00-01",
@@ -121,13 +122,13 @@ func TestJSON(t *testing.T) {
 		"visit":2,"attempts":4,"firstFailure":"2026-11-23T09:00:00Z","lastFailure":"2026-11-23T09:00:01.000000001Z",
 		"due":"2026-11-23T09:01:00Z","lastError":"503 größer\nthan that ","reasons":["unavailable","a,b","timeout"],
 		"outcomeUnknown":true,"request":"\"0af7651916cd43dd8448eb211c80319c\";seq=1;attempt=4","remembered":"2026-11-24T09:00:00.000000005Z",
-		"provider":"acquirer-2","merges":1,"headers":{"Traceparent":"00-01","Weir-Deadline":"2026-11-23T10:00:00Z","Weir-Merge-Job":"17","binary":"%FF%00"}}`, string(b))
+		"provider":"acquirer-2","merges":1,"headers":{"Traceparent":"00-01","Weir-Deadline":"2026-11-23T10:00:00Z","Weir-Merge-Job":"17","Weir-Outage":"2;9m59s;pay%2520","binary":"%FF%00"}}`, string(b))
 	var got message.Meta
 	require.NoError(t, json.Unmarshal(b, &got))
 	require.Equal(t, old, got)
 	b, err = json.Marshal(full)
 	require.NoError(t, err)
-	require.Contains(t, string(b), `"headers":{"Traceparent":"00-01","Weir-Deadline":"2026-11-23T10:00:00Z","Weir-Merge-Job":"17","Weir-Way":"[{`)
+	require.Contains(t, string(b), `"headers":{"Traceparent":"00-01","Weir-Deadline":"2026-11-23T10:00:00Z","Weir-Merge-Job":"17","Weir-Outage":"2;9m59s;pay%2520","Weir-Way":"[{`)
 	require.NoError(t, json.Unmarshal(b, &got))
 	require.Equal(t, full, got)
 	b, err = json.Marshal(message.Meta{LastError: "a\xff\x00b"})

@@ -6,6 +6,8 @@ import (
 	"context"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/postgres"
 	"github.com/weirflow/weir/internal/testing/fleettest"
@@ -23,4 +25,12 @@ func TestFleet_ProcessesShareALimit(t *testing.T) {
 // Law B5, while processes are killed and paused.
 func TestFleet_KillsAndPauses(t *testing.T) {
 	fleettest.RunFaults(t, schemas(t)(t))
+}
+
+// Law D3, when a backend recovers.
+func TestRecovery_MakesMessagesDue(t *testing.T) {
+	engine, err := postgres.Open(t.Context(), schemas(t)(t))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, engine.Close()) }()
+	fleettest.Recover(t, engine)
 }

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/sqlite"
 	"github.com/weirflow/weir/internal/testing/fleettest"
@@ -17,4 +19,12 @@ func openForFleet(ctx context.Context, path string) (store.Keeper, error) {
 // Law B5.
 func TestFleet_ProcessesShareALimit(t *testing.T) {
 	fleettest.Run(t, filepath.Join(t.TempDir(), "queues.db"))
+}
+
+// Law D3, when a backend recovers.
+func TestRecovery_MakesMessagesDue(t *testing.T) {
+	engine, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "queues.db"))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, engine.Close()) }()
+	fleettest.Recover(t, engine)
 }

@@ -54,6 +54,10 @@ type TrackedElement interface {
 // is true.
 type Numbered struct{}
 
+// Outage is the key of the backend whose outage made an element fail, in the context of a
+// failure sink. The value is the name of the backend, a string.
+type Outage struct{}
+
 // Timeline is the key of an element's timeline in the context of a failure sink. The
 // value is a []observe.Step, which must not be changed.
 type Timeline struct{}

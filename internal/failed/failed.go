@@ -26,6 +26,7 @@ func History[T any](ctx context.Context, f asyncop.Failure[T], now time.Time) me
 	meta.Attempts += f.Attempts
 	settle.NoteFailure(&meta, now)
 	meta.LastError = guard.Text(f.Err)
+	meta.Outage = "" // of an earlier visit
 	if meta.UnsafeToRepeat && wasRefused(ctx, meta.Request) {
 		EndDoubt(&meta)
 	}

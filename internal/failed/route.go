@@ -80,6 +80,9 @@ func (r *Router[T]) Route(ctx context.Context, f asyncop.Failure[T], now time.Ti
 		if IsPast(meta.Deadline, now.Add(to.Delay)) {
 			to.Cause, to.Delay = settle.CauseOf(&meta, store.Expired), 0
 		}
+		if to.Cause == "" && to.Layer != OwnQueue {
+			r.noteOutage(ctx, &to, to.Delay-demanded)
+		}
 	}
 	return to, nil
 }

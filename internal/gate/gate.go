@@ -90,6 +90,16 @@ type Report struct {
 	Waiting int       // operators that wait
 
 	States []StateSpan // the last states, the oldest first, and the present one
+
+	Recovery Recovery
+}
+
+// Recovery is the last recovery of a backend from an outage or a hold. With a limit that
+// is shared, it is the recovery of the fleet.
+type Recovery struct {
+	Begun  time.Time // when the load began to grow back; zero if it never did
+	Outage time.Time // start of the outage, or of the first of several; with a shared limit up to half of the outage later
+	Pace   float64   // calls that may start in a second now, at least 1; 0 while the backend is down or held
 }
 
 // StateSpan is a state that a backend was in. Down and probing are one span: an outage.

@@ -47,6 +47,11 @@ type requestState struct {
 	refunded  int     // number of the attempt whose cost was refunded, or 0
 	tenant    string
 	call      *gate.Call // the batch of its attempt
+
+	// metOutage is true if the last attempt met an outage of the backend, or the element
+	// waited for the end of an outage until its time ran out. An outage of its tenant
+	// does not count.
+	metOutage bool
 }
 
 // forgiven returns the number of attempts of s that do not count: throttled attempts (law
@@ -339,12 +344,29 @@ func (b *atBackend[IN, OUT]) report(s *Slot[IN, OUT], o gate.Evidence) (isFree b
 		of.throttled++
 	case gate.Counts:
 	}
+	of.metOutage = effect == gate.Outage && (of.tenant == "" || !b.core.Host.Backend.TenantIsKey())
 	of.call = nil
 	if of != b.requests.get(s.index) {
 		*b.requests.ref(s.index) = of
 	}
 	b.evidence.Err, b.evidence.Call = nil, nil
 	return effect != gate.Counts
+}
+
+// outage returns the name of the backend if its outage made s fail, or "".
+func (b *atBackend[IN, OUT]) outage(s *Slot[IN, OUT]) string {
+	if !b.requests.get(s.index).metOutage {
+		return ""
+	}
+	return b.core.Host.Backend.Report().Name
+}
+
+// noteWaited notes that s, which was refused until its deadline, met an outage if the
+// backend is not up.
+func (b *atBackend[IN, OUT]) noteWaited(s *Slot[IN, OUT]) {
+	if b.seat.IsDown(b.core.Timers.Time(b.core.now), "") {
+		b.requests.ref(s.index).metOutage = true
+	}
 }
 
 // whyWaited returns why the backend made s wait until its deadline, and how long it will

@@ -845,6 +845,9 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 	if g.backend != nil {
 		refusal, stillRefuses = g.backend.whyWaited(s)
 	}
+	if refusal != nil {
+		g.backend.noteWaited(s)
+	}
 	failure := g.User.TimeoutError(g.report(s), TimedOut{Early: isEarly, Waited: refusal})
 	if refusal != nil && g.releaseUnvisited(s, failure, stillRefuses) {
 		return

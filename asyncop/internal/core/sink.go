@@ -103,6 +103,12 @@ func (h *HandOver[IN, OUT]) newOffer(s *Slot[IN, OUT]) (*offer, context.Context)
 	if steps != nil {
 		ctx = context.WithValue(ctx, ctxkey.Timeline{}, steps)
 	}
+	if g.backend != nil {
+		outage := g.backend.outage(s)
+		if outage != "" {
+			ctx = context.WithValue(ctx, ctxkey.Outage{}, outage)
+		}
+	}
 	return o, ctx
 }
 

@@ -40,7 +40,8 @@
 // visit, which has no effect. If the message was purged while its call ran, Take does not
 // store it, and returns nil.
 //
-// A message never returns before its delay has passed (law D3): the jitter only adds. A
+// A message never returns before its delay has passed (law D3): the jitter only adds. When
+// a backend recovers, delivery.Run makes messages due that failed because of its outage. A
 // layer's rate and number of messages in flight are bounded for each process by itself. A
 // layer that waits for these bounds does not delay other layers or new messages (law D4).
 //

@@ -137,6 +137,7 @@ func (l *Ladder[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
 	m.Cause = to.Cause
 	m.Delay = to.Delay // 0 for a dead letter
 	if l.c.InOrder && m.Cause == "" {
+		m.Meta.Outage = "" // it waits in its place, and not in a layer
 		inPlace, canWait := own.(leases.InPlace)
 		if canWait && inPlace.ReplaceBy(m) {
 			return nil

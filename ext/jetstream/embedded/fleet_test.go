@@ -30,6 +30,16 @@ func TestFleet_KillsAndPauses(t *testing.T) {
 	fleettest.RunFaults(t, startForFleet(t))
 }
 
+// Law D3, when a backend recovers.
+func TestRecovery_MakesMessagesDue(t *testing.T) {
+	_, js := startCluster(t, clustertest.Config{Servers: 1})
+	require.NoError(t, clustertest.CreateStream(t.Context(), js, weirjs.StreamConfig("queues")))
+	engine, err := openEngine(t.Context(), js, "queues")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, engine.Close()) }()
+	fleettest.Recover(t, engine)
+}
+
 // startForFleet starts a server with a stream, and returns its address.
 func startForFleet(t *testing.T) string {
 	t.Helper()

@@ -1,0 +1,203 @@
+package delivery
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/delivery/lock"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/failed"
+	"github.com/weirflow/weir/internal/gate"
+	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/storearg"
+	"github.com/weirflow/weir/internal/wait"
+)
+
+// recovery makes messages in layers due that failed because of an outage of the worker's
+// backend, when the backend recovers (law D3). A single process at a time does so for a
+// queue, at the pace of the ramp. If it dies, another process continues.
+type recovery struct {
+	backend gate.Backend
+	engine  store.Keeper
+	queue   string
+	clock   clock.Clock
+	logger  *slog.Logger
+	runner  string // names this worker
+}
+
+const (
+	recoveryEach  = time.Second // between two looks at the backend, and between two steps
+	recoveryPage  = 250         // messages that are listed at once; a transaction of JetStream has room for 499
+	recoveryLease = 30 * time.Second
+	// The first calls of an outage are lost before it is found, and their messages may be
+	// in a layer by then.
+	foundWithin = time.Minute
+)
+
+// startRecoveries starts a goroutine by run for each queue of an engine whose messages the
+// worker takes, if the operator has a backend.
+func (w *worker[IN, OUT]) startRecoveries(h hosted, run func(func())) {
+	b := w.backend()
+	if b == nil {
+		return
+	}
+	for _, queue := range h.reads {
+		r := &recovery{backend: b, engine: h.engine, queue: queue, clock: w.clock, logger: w.logger, runner: rand.Text()}
+		ticker := w.clock.Ticker(recoveryEach)
+		run(func() {
+			defer ticker.Stop()
+			r.watch(w.receiving, ticker)
+		})
+	}
+}
+
+// watch waits for recoveries of the backend until ctx ends.
+func (r *recovery) watch(ctx context.Context, ticker *clock.Ticker) {
+	var last time.Time // when the last recovery began
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+		now := r.backend.Report().Recovery
+		if now.Pace == 0 || now.Begun.Equal(last) {
+			continue
+		}
+		last = now.Begun
+		err := lock.Hold(ctx, r.engine.Locks(), "weir-recovery/"+r.queue, r.runner, recoveryLease, func(ctx context.Context, _ lock.Grant) error {
+			return r.order(ctx, now)
+		}, lock.WithClock(r.clock))
+		if err != nil && ctx.Err() == nil {
+			r.logger.Warn("delivery: messages that failed because of an outage wait for their delay, although the backend has recovered",
+				slog.String("queue", r.queue), slog.String("error", guard.Text(err)))
+		}
+	}
+}
+
+// order makes the messages of all layers due that failed because of an outage.
+func (r *recovery) order(ctx context.Context, from gate.Recovery) error {
+	name := r.backend.Report().Name
+	failedIn, err := r.failedIn(ctx, from)
+	if err != nil {
+		return err
+	}
+	queues, err := r.engine.Queues(ctx)
+	if err != nil {
+		return err
+	}
+	total := 0
+	for _, queue := range queues {
+		if !isLayer(storearg.PartOf(queue), r.queue) {
+			continue
+		}
+		n, err := r.orderLayer(ctx, queue, name, from, failedIn)
+		total += n
+		if err != nil {
+			return err
+		}
+	}
+	if total > 0 {
+		r.logger.Info("delivery: messages that failed because of an outage are due, because the backend has recovered",
+			slog.String("queue", r.queue), slog.String("backend", name), slog.Int("messages", total))
+	}
+	return nil
+}
+
+// failedIn returns a filter of the messages that came to a layer in the outage, by the
+// clock of the engine.
+func (r *recovery) failedIn(ctx context.Context, from gate.Recovery) (f store.Filter, err error) {
+	err = r.engine.Update(ctx, func(_ context.Context, tx store.Tx) error {
+		ahead := tx.Now().Sub(r.clock.Now())
+		since := from.Outage.Add(-foundWithin - from.Begun.Sub(from.Outage)) // the start of a shared outage may be reported late
+		f = store.Filter{Since: since.Add(ahead), Before: from.Begun.Add(ahead)}
+		return nil
+	})
+	return f, err
+}
+
+// orderLayer makes messages of a layer due, at the pace of the backend, until it is down
+// again. It returns their number.
+func (r *recovery) orderLayer(ctx context.Context, layer, name string, from gate.Recovery, failedIn store.Filter) (total int, err error) {
+	page := store.Page{Max: recoveryPage}
+	for {
+		entries, err := r.engine.List(ctx, layer, failedIn, page)
+		if err != nil || len(entries) == 0 {
+			return total, err
+		}
+		page.After = entries[len(entries)-1].Position
+		entries = waiting(entries, name)
+		for len(entries) > 0 {
+			size := min(r.pace(from), len(entries))
+			if size == 0 {
+				return total, nil
+			}
+			n, err := r.makeDue(ctx, layer, entries[:size])
+			switch {
+			case err == nil:
+				total += n
+				entries = entries[size:]
+			case !errors.Is(err, store.ErrChanged): // otherwise workers were faster: try again
+				return total, err
+			}
+			err = wait.For(ctx, r.clock, recoveryEach)
+			if err != nil {
+				return total, err
+			}
+		}
+	}
+}
+
+// pace returns how many messages may become due in a step. It is 0 if the backend is down
+// again.
+func (r *recovery) pace(from gate.Recovery) int {
+	now := r.backend.Report().Recovery
+	if !now.Begun.Equal(from.Begun) {
+		return 0
+	}
+	return int(now.Pace * recoveryEach.Seconds())
+}
+
+// waiting returns the entries of a layer whose visit failed because of an outage of the
+// backend, and that no worker has taken since. A message that was taken and released, such
+// as a snoozed one, keeps the time that it got then.
+func waiting(entries []store.Entry, backend string) (all []store.Entry) {
+	for _, e := range entries {
+		o, ok := failed.ReadOutage(e.Meta.Outage)
+		if ok && o.Backend == backend && o.Visit == e.Meta.Visit && e.Fence == 0 {
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
+// makeDue makes messages due, except for messages whose service has demanded a longer
+// delay. The engine leaves out messages that are held, taken or due.
+func (r *recovery) makeDue(ctx context.Context, layer string, entries []store.Entry) (n int, err error) {
+	err = r.engine.Update(ctx, func(ctx context.Context, tx store.Tx) error {
+		n = 0
+		var edits []store.Edit
+		for _, e := range entries {
+			o, _ := failed.ReadOutage(e.Meta.Outage)
+			if !e.Meta.Due.Add(-o.Early).After(tx.Now()) {
+				edits = append(edits, store.Edit{Do: store.Due, Queue: layer, Entry: e})
+			}
+		}
+		if len(edits) == 0 {
+			return nil
+		}
+		done, err := tx.Edit(ctx, edits...)
+		for _, isDone := range done {
+			if isDone {
+				n++
+			}
+		}
+		return err
+	})
+	return n, err
+}

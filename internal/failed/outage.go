@@ -1,0 +1,64 @@
+package failed
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weirflow/weir/internal/ctxkey"
+)
+
+// Outage is the outage of a backend that made a visit of a message fail, as
+// [message.Meta].Outage stores it.
+type Outage struct {
+	Visit   int
+	Early   time.Duration // how much before Meta.Due the message may be delivered when the backend recovers
+	Backend string
+}
+
+// longestOutage is the limit of Meta.Outage, in bytes.
+const longestOutage = 1 << 10
+
+// String returns the stored form, or "" if it is too long.
+func (o Outage) String() string {
+	text := strconv.Itoa(o.Visit) + ";" + o.Early.String() + ";" + o.Backend
+	if len(text) > longestOutage {
+		return ""
+	}
+	return text
+}
+
+// ReadOutage reads the stored form. ok is false if text is not a stored form.
+func ReadOutage(text string) (o Outage, ok bool) {
+	visit, rest, _ := strings.Cut(text, ";")
+	early, name, found := strings.Cut(rest, ";")
+	n, visitErr := strconv.Atoi(visit)
+	d, earlyErr := time.ParseDuration(early)
+	if !found || visitErr != nil || earlyErr != nil || d < 0 {
+		return Outage{}, false
+	}
+	return Outage{Visit: n, Early: d, Backend: name}, true
+}
+
+// noteOutage notes in the history of a message that goes to a layer which outage made its
+// visit fail. early is the part of its delay that its service has not demanded. A message
+// that has returned early before is not noted: it waits for its delay, so that a backend
+// that fails and recovers again and again does not use up its visits.
+func (r *Router[T]) noteOutage(ctx context.Context, to *Route, early time.Duration) {
+	name, _ := ctx.Value(ctxkey.Outage{}).(string)
+	meta := &to.Meta
+	hasWaited := meta.LastFailure.Sub(meta.FirstFailure) >= r.delaysBefore(meta.Visit)
+	if name != "" && early > 0 && hasWaited && r.Returns {
+		meta.Outage = Outage{Visit: meta.Visit, Early: early, Backend: name}.String()
+	}
+}
+
+// delaysBefore returns the sum of the delays of the layers that a message has waited in
+// before a visit, without jitter.
+func (r *Router[T]) delaysBefore(visit int) (sum time.Duration) {
+	for i := range visit - 1 {
+		sum += r.Layers[min(i, len(r.Layers)-1)].Delay
+	}
+	return sum
+}
