@@ -40,10 +40,11 @@
 // visit, which has no effect. If the message was purged while its call ran, Take does not
 // store it, and returns nil.
 //
-// A message never returns before its delay has passed (law D3): the jitter only adds. When
-// a backend recovers, delivery.Run makes messages due that failed because of its outage. A
-// layer's rate and number of messages in flight are bounded for each process by itself. A
-// layer that waits for these bounds does not delay other layers or new messages (law D4).
+// A message never returns before its delay has passed (law D3): the jitter only adds.
+// When a backend recovers, delivery.Run makes messages due that its outage made fail. A
+// layer's rate and number of messages in flight are bounded for each process by itself.
+// A layer that waits for these bounds does not delay other layers or new messages (law
+// D4).
 //
 // # The order of a key
 //
