@@ -230,15 +230,11 @@ func (s *Engine) Put(ctx context.Context, queue string, ms ...store.Message) err
 	if err := storearg.Put(queue, ms...); err != nil {
 		return err
 	}
-	rows := make([]storesql.Row, len(ms))
-	for i := range ms {
-		var err error
-		rows[i], err = storesql.NewRow(queue, &ms[i])
-		if err != nil {
-			return err
-		}
+	rows, err := storesql.NewRows(queue, ms)
+	if err != nil {
+		return err
 	}
-	err := s.do(ctx, func() error {
+	err = s.do(ctx, func() error {
 		if len(rows) == 0 {
 			return nil
 		}

@@ -227,16 +227,15 @@ func (s *Engine) HandOver(ctx context.Context, moves ...store.Move) error {
 	if err := storearg.Move(moves...); err != nil {
 		return err
 	}
-	call := &putting{of: make([]entry, len(moves))}
+	rows, err := storesql.MovedRows(moves)
+	if err != nil {
+		return err
+	}
+	call := &putting{rows: rows, of: make([]entry, len(moves))}
 	for i := range moves {
-		row, err := storesql.NewRow(moves[i].Queue, &moves[i].Message)
-		if err != nil {
-			return err
-		}
-		call.rows = append(call.rows, row)
 		call.of[i] = messageOf(moves[i].Lease)
 	}
-	err := s.do(ctx, func() error {
+	err = s.do(ctx, func() error {
 		if len(call.rows) == 0 {
 			return nil
 		}

@@ -196,18 +196,6 @@ const (
 	isOfLease = `position = $1 AND queue = $2 AND fence = $3 AND leased IS NOT NULL`
 )
 
-func newRows(queue string, ms []store.Message) ([]storesql.Row, error) {
-	rows := make([]storesql.Row, len(ms))
-	for i := range ms {
-		var err error
-		rows[i], err = storesql.NewRow(queue, &ms[i])
-		if err != nil {
-			return nil, err
-		}
-	}
-	return rows, nil
-}
-
 func putRows(ctx context.Context, tx execer, now time.Time, rows []storesql.Row, step func()) error {
 	for _, r := range rows {
 		at := nanos(now, r.Delay)
@@ -229,7 +217,7 @@ func (s *Engine) Put(ctx context.Context, queue string, ms ...store.Message) err
 	if err := storearg.Put(queue, ms...); err != nil {
 		return err
 	}
-	rows, err := newRows(queue, ms)
+	rows, err := storesql.NewRows(queue, ms)
 	if err != nil {
 		return err
 	}

@@ -255,14 +255,12 @@ func (s *Engine) HandOver(ctx context.Context, moves ...store.Move) error {
 	if err := storearg.Move(moves...); err != nil {
 		return err
 	}
-	rows := make([]storesql.Row, len(moves))
+	rows, err := storesql.MovedRows(moves)
+	if err != nil {
+		return err
+	}
 	positions := []int64{} // JSON: never null
 	for i := range moves {
-		var err error
-		rows[i], err = storesql.NewRow(moves[i].Queue, &moves[i].Message)
-		if err != nil {
-			return err
-		}
 		position, err := strconv.ParseInt(moves[i].Lease.Entry, 10, 64)
 		if err == nil {
 			positions = append(positions, position)
@@ -327,13 +325,12 @@ func (s *Engine) Move(ctx context.Context, moves ...store.Move) error {
 	if err := storearg.Move(moves...); err != nil {
 		return err
 	}
-	rows, leases := make([]storesql.Row, len(moves)), make([]store.Lease, len(moves))
+	rows, err := storesql.MovedRows(moves)
+	if err != nil {
+		return err
+	}
+	leases := make([]store.Lease, len(moves))
 	for i := range moves {
-		var err error
-		rows[i], err = storesql.NewRow(moves[i].Queue, &moves[i].Message)
-		if err != nil {
-			return err
-		}
 		leases[i] = moves[i].Lease
 	}
 	return s.settle(ctx, leases, func(ctx context.Context, tx *Tx, now time.Time, l leaseArgs) (changed bool, err error) {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/internal/storesql"
 	"github.com/weirflow/weir/internal/storearg"
 )
 
@@ -31,7 +32,7 @@ func (s *Engine) stage(ctx context.Context, tx execer, queue string, ms ...store
 	if err := storearg.Put(queue, ms...); err != nil {
 		return err
 	}
-	rows, err := newRows(queue, ms)
+	rows, err := storesql.NewRows(queue, ms)
 	if err != nil {
 		return err
 	}

@@ -36,6 +36,33 @@ func NewRow(queue string, m *store.Message) (Row, error) {
 	return Row{queue, column, m}, err
 }
 
+// NewRows returns the rows of messages for a queue.
+func NewRows(queue string, ms []store.Message) ([]Row, error) {
+	return rowsOf(len(ms), func(i int) (string, *store.Message) { return queue, &ms[i] })
+}
+
+// MovedRows returns the rows of messages that are moved or handed over.
+func MovedRows(moves []store.Move) ([]Row, error) {
+	return rowsOf(len(moves), func(i int) (string, *store.Message) { return moves[i].Queue, &moves[i].Message })
+}
+
+// ReplacementRows returns the rows that replace messages in their queues.
+func ReplacementRows(rs []store.Replacement) ([]Row, error) {
+	return rowsOf(len(rs), func(i int) (string, *store.Message) { return rs[i].Lease.Queue, &rs[i].Message })
+}
+
+func rowsOf(n int, message func(i int) (queue string, m *store.Message)) ([]Row, error) {
+	rows := make([]Row, n)
+	for i := range rows {
+		var err error
+		rows[i], err = NewRow(message(i))
+		if err != nil {
+			return nil, err
+		}
+	}
+	return rows, nil
+}
+
 // metaColumn returns the column meta of a message: JSON that is UTF-8 without NUL.
 func metaColumn(m *store.Message) (string, error) {
 	meta := m.Meta
