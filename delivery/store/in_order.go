@@ -39,13 +39,13 @@ type InOrder interface {
 	// TakeInOrder is [Store.Take] for the heads of keys, and for messages without a key.
 	// Those that could be taken first come first, unless many messages of some keys are in
 	// front of them: then keys come in turn. It may return fewer messages than are due. If it
-	// returns no message, no message is due, or other calls are taking or settling the
-	// messages that are due. A store that is a [Waker] wakes consumers soon after that.
+	// returns no message, no message is due, or it has parked many, or other calls are taking
+	// or settling the messages that are due. A store that is a [Waker] wakes consumers soon
+	// after that.
 	//
 	// It parks due messages that are not the heads of their keys. That costs a write for
-	// each of them, once. After a flood of one key it parks some messages in each call, and
-	// takes those of other keys meanwhile. If only the flood is due, or a message without
-	// a key is due behind it, a call may take seconds.
+	// each of them, once. After a flood of one key each call parks some messages, and takes
+	// those of other keys meanwhile.
 	TakeInOrder(ctx context.Context, queue string, max int, lease time.Duration) ([]Leased, error)
 
 	// Replace changes messages that were taken, and ends their leases. They keep their

@@ -133,11 +133,14 @@ func (s *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease
 	limit = min(limit, storesql.MaxInOrder)
 	after := s.floors.begin(queue, s.clock.Now())
 	beganAtFloor := after.position > 0
-	looked, isParked := limit, true // isParked: all messages up to after are parked
-	for {
+	looked, isParked := limit, true                  // isParked: all messages up to after are parked
+	for steps := 0; steps < storesql.StepsInOrder; { // steps that have parked messages
 		taken, step, err := s.takeDue(ctx, queue, after, looked, limit, lease)
 		if err != nil || len(taken) > 0 {
 			return taken, err
+		}
+		if step.parks {
+			steps++
 		}
 		isParked = isParked && !step.isBusy
 		if isParked && step.found > 0 {
@@ -159,6 +162,8 @@ func (s *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease
 			return taken, err
 		}
 	}
+	s.note(queue, dues{later: storesql.PauseInOrder})
+	return nil, nil
 }
 
 // takeDue is a step of TakeInOrder: it looks at the messages that are due after a place.
@@ -194,6 +199,7 @@ func (s *Engine) takeOfNextKeys(ctx context.Context, queue string, limit int, le
 type looking struct {
 	found  int
 	last   place // of the messages that were found
+	parks  bool  // it has parked messages
 	isBusy bool  // it has left messages alone, since other calls lock the heads of their keys
 }
 
@@ -258,7 +264,7 @@ func (s *Engine) takeHeads(ctx context.Context, queue string, limit int, lease t
 				return err
 			}
 			plan := storesql.Plan(found, keys, limit)
-			step.isBusy, err = s.park(ctx, tx, queue, &plan)
+			step.parks, step.isBusy, err = s.park(ctx, tx, queue, &plan)
 			if err != nil {
 				return err
 			}
@@ -358,13 +364,13 @@ const someOf = `(SELECT $1::bigint[])::bigint[]`
 // park parks messages behind heads that it can lock. isBusy reports whether there are
 // others. It makes heads of the messages of plan.Become, which are due at once if they were
 // parked behind a head that has left without a successor.
-func (s *Engine) park(ctx context.Context, tx pgx.Tx, queue string, plan *storesql.OrderPlan) (isBusy bool, err error) {
+func (s *Engine) park(ctx context.Context, tx pgx.Tx, queue string, plan *storesql.OrderPlan) (parks, isBusy bool, err error) {
 	if len(plan.Park) == 0 {
-		return false, nil
+		return false, false, nil
 	}
 	refused, err := s.become(ctx, tx, queue, plan.Become)
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
 	heads := slices.Collect(maps.Keys(plan.Park))
 	// A head that this call takes is locked already, and is marked as a head afterwards.
@@ -373,11 +379,11 @@ func (s *Engine) park(ctx context.Context, tx pgx.Tx, queue string, plan *stores
 	rows, err := tx.Query(ctx, `SELECT position FROM weir_messages WHERE position = ANY (`+someOf+`) AND (head OR position = ANY ($2::bigint[]))
 		FOR KEY SHARE SKIP LOCKED`, heads, slices.Concat(plan.Take, refused))
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
 	locked, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
 	s.step()
 	isBusy = len(locked) < len(heads)
@@ -386,11 +392,11 @@ func (s *Engine) park(ctx context.Context, tx pgx.Tx, queue string, plan *stores
 		positions = append(positions, plan.Park[head]...)
 	}
 	if len(positions) == 0 {
-		return isBusy, nil
+		return false, isBusy, nil
 	}
 	_, err = tx.Exec(ctx, "UPDATE weir_messages SET at = "+parked+" WHERE position = ANY ("+someOf+")", positions)
 	s.step()
-	return isBusy, err
+	return true, isBusy, err
 }
 
 // become makes messages that it can lock the heads of their keys. It returns the
@@ -631,17 +637,13 @@ func (s *Engine) Replace(ctx context.Context, rs ...store.Replacement) error {
 	if err := storearg.Replace(rs...); err != nil {
 		return err
 	}
-	rows := make([]storesql.Row, len(rs))
-	for i := range rs {
-		var err error
-		rows[i], err = storesql.NewRow(rs[i].Lease.Queue, &rs[i].Message)
-		if err != nil {
-			return err
-		}
+	rows, err := storesql.ReplacementRows(rs)
+	if err != nil {
+		return err
 	}
 	var lost []store.Lease
 	var freed []queueKey
-	err := s.do(ctx, func() error {
+	err = s.do(ctx, func() error {
 		return pgx.BeginTxFunc(ctx, s.pool, inSteps, func(tx pgx.Tx) error {
 			lost, freed = nil, nil
 			for i := range rs {

@@ -73,7 +73,7 @@ func (s *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease
 	}
 	limit = min(limit, storesql.MaxInOrder)
 	looked := limit
-	for {
+	for range storesql.StepsInOrder {
 		due, err := s.anyDue(ctx, queue)
 		if !due || err != nil {
 			return nil, err
@@ -88,6 +88,8 @@ func (s *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease
 		}
 		looked = storesql.StepInOrder // others may be due behind them
 	}
+	s.db.watcher.note(dues{queue: due{later: storesql.PauseInOrder}})
+	return nil, nil
 }
 
 // takeOfNextKeys takes the heads of the next keys that have messages that are due. While
@@ -380,16 +382,12 @@ func (s *Engine) Replace(ctx context.Context, rs ...store.Replacement) error {
 	if err := storearg.Replace(rs...); err != nil {
 		return err
 	}
-	rows := make([]storesql.Row, len(rs))
-	for i := range rs {
-		var err error
-		rows[i], err = storesql.NewRow(rs[i].Lease.Queue, &rs[i].Message)
-		if err != nil {
-			return err
-		}
+	rows, err := storesql.ReplacementRows(rs)
+	if err != nil {
+		return err
 	}
 	var lost []store.Lease
-	err := s.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error {
+	err = s.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error {
 		lost = nil
 		for i := range rs {
 			done, err := s.replace(ctx, tx, now, rs[i].Lease, &rows[i])

@@ -12,9 +12,17 @@ import (
 // each of them is locked, or written.
 const MaxInOrder = 1000
 
-// StepInOrder is how many due messages a step looks at after a step that has taken none.
-// It is small because other keys may be due meanwhile, and are looked for after each step.
-const StepInOrder = 100
+// Limits of a call of [store.InOrder.TakeInOrder] that finds no message to take in its
+// first step.
+const (
+	// StepInOrder is how many due messages each further step looks at. It is small because
+	// other keys may be due meanwhile, and are looked for after each step.
+	StepInOrder = 100
+	// StepsInOrder is how many steps a call makes. Then it returns no message, and
+	// consumers call again after PauseInOrder: the database has time for other writes.
+	StepsInOrder = 5
+	PauseInOrder = 20 * time.Millisecond
+)
 
 // Candidate is a message that is due in a queue whose keys are in order.
 type Candidate struct {

@@ -106,14 +106,18 @@ func keyed(key string, n int) store.Message {
 	return store.Message{Meta: message.Meta{ID: key + "/" + strconv.Itoa(n), Key: key}, Payload: []byte(`{"Tenant":"` + key[:1] + `"}`)}
 }
 
-// putAtRate puts messages of random keys for a while.
+// putAtRate puts messages of random keys for a while, each on a goroutine of its own, so
+// that a slow call does not delay the next.
 func putAtRate(ctx context.Context, q *delivery.Queue[parcel], rate float64, length time.Duration, keys int) {
+	var puts sync.WaitGroup
 	next := time.Now()
 	for end := next.Add(length); next.Before(end); next = next.Add(time.Duration(rand.ExpFloat64() / rate * float64(time.Second))) {
 		time.Sleep(time.Until(next))
-		_ = q.PutAll(ctx, []message.Message[parcel]{message.New(parcel{"timed", next}, &message.Meta{Key: "key " + strconv.Itoa(rand.IntN(keys))}, nil)})
+		m := message.New(parcel{"timed", next}, &message.Meta{Key: "key " + strconv.Itoa(rand.IntN(keys))}, nil)
+		puts.Go(func() { _ = q.PutAll(ctx, []message.Message[parcel]{m}) })
 	}
-	time.Sleep(time.Second)
+	puts.Wait()
+	time.Sleep(time.Second) // the last ones are processed
 }
 
 // timedTakes notes how long calls of TakeInOrder take.
