@@ -146,16 +146,18 @@ func (s *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease
 		if isParked && step.found > 0 {
 			s.floors.raise(queue, step.last, s.clock.Now())
 		}
-		switch {
-		case step.found == looked: // others may be due behind them
-			after = step.last
-			looked = storesql.StepInOrder
-		case beganAtFloor:
+		if step.found < looked {
+			if !beganAtFloor {
+				return nil, s.lookAgain(ctx, queue)
+			}
 			beganAtFloor = false
 			after = place{}
 			continue
-		default:
-			return nil, s.lookAgain(ctx, queue)
+		}
+		wasShort := looked < storesql.StepInOrder
+		after, looked = step.last, storesql.StepInOrder // others may be due behind them
+		if wasShort {                                   // a call with a small limit parks as many messages as others
+			continue
 		}
 		taken, err = s.takeOfNextKeys(ctx, queue, limit, lease)
 		if err != nil || len(taken) > 0 {

@@ -82,11 +82,15 @@ func (s *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease
 		if err != nil || len(taken) > 0 || !parks {
 			return taken, err
 		}
+		wasShort := looked < storesql.StepInOrder
+		looked = storesql.StepInOrder // others may be due behind them
+		if wasShort {                 // a call with a small limit parks as many messages as others
+			continue
+		}
 		taken, err = s.takeOfNextKeys(ctx, queue, limit, lease)
 		if err != nil || len(taken) > 0 {
 			return taken, err
 		}
-		looked = storesql.StepInOrder // others may be due behind them
 	}
 	s.db.watcher.note(dues{queue: due{later: storesql.PauseInOrder}})
 	return nil, nil

@@ -17,7 +17,7 @@ const MaxInOrder = 1000
 const (
 	// StepInOrder is how many due messages each further step looks at. It is small because
 	// other keys may be due meanwhile, and are looked for after each step.
-	StepInOrder = 100
+	StepInOrder = 50
 	// StepsInOrder is how many steps a call makes. Then it returns no message, and
 	// consumers call again after PauseInOrder: the database has time for other writes.
 	StepsInOrder = 5
