@@ -16,46 +16,43 @@ import (
 // [ID.String].
 const Header = "Exactly-Once"
 
-// maxHeader bounds the header: 34 bytes for the client, the numbers and the step with
-// their names, and some spaces.
+// maxHeader bounds the header, in bytes, with some spaces between its parts.
 const maxHeader = 256
 
-// Client identifies an incarnation of a client. It is random, so that a program that has
-// lost its sequence numbers cannot take up the identity of its predecessor. The zero
-// value is not a client.
+// Client identifies an incarnation of a client. It is random, so a program that has lost
+// its sequence numbers cannot resume an earlier identity.
 type Client [16]byte
 
 // NewClient returns 128 random bits.
 func NewClient() Client {
 	var c Client
-	_, _ = rand.Read(c[:]) // never fails; it would crash the program
+	_, _ = rand.Read(c[:]) // never fails
 	return c
 }
 
-// IsZero reports whether c is the zero value, which is not a client.
+// IsZero reports whether c is the zero value.
 func (c Client) IsZero() bool { return c == Client{} }
 
 // String returns 32 hexadecimal digits.
 func (c Client) String() string { return hex.EncodeToString(c[:]) }
 
 // ID identifies an attempt of a request. Client, Sequence and Step are the same in all
-// attempts of a request, whichever server they go to.
+// attempts of a request, at every server.
 type ID struct {
 	Client   Client
 	Sequence int64  // 1 to 999,999,999,999,999
-	Step     string // distinguishes requests with the same sequence number: at most 64 letters, digits and ._:-; "" if there is only one
-	Attempt  int    // 1 to 999,999,999; attempts are only compared for equality
+	Step     string // distinguishes requests with the same number: up to 64 letters, digits and ._:-; may be ""
+	Attempt  int    // 1 to 999,999,999; only compared for equality
 	First    int64  // 1 to Sequence: the client does not repeat requests below it; 0 if unknown
 
 	// Age is the time since the request was first sent, rounded up to seconds; 0 when it
-	// is first sent. A service that may have forgotten the request since then refuses it
+	// is first sent. A server that may have forgotten the request since then refuses it
 	// as stale.
 	Age time.Duration
 }
 
 // Validate returns an error of class [ErrInvalid] that names the field and its value.
-// Among the rules is that First is not above Sequence: such a request would declare
-// itself done.
+// First above Sequence would declare the request itself done.
 func (id ID) Validate() error {
 	switch {
 	case id.Client.IsZero():
@@ -129,10 +126,10 @@ func (id ID) MarshalText() ([]byte, error) {
 	return []byte(id.String()), nil
 }
 
-// UnmarshalText implements encoding.TextUnmarshaler. It reads the output of String.
-// Parameters may be in any order and have spaces before them. A parameter that appears
-// twice or breaks a limit is refused, and an unknown parameter is ignored. The error is
-// of class [ErrInvalid].
+// UnmarshalText implements encoding.TextUnmarshaler for the output of String, with
+// parameters in any order and spaces before them. A parameter that appears twice or
+// breaks a limit is refused, and an unknown one is ignored. The error is of class
+// [ErrInvalid].
 func (id *ID) UnmarshalText(text []byte) error {
 	parsed, err := parse(string(text))
 	if err == nil {
@@ -210,7 +207,6 @@ func (id *ID) set(name, value string) (err error) {
 	return err
 }
 
-// number reads digits without a sign, a fraction or leading zeros.
 func number(name, value string) (int64, error) {
 	if value == "" || len(value) > 15 || strings.Trim(value, "0123456789") != "" || value[0] == '0' && len(value) > 1 {
 		return 0, fmt.Errorf("%w: %s=%s is not a number of 1 to 15 digits", ErrInvalid, name, value)

@@ -13,12 +13,12 @@ import (
 type Request struct {
 	ID
 
-	// Scope is the authenticated principal. Ids are separate for each scope, so that a
-	// client cannot ask for the answers of another client by its id.
+	// Scope is the authenticated principal. Ids are separate for each scope, so a client
+	// cannot ask for the answers of another client.
 	Scope string
 
-	// Fingerprint is a hash of the content of the request. Attempts whose fingerprints
-	// differ are not the same request. Zero is not compared.
+	// Fingerprint is a hash of the content. Attempts with other fingerprints are not the
+	// same request. Zero is not compared.
 	Fingerprint [32]byte
 }
 
@@ -31,8 +31,7 @@ func (r Request) Validate() error {
 	return r.ID.Validate()
 }
 
-// RequestFromContext returns the request that is being handled under ctx, which a [Store]
-// needs. Requests made by the handler itself have different ids.
+// RequestFromContext returns the request that is handled under ctx, for a [Store].
 func RequestFromContext(ctx context.Context) (Request, bool) {
 	req, ok := ctx.Value(oncewire.RequestKey{}).(Request)
 	return req, ok

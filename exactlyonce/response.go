@@ -13,8 +13,8 @@ import (
 	"github.com/weirflow/weir/internal/varint"
 )
 
-// Response is an HTTP response in the form in which server.Results.Handler stores it. A
-// handler needs it if it stores its answer itself, in a [Store]:
+// Response is an HTTP response as server.Results.Handler stores it, for handlers that use
+// a [Store]:
 //
 //	response := exactlyonce.Response{Status: http.StatusCreated, Body: body}
 //	err := store.Put(ctx, tx, request, response.Encode())
@@ -26,19 +26,17 @@ type Response struct {
 	Body   []byte
 }
 
-// hopByHop are the headers that belong to one connection (RFC 9110, 7.6.1), and
-// Set-Cookie, which belongs to one session.
+// hopByHop are headers of one connection (RFC 9110, 7.6.1), and Set-Cookie, which belongs
+// to one session.
 var hopByHop = []string{
 	"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authentication-Info", "Proxy-Connection", "Te", "Trailer",
 	"Transfer-Encoding", "Upgrade", "Set-Cookie",
 }
 
-// responseVersion is the first byte of a stored response.
 const responseVersion = 1
 
-// Encode returns the bytes to store. They omit Set-Cookie, trailers, headers of the
-// connection, and headers named by Connection. Responses that are otherwise equal have
-// equal bytes.
+// Encode returns the bytes to store, without Set-Cookie, trailers, and headers of the
+// connection or named by Connection. Equal responses have equal bytes.
 func (r Response) Encode() []byte {
 	var names []string
 	for name, values := range r.Header {
@@ -62,7 +60,7 @@ func (r Response) Encode() []byte {
 }
 
 // isGuessed reports whether net/http would set a missing header. A header without values
-// prevents that, so it must be stored.
+// prevents that, so it is stored.
 func isGuessed(name string) bool { return name == "Content-Type" || name == "Date" }
 
 func (r Response) connectionNames(name string) bool {
@@ -128,5 +126,5 @@ func decode(stored []byte) (Response, error) {
 func (r Response) Send(w http.ResponseWriter) {
 	maps.Copy(w.Header(), r.Header.Clone())
 	w.WriteHeader(r.Status)
-	_, _ = w.Write(r.Body) // fails if the client has gone, or if the status has no body
+	_, _ = w.Write(r.Body) // fails if the client has gone, or the status has no body
 }

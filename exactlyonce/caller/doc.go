@@ -1,4 +1,4 @@
-// Package caller makes requests that take effect once: it gives them the ids of package
+// Package caller makes requests that take effect once: it gives them ids of package
 // exactlyonce.
 //
 // A [Tracker] numbers the elements of a stream, and [Transport] sends the ids:
@@ -10,16 +10,13 @@
 //
 // A function that makes several requests for an element names them by [WithStep].
 //
-// In an operator with checkpoints (asyncop.WithCheckpoints) the tracker's state is part
-// of them. After a restart an element keeps its number.
+// With checkpoints (asyncop.WithCheckpoints) an element keeps its number after a restart.
 //
-// Reason-aware retries (strategies.ReasonAware) detect that the requests of an attempt
-// are deduplicated. They repeat a call that was lost in flight, even if it must not
-// happen twice. A request without an id in the same call prevents that, and so does
-// [exactlyonce.ErrStale].
+// Reason-aware retries (strategies.ReasonAware) repeat a lost call, even if it must not
+// happen twice, because its requests are deduplicated, unless it has also made a request
+// without an id, or got [exactlyonce.ErrStale].
 //
-// The package does not import an operator: a program without an operator calls the
-// methods of its tracker itself.
+// A program without an operator calls the methods of its tracker itself.
 //
 // # Concurrency
 //

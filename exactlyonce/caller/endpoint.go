@@ -10,15 +10,14 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// endpoint is a set of URLs whose requests get an id: one path, or all paths below it.
+// endpoint is one path, or all paths below it, whose requests get an id.
 type endpoint struct {
 	origin string // see originOf
 	path   string
-	below  bool // path ends with a slash and includes everything below it
+	below  bool // path ends with a slash
 }
 
-// mustParseEndpoint parses an absolute URL. A path that ends with a slash includes all
-// paths below it, as in http.ServeMux.
+// mustParseEndpoint parses an absolute URL.
 func mustParseEndpoint(s string) endpoint {
 	u, err := url.Parse(s)
 	if err != nil {
@@ -39,8 +38,7 @@ func (e endpoint) names(origin, path string) bool {
 	return origin == e.origin && (path == e.path || e.below && strings.HasPrefix(path, e.path))
 }
 
-// originOf returns scheme, host and port in normal form, or "" if u is opaque or has no
-// host.
+// originOf returns scheme, host and port in normal form, or "".
 func originOf(u *url.URL) string {
 	if u.Opaque != "" || u.Host == "" {
 		return ""
@@ -55,8 +53,8 @@ func originOf(u *url.URL) string {
 	return scheme + "://" + host
 }
 
-// cleanPath resolves dots and slashes as a server would, so that /charges/../refunds does
-// not count as a path below /charges/.
+// cleanPath resolves dots and slashes as a server would: /charges/../refunds is not below
+// /charges/.
 func cleanPath(p string) string {
 	c := path.Clean("/" + p)
 	if strings.HasSuffix(p, "/") && c != "/" {
@@ -65,7 +63,7 @@ func cleanPath(p string) string {
 	return c
 }
 
-// isSafe reports whether a method requests no effect (RFC 9110, 9.2.1).
+// isSafe reports whether a method has no effect (RFC 9110, 9.2.1).
 func isSafe(method string) bool {
 	switch method {
 	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:

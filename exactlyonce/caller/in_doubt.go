@@ -3,10 +3,9 @@ package caller
 import "github.com/weirflow/weir/internal/ctxkey"
 
 // inDoubt records which requests of an element may have taken effect, over all attempts.
-// Each request with an id may take effect, until its server keeps a refusal as its
-// answer. Only the step of a single request is stored, because the element cannot know
-// which of several requests were refused, so they stay in doubt. So do the requests of a
-// restored element, which may have been sent before the restart.
+// A request with an id is in doubt until its server keeps a refusal as its answer.
+// Several requests stay in doubt, because only the step of a single request is stored. So
+// do requests of a restored element.
 //
 //	noRequest ◀───NoteRefused─── oneRequest
 //	    └──────────noteAsked────────▶│
@@ -21,7 +20,6 @@ const (
 
 var _ ctxkey.TrackedElement = (*element)(nil)
 
-// noteAsked records that a request of a step gets an id.
 func (e *element) noteAsked(step string) {
 	e.tracker.mu.Lock()
 	defer e.tracker.mu.Unlock()

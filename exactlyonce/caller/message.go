@@ -11,8 +11,7 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// clientOf returns the client that represents a message for trackers with a name. It is
-// always the same.
+// clientOf derives the client of a message.
 func clientOf(secret []byte, name, message string) (c exactlyonce.Client) {
 	b := []byte("weir message 1")
 	for _, s := range [...]string{name, message} {
@@ -22,15 +21,14 @@ func clientOf(secret []byte, name, message string) (c exactlyonce.Client) {
 	if len(secret) > 0 {
 		h = hmac.New(sha256.New, secret)
 	}
-	_, _ = h.Write(b) // writing to a hash never fails
+	_, _ = h.Write(b) // never fails
 	copy(c[:], h.Sum(nil))
 	return c
 }
 
-// resume continues from the earlier visits of a message.
 func (e *element) resume(meta message.Meta) {
-	// A redelivered message may have been sent before without a trace. From the second
-	// attempt on, the server looks for records.
+	// Earlier visits may have left no trace. From the second attempt on, the server looks
+	// for records.
 	made := int64(meta.Attempts) + 1
 	var id exactlyonce.ID
 	err := id.UnmarshalText([]byte(meta.Request))
@@ -54,9 +52,8 @@ func (t *Tracker) hasCheckpoints() bool {
 	return t.saved.used
 }
 
-// onlyRequest ends a carried id if the request of its step is the only request of the
-// message in doubt. Workers of earlier versions neither write this parameter nor read it.
-// Without the parameter, several requests may be in doubt.
+// onlyRequest ends a carried id if its step is the only request of the message in doubt.
+// Workers of earlier versions ignore it. Without it, several requests may be in doubt.
 const onlyRequest = ";only=1"
 
 // Carried implements [ctxkey.TrackedElement]. The message keeps the id in

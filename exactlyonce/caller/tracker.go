@@ -21,40 +21,37 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// ErrNoID is the class of errors of requests that cannot be given an id: see [NextID].
-// The request was not sent.
+// ErrNoID is the class of errors of requests that cannot get an id ([NextID]) and were
+// not sent.
 var ErrNoID = errors.New("exactlyonce: the request lacks an id")
 
 const defaultWindow = 1 << 16
 
-// Config are the settings of a [Tracker]. The zero value has the defaults.
+// Config are the settings of a [Tracker].
 type Config struct {
-	// Window limits the incomplete numbers. 0 means 65,536. Each takes about 100 bytes.
-	// With checkpoints it should cover the elements of about two intervals, because
-	// checkpoints release their numbers: when it is full, the tracker requests a
-	// checkpoint.
+	// Window limits the incomplete numbers, which take about 100 bytes each. 0 means
+	// 65,536. With checkpoints, which release the numbers, it should cover the elements
+	// of about two intervals; a full window requests a checkpoint.
 	Window int
 
 	// Refuse lets elements in while the window is full. Their requests fail with
-	// [exactlyonce.ErrFull]; each new attempt tries again to get a number. Without it the
-	// tracker holds the input back, if it is asked ([Tracker.TryAdmit]). It cannot be
-	// combined with checkpoints, which need the numbers in the order of the elements.
+	// [exactlyonce.ErrFull]; each new attempt asks for a number again. Without Refuse the
+	// tracker holds the input back ([Tracker.TryAdmit]). It cannot be combined with
+	// checkpoints, which need numbers in the order of the elements.
 	Refuse bool
 
-	// Name distinguishes the requests of this tracker from other requests for the same
-	// messages, such as "charges". It is required if elements are messages with an id
-	// (message.Message), except with checkpoints: see [Tracker]. It must not change while
-	// messages are waiting.
+	// Name distinguishes this tracker's requests from others for the same messages, such
+	// as "charges". Messages with an id (message.Message) need it, except with
+	// checkpoints. It must not change while messages are waiting.
 	Name string
 
-	// Secret prevents others with the same principal at the server from computing the ids
-	// of messages. It is required with Name, and has at least 16 bytes. All trackers with
-	// the same name must have the same secret. It must not change while messages are
+	// Secret, of at least 16 bytes, prevents others with the same principal at the server
+	// from computing the ids of messages. It is required with Name. Trackers with the
+	// same name must have the same secret, which must not change while messages are
 	// waiting.
 	Secret []byte
 
-	// Clock measures how long ago a request was first sent ([exactlyonce.ID.Age]).
-	// Default: the real clock.
+	// Clock measures [exactlyonce.ID.Age]. Default: the real clock.
 	Clock clock.Clock
 }
 
@@ -64,31 +61,26 @@ type Config struct {
 //	TryAdmit ─▶ Accepted ─▶ AttemptStarted ─▶ … ─▶ AttemptStarted ─▶ Ended
 //	 room?      a number     requests under its context have ids      the number is released
 //
-// A program without an operator calls these methods itself. [Transport] sends the ids,
-// and [NextID] is for other clients.
+// [Transport] sends the ids, and [NextID] is for other clients.
 //
-// In an operator that takes part in checkpoints (asyncop.WithCheckpoints), the tracker's
-// state goes into them: it is an observe.CheckpointedObserver. A restored element keeps
-// its number, and a number is released when a checkpoint that no longer holds its element
-// is complete. Requests are not sent before the first checkpoint of a fresh start is
-// complete; the tracker requests it at once. The input must have the same order after a
-// restart: it comes directly from a source, or through steps that keep the order. A
-// program that takes its own checkpoints calls [Tracker.Restore] and [Tracker.Snapshot]
-// itself.
+// With checkpoints (asyncop.WithCheckpoints) a restored element keeps its number. A
+// number is released when a checkpoint without its element is complete. After a fresh
+// start requests wait for the first checkpoint, which the tracker requests at once. The
+// input must have the same order after a restart: directly from a source, or through
+// steps that keep the order. A program that takes its own checkpoints calls
+// [Tracker.Restore] and [Tracker.Snapshot].
 //
-// The tracker stores only incomplete numbers, each separately: a slow request keeps its
-// own number and the first incomplete number, but does not affect others.
+// A slow request delays the first incomplete number, but not the release of other
+// numbers.
 //
 // # Messages
 //
-// A message may be redelivered: after a crash, from a layer of a ladder, on another
-// worker, whose tracker has another client. So its requests get an id that is made of
-// Name and Secret in Config and the id of the message: it is the same in each visit.
-// Trackers with the same name give the same ids to the same message. Each message is a
-// client of its own, whose numbers begin anew when it returns from the dead letters. It
-// does not count in the window, and lacks a first incomplete number, so the server keeps
-// the answer for its configured ages, and bounds how many messages it remembers
-// (server.Config).
+// A message may be redelivered to another worker, whose tracker has another client. So
+// the ids of its requests derive from Config.Name, Config.Secret and the id of the
+// message, and are the same in each visit. Each message is its own client, whose numbers
+// begin anew when it returns from the dead letters. It does not count in the window. It
+// lacks a first incomplete number, so the server keeps its answer for the configured
+// ages, and bounds the remembered messages (server.Config).
 //
 // One tracker may serve several operators, unless it takes part in checkpoints. It is
 // safe for concurrent use.
@@ -109,7 +101,6 @@ type Tracker struct {
 	saved states // guarded by mu
 }
 
-// element is one number. It stays in the list until it is released.
 type element struct {
 	tracker *Tracker
 
@@ -117,22 +108,21 @@ type element struct {
 	sent     atomic.Int64       // time of the first request, since tracker.start; 0 before it
 	ended    atomic.Bool        // further attempts are refused; written under tracker.mu
 	lost     bool               // its earlier number is unknown; written once
-	client   exactlyonce.Client // set for a message, which has its own client; otherwise zero for the tracker's client; written once
+	client   exactlyonce.Client // of a message; zero for the tracker's client; written once
 
 	// Guarded by tracker.mu.
 	number     int64 // 0 without a number
-	refused    error // reason why it has no number
+	refused    error // why it has no number
 	prev, next *element
 	inDoubt    inDoubt // requests that may have taken effect
 	step       string  // step of the request in doubt, if inDoubt is oneRequest
 }
 
-// attemptIDs assigns ids to the requests of one attempt.
 type attemptIDs struct {
 	element *element
 	client  exactlyonce.Client
 	number  int64       // of the element
-	refused error       // reason why the element has no number
+	refused error       // why the element has no number
 	unnamed atomic.Bool // a request without a step has been made
 }
 
@@ -142,11 +132,11 @@ type (
 	sendingKey struct{}
 )
 
-// minSecret is the shortest secret in bytes, as long as a client id.
+// minSecret is the length of a client id in bytes.
 const minSecret = 16
 
 // NewTracker returns a tracker with a new identity. It panics if the window is negative,
-// if the secret is too short, or if only one of name and secret is set.
+// the secret is too short, or only one of name and secret is set.
 func NewTracker(config Config) *Tracker {
 	switch {
 	case config.Window < 0:
@@ -174,11 +164,11 @@ func (t *Tracker) Client() exactlyonce.Client {
 // ---- The gate
 
 // TryAdmit reports whether another element fits into the window. It reserves nothing: N
-// operators that share a tracker may exceed the window by N elements.
+// operators may exceed the window by N elements.
 //
-// With checkpoints elements wait until a checkpoint that holds the identity is complete,
-// or the tracker was restored from one: a restart would not know the numbers of requests
-// sent before (law X1). If a checkpoint would make room, TryAdmit requests one.
+// With checkpoints elements wait until a checkpoint with the identity is complete or
+// restored: otherwise a restart would not know the numbers of sent requests (law X1).
+// TryAdmit requests a checkpoint that would make room.
 func (t *Tracker) TryAdmit() bool {
 	t.mu.Lock()
 	admitted, request := t.config.Refuse || t.hasNumberLocked(), t.requestLocked()
@@ -193,9 +183,9 @@ func (t *Tracker) hasNumberLocked() bool {
 	return t.incomplete < t.config.Window && (t.saved.durable || !t.saved.used)
 }
 
-// Notify calls f once, as soon as TryAdmit may return true: at once if it would now. f
-// must not block. It may be called from any goroutine, and TryAdmit may return false
-// again by then.
+// Notify calls f once, as soon as TryAdmit may return true, perhaps at once. f must not
+// block. It may be called from any goroutine, and TryAdmit may return false again by
+// then.
 func (t *Tracker) Notify(f func()) {
 	t.mu.Lock()
 	if !t.config.Refuse && !t.hasNumberLocked() {
@@ -207,8 +197,8 @@ func (t *Tracker) Notify(f func()) {
 	f()
 }
 
-// unlockAndNotify releases mu. If there is room it calls the waiting functions, otherwise
-// it requests a checkpoint that would make room.
+// unlockAndNotify releases mu. It calls the waiting functions if there is room, otherwise
+// it requests a checkpoint.
 func (t *Tracker) unlockAndNotify() {
 	var calls []func()
 	switch {
@@ -233,13 +223,9 @@ var (
 	_ observe.Gate                 = (*Tracker)(nil)
 )
 
-// Accepted gives an element its number, the lowest unused one. The returned context must
-// be the parent of the contexts of the element's attempts.
-//
-// A restored element keeps its number (law X1): see [Tracker.Restored].
-//
-// The requests of a message with an id get ids that are derived from the message: see
-// [Tracker].
+// Accepted gives an element the lowest unused number. A restored element keeps its number
+// (law X1): see [Tracker.Restored]. The returned context must be the parent of the
+// contexts of the element's attempts.
 func (t *Tracker) Accepted(ctx context.Context, _ any, restored bool) context.Context {
 	e := &element{tracker: t}
 	meta, _ := message.MetaFromContext(ctx)
@@ -269,7 +255,6 @@ func (t *Tracker) Accepted(ctx context.Context, _ any, restored bool) context.Co
 	return context.WithValue(ctx, ctxkey.Tracked{}, e)
 }
 
-// numberLocked gives e a number, or the reason for its refusal.
 func (t *Tracker) numberLocked(e *element) {
 	switch {
 	case t.config.Refuse && t.incomplete >= t.config.Window:
@@ -284,7 +269,6 @@ func (t *Tracker) numberLocked(e *element) {
 	}
 }
 
-// appendLocked appends the highest number to the list.
 func (t *Tracker) appendLocked(e *element) {
 	if t.tail == nil {
 		t.head = e
@@ -297,8 +281,7 @@ func (t *Tracker) appendLocked(e *element) {
 }
 
 // AttemptStarted returns the context of an attempt of the element of ctx, which must
-// derive from the context returned by Accepted. n is the number of the attempt, from 1.
-// Without an element it returns ctx.
+// derive from the result of Accepted. n counts attempts from 1.
 func (t *Tracker) AttemptStarted(ctx context.Context, n int) context.Context {
 	e := t.elementIn(ctx)
 	if e == nil {
@@ -316,7 +299,6 @@ func (t *Tracker) AttemptStarted(ctx context.Context, n int) context.Context {
 	return context.WithValue(ctx, attemptKey{}, a)
 }
 
-// idsOf returns the ids of a new attempt of e, with the current number of e.
 func (t *Tracker) idsOf(e *element) *attemptIDs {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -330,9 +312,8 @@ func (t *Tracker) idsOf(e *element) *attemptIDs {
 // AttemptEnded is empty: a tracker ignores attempts.
 func (t *Tracker) AttemptEnded(context.Context, observe.Outcome) {}
 
-// Ended releases the number of the element of ctx. Its further requests are refused. With
-// checkpoints the number is kept until the next checkpoint is complete. A second call is
-// ignored.
+// Ended releases the number of the element of ctx, with checkpoints when the next
+// checkpoint is complete. Further requests are refused.
 func (t *Tracker) Ended(ctx context.Context, _ observe.Ending) {
 	e := t.elementIn(ctx)
 	if e == nil {
@@ -379,41 +360,40 @@ func (t *Tracker) elementIn(ctx context.Context) *element {
 
 // ---- Requests
 
-// WithStep returns a context for a request among several that a function makes for its
-// element. The name is part of the id, so it must be the same in every attempt, even in
-// the next version of the program: "reserve", "charge". It has at most 64 letters, digits
-// and ._:- characters.
+// WithStep returns a context for one of several requests that a function makes for its
+// element, such as "reserve" or "charge". The name is part of the id, so it must be the
+// same in every attempt, and in the next version of the program. It has at most 64
+// letters, digits and ._:- characters.
 //
-// Requests with the same step are the same request: the server executes a single request.
-// A function that repeats or hedges a request itself therefore has to name it.
+// The server executes only one request with the same step, so a function that repeats or
+// hedges a request itself has to name it.
 func WithStep(ctx context.Context, step string) context.Context {
 	a, _ := ctx.Value(attemptKey{}).(*attemptIDs)
 	return context.WithValue(ctx, stepKey{}, named{a, step})
 }
 
 // NextID returns the id for the next sending of a request under ctx, the context of an
-// element's attempt. Each call takes an attempt number of its own. [Transport] calls it;
-// clients of other protocols do it themselves, once for each sending, and report the
-// request under [predicates.WithDeduplicated].
+// element's attempt. Each call takes a new attempt number. [Transport] calls it. Clients
+// of other protocols call it once for each sending, and report the request under
+// [predicates.WithDeduplicated].
 //
 // Errors are of class [ErrNoID]:
 //   - ctx does not belong to an element of a tracker;
 //   - ctx belongs to a call for many elements: use the context of the element
 //     (asyncop.MemberContexts);
-//   - ctx belongs to an element but not to an attempt, such as the context of a timeout
-//     handler, and it lacks a step;
+//   - ctx belongs to an element but not to an attempt, as in a timeout handler, and lacks
+//     a step;
 //   - the attempt has made another request without a step: name both by [WithStep];
 //   - the element has ended, or its tracker lacks a complete checkpoint.
 //
-// Or they are [exactlyonce.ErrFull], if the tracker has refused the element, and
-// [exactlyonce.ErrInvalid], if the step's name is invalid.
+// Or they are [exactlyonce.ErrFull] if the tracker has refused the element, or
+// [exactlyonce.ErrInvalid] if the step's name is invalid.
 func NextID(ctx context.Context) (exactlyonce.ID, error) {
 	_, id, err := begin(ctx, 0)
 	return id, err
 }
 
-// named is a step of one attempt. It does not apply to other attempts, such as attempts
-// of an element inside this one.
+// named is a step of one attempt, not of elements inside it.
 type named struct {
 	ids  *attemptIDs
 	step string
@@ -426,7 +406,7 @@ type outgoing struct {
 	step string
 }
 
-// requestIn returns the request made under ctx. Each redirect makes it another request.
+// requestIn returns the request made under ctx. A redirect makes it another request.
 func requestIn(ctx context.Context, redirects int) (outgoing, error) {
 	if r, ok := ctx.Value(sendingKey{}).(outgoing); ok {
 		return r, nil // an outer Transport has begun the request
@@ -460,8 +440,8 @@ func requestIn(ctx context.Context, redirects int) (outgoing, error) {
 	return outgoing{ctx, a, step}, nil
 }
 
-// redirected returns the step of a request after redirects. If it is too long, the hash
-// of the step replaces the step.
+// redirected returns the step of a request after redirects, with the hash of a too long
+// step.
 func redirected(step string, redirects int) string {
 	suffix := ":redirect" + strconv.Itoa(redirects)
 	if len(step) <= oncewire.MaxStep && len(step)+len(suffix) > oncewire.MaxStep {
@@ -472,7 +452,7 @@ func redirected(step string, redirects int) string {
 }
 
 // isOfMany reports whether ctx belongs to a call for many elements whose attempts differ
-// from a. Then a may belong to an element around the operator.
+// from a. a may then belong to an element around the operator.
 func isOfMany(ctx context.Context, a *attemptIDs) bool {
 	members, _ := ctx.Value(ctxkey.Members{}).([]context.Context)
 	for _, m := range members {
@@ -483,7 +463,6 @@ func isOfMany(ctx context.Context, a *attemptIDs) bool {
 	return false
 }
 
-// next returns the id of the next sending of r.
 func (r outgoing) next() (exactlyonce.ID, error) {
 	a, e := r.ids, r.ids.element
 	switch {
@@ -497,14 +476,13 @@ func (r outgoing) next() (exactlyonce.ID, error) {
 	if e.client.IsZero() {
 		id.First = e.tracker.first.Load()
 	}
-	if id.First > id.Sequence { // the element has ended meanwhile, and its number was released
+	if id.First > id.Sequence { // the element has ended meanwhile
 		return exactlyonce.ID{}, fmt.Errorf("%w: its element %d has ended", ErrNoID, a.number)
 	}
 	return id, id.Validate()
 }
 
-// age returns the time since the first request of e was sent, rounded up to seconds. It
-// is 0 for the first request.
+// age returns the time since the first request of e, 0 for that, rounded up to seconds.
 func (e *element) age() time.Duration {
 	now := int64(e.tracker.config.Clock.Since(e.tracker.start))
 	if e.sent.CompareAndSwap(0, now|1) {
@@ -513,7 +491,6 @@ func (e *element) age() time.Duration {
 	return max(0, time.Duration(now-e.sent.Load())+time.Second-1).Truncate(time.Second)
 }
 
-// sentAt records when a request of e was sent, perhaps in another process.
 func (e *element) sentAt(at time.Time) {
 	if !at.IsZero() {
 		e.sent.Store(int64(at.Sub(e.tracker.start)) | 1)

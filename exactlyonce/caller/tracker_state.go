@@ -14,7 +14,6 @@ import (
 	"github.com/weirflow/weir/internal/varint"
 )
 
-// states is the tracker's state for checkpoints.
 type states struct {
 	used      bool               // Restore was called, so elements are restored after a restart
 	durable   bool               // a complete checkpoint holds the client's identity
@@ -27,29 +26,25 @@ type states struct {
 	requested bool               // request was called since the last snapshot
 }
 
-// snapshot is a checkpoint that may still complete. It does not contain the elements in
-// ended.
+// snapshot is a checkpoint that may still complete.
 type snapshot struct {
 	checkpoint uint64
 	ended      []*element
 }
 
-// stateVersion is the first byte of a state. Version 1 also had the numbers of the
-// elements. Version 2 had no time of the first request.
+// stateVersion is the first byte of a state. Version 1 also had the elements' numbers.
+// Version 2 lacked the time of the first request.
 const stateVersion = 3
 
-// Restore makes t take part in checkpoints. It must be called before the first element,
-// with the state that [Tracker.Snapshot] returned for the checkpoint that the program
-// resumes from, and with the ascending numbers of its elements. The tracker then
-// continues with the identity and the numbers of its predecessor. At a fresh start both
-// are nil.
+// Restore makes t take part in checkpoints. Call it before the first element, with the
+// state that [Tracker.Snapshot] returned for the checkpoint to resume from, and with the
+// ascending numbers of its elements. At a fresh start both are nil.
 //
 // request, which may be nil, is called if a checkpoint would let elements in: see
 // [Tracker.TryAdmit]. It must not wait for the checkpoint.
 //
-// Restore fails if the state or the numbers are damaged, if the config has Refuse, or if
-// the tracker is already in use: a tracker that takes part in checkpoints belongs to a
-// single operator.
+// Restore fails if the state or the numbers are damaged, the config has Refuse, or the
+// tracker is already in use: with checkpoints it belongs to a single operator.
 func (t *Tracker) Restore(state []byte, numbers []int64, request func()) error {
 	client := exactlyonce.Client{}
 	next := int64(1)
@@ -88,9 +83,9 @@ func (t *Tracker) Restore(state []byte, numbers []int64, request func()) error {
 		t.saved.durable = true
 		t.saved.restored = make(map[int64]*element, len(numbers))
 	}
-	for _, n := range numbers { // all at once, so that the first incomplete number cannot pass a number that is not restored yet
+	for _, n := range numbers { // all at once, so that the first incomplete number cannot pass them
 		e := &element{tracker: t, number: n, inDoubt: severalRequests}
-		e.attempts.Store(1) // it may have been sent before, so the server looks for records
+		e.attempts.Store(1) // it may have been sent, so the server looks for records
 		e.sentAt(sent)
 		t.appendLocked(e)
 		t.saved.restored[n] = e
@@ -99,9 +94,9 @@ func (t *Tracker) Restore(state []byte, numbers []int64, request func()) error {
 	return nil
 }
 
-// Restored is Accepted for an element of a checkpoint. The element keeps its number; with
-// number 0 it gets one. Elements must be restored after [Tracker.Restore], in the order
-// in which they were accepted, and before others are accepted.
+// Restored is Accepted for an element of a checkpoint. The element keeps its number, if
+// that is not 0. Restore the elements after [Tracker.Restore], in the order in which they
+// were accepted, and before others.
 func (t *Tracker) Restored(ctx context.Context, in any, number int64) context.Context {
 	if number == 0 {
 		return t.Accepted(ctx, in, false)
@@ -117,9 +112,9 @@ func (t *Tracker) Restored(ctx context.Context, in any, number int64) context.Co
 	return context.WithValue(ctx, ctxkey.Tracked{}, e)
 }
 
-// Number returns the number of the element of ctx, for its part of a checkpoint. It is 0
-// if the element has no number, including a message with its own id. It is -1 if the
-// element must not get a number, because its number was lost (law X1).
+// Number returns the number of the element of ctx, for its part of a checkpoint: 0 if the
+// element has no number, as a message with its own id, or -1 if it must not get one,
+// because its number was lost (law X1).
 func (t *Tracker) Number(ctx context.Context) int64 {
 	e := t.elementIn(ctx)
 	switch {
@@ -134,14 +129,12 @@ func (t *Tracker) Number(ctx context.Context) int64 {
 }
 
 // Snapshot returns the tracker's part of a checkpoint: its identity, the next number, and
-// the time when the first of its incomplete requests was sent, or the current time if it
-// has sent no such request. It goes into the same checkpoint as the elements that have
-// not ended, each with its number ([Tracker.Number]), and must be taken at the same time.
-// Checkpoints have ascending numbers; they need not all complete.
+// the time when the first of its incomplete requests was sent, or now if none was sent.
+// It must be taken together with the elements that have not ended, each with its number
+// ([Tracker.Number]). The numbers of checkpoints ascend; they need not all complete.
 //
-// The input after those elements must have the same order after a restart, so that each
-// element gets the same number again. (An element in another's place would get the
-// other's answer, or ErrMismatch if the server compares fingerprints.)
+// The input must have the same order after a restart, because a wrong number gets the
+// answer of another element, or ErrMismatch if the server compares fingerprints.
 func (t *Tracker) Snapshot(checkpoint uint64) []byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -149,7 +142,7 @@ func (t *Tracker) Snapshot(checkpoint uint64) []byte {
 	if !t.saved.asked {
 		t.saved.asked, t.saved.first = true, checkpoint
 	}
-	if len(t.saved.ended) > 0 { // otherwise it is not kept, because checkpoints may fail forever (law X3)
+	if len(t.saved.ended) > 0 { // keep no empty snapshots, because checkpoints may fail forever (law X3)
 		t.saved.snapshots = append(t.saved.snapshots, snapshot{checkpoint, t.saved.ended})
 		t.saved.ended = nil
 	}
@@ -168,8 +161,7 @@ func (t *Tracker) Snapshot(checkpoint uint64) []byte {
 }
 
 // Completed reports that a checkpoint is stored. It releases the numbers of elements that
-// had ended before its snapshot, including elements that had ended before an earlier
-// snapshot whose checkpoint did not complete.
+// had ended before its snapshot.
 func (t *Tracker) Completed(checkpoint uint64) {
 	t.mu.Lock()
 	t.saved.durable = t.saved.durable || t.saved.asked && checkpoint >= t.saved.first
@@ -182,9 +174,8 @@ func (t *Tracker) Completed(checkpoint uint64) {
 	t.unlockAndNotify()
 }
 
-// requestLocked returns the function that requests a checkpoint, if a checkpoint would
-// let elements in: the first checkpoint, or a checkpoint that releases numbers. Otherwise
-// it returns nil.
+// requestLocked returns the function that requests a checkpoint, or nil if a checkpoint
+// would not let elements in.
 func (t *Tracker) requestLocked() func() {
 	s := &t.saved
 	if s.request == nil || s.requested || t.hasNumberLocked() || len(s.ended) == 0 && (s.durable || s.asked) {
@@ -220,5 +211,5 @@ func parseState(state []byte) (client exactlyonce.Client, next int64, sent time.
 	return client, int64(n), sent, nil
 }
 
-// maxUnix bounds a time, in seconds since 1970: the year 9999.
+// maxUnix is the year 9999, in seconds since 1970.
 const maxUnix = 253_402_300_799

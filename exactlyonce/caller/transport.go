@@ -19,8 +19,8 @@ import (
 //	client := &http.Client{Transport: caller.Transport(nil, "https://pay.example.com/charges")}
 //
 // An endpoint is an absolute URL. A path that ends with a slash names all paths below it.
-// Name only endpoints that recognise the ids, such as a service behind the middleware of
-// package server, because calls to them are repeated (see below).
+// Name only endpoints that recognise the ids, such as a service behind package server,
+// because calls to them are repeated.
 //
 //	request                                  its id
 //	to a named endpoint                      the id of the element and step (WithStep), with a new attempt number each time
@@ -30,8 +30,7 @@ import (
 //	after a redirect to another host         none, even if the endpoint is named
 //	without a possible id: see NextID        fails without being sent
 //
-// Answers from the server's tracker, not from its service, become errors. They match,
-// under [errors.Is]:
+// Answers from the server's tracker become errors that match:
 //
 //	ErrStale       the call stays in doubt, and is not repeated
 //	ErrMismatch    refused permanently
@@ -39,26 +38,24 @@ import (
 //	ErrInProgress  may be repeated, after the time that the server demands
 //	ErrFull        not executed, may be repeated
 //
-// Other answers come from the service, even if they were given to an earlier attempt. The
-// server marks a refusal, such as 402, that it keeps for all attempts: no attempt of the
-// request had an effect, so earlier attempts whose answers were lost are not in doubt,
-// unless the element has made another request.
+// Other answers come from the service, perhaps to an earlier attempt. The server marks a
+// refusal, such as 402, that it keeps for all attempts: none of them had an effect.
 //
 // # Retries
 //
 // A request with an id is reported as deduplicated ([predicates.WithDeduplicated]). A
 // reason-aware strategy therefore repeats a call that was lost in flight, unless the call
-// has sent another request: requests without an id are reported as such. For that,
-// Transport includes [httpretry.Transport]: base need not be a Transport of httpretry.
+// has also sent a request without an id. Transport includes [httpretry.Transport], so
+// base need not.
 //
 // Hedges and retries around Transport send the same request again, so the function has to
-// name it by [WithStep]. Below Transport they keep its attempt number, which is correct.
-// To give them separate attempt numbers, make another Transport their base:
+// name it by [WithStep]. Below Transport they keep its attempt number, unless another
+// Transport is their base:
 //
 //	caller.Transport(hedged(caller.Transport(nil, endpoint)), endpoint)
 //
-// A nil base means http.DefaultTransport. Transport panics if no endpoint is named, or if
-// any is not such a URL. The result is safe for concurrent use if base is.
+// A nil base means http.DefaultTransport. Transport panics without endpoints, or if one
+// is not such a URL. The result is safe for concurrent use if base is.
 func Transport(base http.RoundTripper, endpoints ...string) http.RoundTripper {
 	if len(endpoints) == 0 {
 		panic("caller: Transport: no endpoint is named")
@@ -108,20 +105,19 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// idleCloser is a transport with connections to close. http.Client looks for this method.
+// idleCloser has connections to close. http.Client looks for this method.
 type idleCloser interface{ CloseIdleConnections() }
 
 var _ idleCloser = (*transport)(nil)
 
-// CloseIdleConnections implements idleCloser.
 func (t *transport) CloseIdleConnections() {
 	if c, ok := t.base.(idleCloser); ok {
 		c.CloseIdleConnections()
 	}
 }
 
-// names reports whether req goes to a named endpoint. A request with a different Host
-// goes to another service.
+// names reports whether req goes to a named endpoint. A different Host is another
+// service.
 func (t *transport) names(req *http.Request) bool {
 	if req.Host != "" && req.Host != req.URL.Host {
 		return false
@@ -135,7 +131,7 @@ func (t *transport) names(req *http.Request) bool {
 	return false
 }
 
-// withoutID returns req without an id set by an outer Transport, or by a program that
+// withoutID returns req without an id set by an outer Transport or by a program that
 // copies headers.
 func withoutID(req *http.Request) *http.Request {
 	if _, ok := req.Header[exactlyonce.Header]; !ok {
@@ -147,8 +143,6 @@ func withoutID(req *http.Request) *http.Request {
 	return c
 }
 
-// redirects returns the number of redirects that led to req, and whether any of them left
-// the host.
 func redirects(req *http.Request) (hops int, away bool) {
 	for r := req; r.Response != nil && r.Response.Request != nil; r = r.Response.Request {
 		hops++
@@ -157,7 +151,6 @@ func redirects(req *http.Request) (hops int, away bool) {
 	return hops, away
 }
 
-// begin returns the request made under ctx, and the id for sending it.
 func begin(ctx context.Context, hops int) (outgoing, exactlyonce.ID, error) {
 	r, err := requestIn(ctx, hops)
 	if err != nil {
@@ -167,8 +160,8 @@ func begin(ctx context.Context, hops int) (outgoing, exactlyonce.ID, error) {
 	return r, id, err
 }
 
-// refusal returns the error for an answer of the server's tracker and closes the body.
-// For an answer of the service it returns nil.
+// refusal returns the error for an answer of the server's tracker and closes the body,
+// otherwise nil.
 func (r outgoing) refusal(resp *http.Response, id exactlyonce.ID) error {
 	status := httpretry.CheckResponse(resp)
 	result := oncewire.Of(resp.Header)
@@ -187,9 +180,8 @@ func (r outgoing) refusal(resp *http.Response, id exactlyonce.ID) error {
 }
 
 // isKeptRefusal reports whether resp is a permanent refusal that the server keeps as its
-// answer to all attempts of the request. A refusal without the header may come from a
-// proxy, or from authentication in front of the server's tracker, which cannot know the
-// effect of an earlier attempt.
+// answer to all attempts. A refusal without the header may come from a proxy in front of
+// the tracker, which cannot know the effect of an earlier attempt.
 func isKeptRefusal(resp *http.Response) bool {
 	err := httpretry.CheckResponse(resp)
 	if err == nil || !oncewire.IsKept(resp.Header) {
@@ -201,7 +193,6 @@ func isKeptRefusal(resp *http.Response) bool {
 
 var classify = httpretry.Classifier[struct{}]()
 
-// classes maps the answers of a tracker to errors.
 var classes = map[string]error{
 	oncewire.Stale:      exactlyonce.ErrStale,
 	oncewire.Mismatch:   exactlyonce.ErrMismatch,
@@ -227,8 +218,8 @@ func (e *answerError) Error() string {
 
 func (e *answerError) Is(target error) bool { return target == e.class }
 
-// Unwrap returns the status for classifiers. It returns nil for a stale request, because
-// 410 would count as a refusal without effect.
+// Unwrap returns the status for classifiers, or nil for a stale request, because 410
+// would count as a refusal without effect.
 func (e *answerError) Unwrap() error {
 	if e.class == exactlyonce.ErrStale { //nolint:errorlint // set from classes
 		return nil

@@ -1,5 +1,5 @@
-// Package exactlyoncetest contains the conformance suite of durable records: [RunStore]
-// checks the promises of exactlyonce.Store.
+// Package exactlyoncetest has the conformance suite of durable records: [RunStore] checks
+// exactlyonce.Store.
 //
 //	func TestMyStore(t *testing.T) {
 //		exactlyoncetest.RunStore(t, func(t *testing.T, c clock.Clock) exactlyoncetest.Setup[*sql.Tx] {
@@ -7,6 +7,5 @@
 //		})
 //	}
 //
-// Run it with -race, because some rules are about concurrent transactions. The suite
-// cannot kill your process or your database.
+// Run it with -race. The suite cannot kill your process or your database.
 package exactlyoncetest

@@ -23,18 +23,17 @@ import (
 
 // Setup is a database for a test.
 type Setup[TX any] struct {
-	// Open opens the records as another server of the service would. The test closes
-	// them.
+	// Open opens the records for another server. The test closes them.
 	Open func() exactlyonce.Store[TX]
-	// Begin begins a transaction as a user would. It may wait for another one to end.
+	// Begin begins a user's transaction. It may wait for another one to end.
 	Begin func(ctx context.Context) (Transaction[TX], error)
-	// Add is an effect: it adds 1 to the named counter as part of a transaction. Each
-	// request uses a new name.
+	// Add is an effect: it adds 1 to a counter as part of tx. Each request uses a new
+	// name.
 	Add func(ctx context.Context, tx TX, name string) error
 	// Count returns the committed value of a counter.
 	Count func(ctx context.Context, name string) (int, error)
 	// Again reports whether a transaction that failed with err may be repeated unchanged,
-	// as after a serialization failure. nil means never.
+	// for example after a serialization failure. nil means never.
 	Again func(err error) bool
 }
 
@@ -45,8 +44,8 @@ type Transaction[TX any] struct {
 	Rollback func(ctx context.Context) error
 }
 
-// RunStore checks the rules of [exactlyonce.Store], in a subtest for each rule. newSetup
-// returns a new, empty database each time. Its records must take the time from c.
+// RunStore checks the rules of [exactlyonce.Store], in a subtest each. newSetup returns a
+// new, empty database. Its records must take the time from c.
 func RunStore[TX any](t *testing.T, newSetup func(t *testing.T, c clock.Clock) Setup[TX]) {
 	t.Helper()
 	for _, rule := range []struct {
@@ -90,7 +89,6 @@ func request(client exactlyonce.Client, sequence int64) exactlyonce.Request {
 	return exactlyonce.Request{ID: exactlyonce.ID{Client: client, Sequence: sequence, Attempt: 1}, Scope: "scope"}
 }
 
-// begin begins a transaction that ends with the test at the latest.
 func (b *bench[TX]) begin() (Transaction[TX], error) {
 	tx, err := b.setup.Begin(b.Context())
 	if err == nil {
@@ -101,8 +99,7 @@ func (b *bench[TX]) begin() (Transaction[TX], error) {
 
 func (b *bench[TX]) again(err error) bool { return b.setup.Again != nil && b.setup.Again(err) }
 
-// put stores an answer in a separate transaction. It repeats the transaction if that
-// conflicts with another one, for example with the collection of a server.
+// put stores an answer in a separate transaction, repeated after conflicts.
 func (b *bench[TX]) put(s exactlyonce.Store[TX], req exactlyonce.Request, answer []byte) error {
 	for {
 		err := b.putOnce(s, req, answer)
@@ -112,7 +109,6 @@ func (b *bench[TX]) put(s exactlyonce.Store[TX], req exactlyonce.Request, answer
 	}
 }
 
-// putOnce is one transaction of put. It rolls back after an error.
 func (b *bench[TX]) putOnce(s exactlyonce.Store[TX], req exactlyonce.Request, answer []byte) error {
 	tx, err := b.begin()
 	if err != nil {
@@ -131,8 +127,8 @@ const (
 	stale     = "stale"
 )
 
-// StateOf names the result of [exactlyonce.Records.Find]: "new", "completed" or "stale".
-// A stale request is not an error here.
+// StateOf names the result of [exactlyonce.Records.Find]: "new", "completed" or "stale",
+// which is not an error here.
 func StateOf(answer []byte, found bool, err error) (string, []byte, error) {
 	switch {
 	case errors.Is(err, exactlyonce.ErrStale):
@@ -143,7 +139,6 @@ func StateOf(answer []byte, found bool, err error) (string, []byte, error) {
 	return isNew, answer, err
 }
 
-// markOf returns a request that raises the mark of a client.
 func markOf(scope string, c exactlyonce.Client, first int64) exactlyonce.Request {
 	return exactlyonce.Request{Scope: scope, ID: exactlyonce.ID{Client: c, First: first}}
 }
@@ -273,7 +268,6 @@ func (b *bench[TX]) invalid() {
 	assert.NoError(b, s.Acknowledge(b.Context(), nil))
 }
 
-// attempt makes a complete attempt: the effect and its record.
 func (b *bench[TX]) attempt(s exactlyonce.Store[TX], req exactlyonce.Request, effect string, answer []byte) error {
 	tx, err := b.begin()
 	if err != nil {
@@ -366,8 +360,8 @@ func (b *bench[TX]) marks() {
 	b.state(s, isNew, request(c, 99))
 }
 
-// A transaction that has put below a mark blocks the mark until its record is committed,
-// or sees the mark. So a request whose record was removed never runs again.
+// A transaction that has put below a mark blocks the mark, or sees it. So a request whose
+// record was removed never runs again.
 func (b *bench[TX]) putBesideMark() {
 	s, other := b.setup.Open(), b.setup.Open()
 	for range 5 {
@@ -418,7 +412,7 @@ func (b *bench[TX]) oldAnswers() {
 		b.state(s, stale, request(c, 5))
 		b.state(s, stale, request(c, 1))
 		b.state(s, completed, request(c, 3))
-		for _, never := range []int64{2, 4, 6} { // a slow request stays new, and does not hold back others
+		for _, never := range []int64{2, 4, 6} { // a slow request stays new, and does not block others
 			b.state(s, isNew, request(c, never))
 		}
 		assert.ErrorIs(b, b.put(s, request(c, 5), answer), exactlyonce.ErrStale)
@@ -426,7 +420,6 @@ func (b *bench[TX]) oldAnswers() {
 	require.NoError(b, b.put(s, request(c, 4), answer))
 }
 
-// askedFor checks stores with Touch.
 func (b *bench[TX]) askedFor() {
 	s := b.setup.Open()
 	toucher, ok := s.(exactlyonce.Toucher)
@@ -488,8 +481,7 @@ func (b *bench[TX]) silentClients() {
 	b.collect(s, cut, cut, 0, 0)
 	b.collect(s, cut, cut, 0, 0)
 	for range 2 {
-		// Requests that a silent client has made are stale, and others are new, because
-		// the client was idle or restarts.
+		// Requests of a silent client are stale, but new ones run.
 		b.state(s, stale, request(clients["silent"], 1))
 		assert.ErrorIs(b, b.put(s, request(clients["silent"], 1), answer), exactlyonce.ErrStale)
 		b.state(s, stale, request(clients["mark of old"], 1))
@@ -510,7 +502,7 @@ func (b *bench[TX]) silentClients() {
 	require.NoError(b, b.put(s, request(clients["silent"], 2), answer))
 	assert.Equal(b, answer, b.state(s, completed, request(clients["silent"], 2)))
 
-	// After 24 times that silence only clients that were active meanwhile remain.
+	// After 24 times that silence only active clients remain.
 	b.clock.Add(30 * time.Minute)
 	mark("mark")
 	b.collect(s, b.clock.Now().Add(-time.Minute), b.clock.Now().Add(-time.Minute), 2, 5)
@@ -520,10 +512,10 @@ func (b *bench[TX]) silentClients() {
 	b.collect(s, b.clock.Now().Add(-time.Minute), b.clock.Now().Add(-time.Minute), 0, 1)
 }
 
-// longRequest runs a request for longer than ClientSilence, and another one for 24 times
-// as long, on two servers that collect. Meanwhile a later request of the client was
-// answered. The long requests store their answers, and a late attempt of the answered
-// request is not executed again (law X1).
+// longRequest runs a request for longer than ClientSilence, and another for 24 times as
+// long, on two servers that collect. Meanwhile a later request of the client is answered.
+// The long requests store their answers, and the answered request is not executed again
+// (law X1).
 func (b *bench[TX]) longRequest() {
 	const silence = 10 * time.Minute
 	type replica struct {
@@ -607,15 +599,15 @@ func (b *bench[TX]) manyCollected() {
 		wg.Go(func() { collect(s) })
 	}
 	wg.Wait()
-	b.clock.Add(time.Second) // a client whose rows the other server had is due again after this
+	b.clock.Add(time.Second) // then a client whose rows the other server had is due again
 	collect(s)               // rows that each may have left to the other
 	assert.EqualValues(b, (clients-1)*each, answers.Load())
 	assert.EqualValues(b, clients, silent.Load())
 	b.collect(s, b.clock.Now(), b.clock.Now(), 0, 0)
 }
 
-// oneEffect runs a random history: attempts of the same requests at three servers, some
-// rolled back, during marks and collections. Law X1.
+// oneEffect runs attempts of the same requests at three servers, some rolled back, during
+// marks and collections. Law X1.
 func (b *bench[TX]) oneEffect() {
 	const requests, attempts, workers = 40, 4, 6
 	client := exactlyonce.NewClient()

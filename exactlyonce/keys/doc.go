@@ -1,6 +1,6 @@
-// Package keys lets an HTTP service finish each request once, although its clients repeat
-// requests and its processes die. A client names a request by an idempotency key. The
-// service stores the progress of the request, and the next attempt continues from there.
+// Package keys lets an HTTP service finish each request once, although clients repeat
+// requests and processes die. A client names a request by an idempotency key. The next
+// attempt continues from its stored progress.
 //
 //	store := keys.New(db, keys.PostgreSQL, keys.Config{})
 //	rides := store.Operation("create_ride", func(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
@@ -36,60 +36,50 @@
 //   - A run is an attempt to complete a request.
 //   - A step is a phase or a call. Steps have names, and come in the same order in every
 //     run.
-//   - A [Phase] is work in the database. It and its recovery point are a single
-//     transaction (law X2).
+//   - A [Phase] is work in the database, in a transaction with its recovery point (law
+//     X2).
 //   - A [Call] calls another service, outside of transactions, with its own key. Its
 //     result is stored when it returns.
 //   - [CallProvider] is a call that several services can serve. The choice is stored
 //     before the service is called, and stays unless the service refuses.
 //   - The recovery point is the name of the last completed step: started, …, finished.
 //
-// A run calls the handler from its beginning. Steps that are done do not run again: they
-// return the stored result, which is JSON. So a handler decides by its request and by the
-// results of its steps, and never by values that may differ between two runs.
+// A run calls the handler from its beginning. Completed steps do not run again: they
+// return the stored result, as JSON. So a handler decides by its request and the results
+// of its steps, never by values that may differ between runs.
 //
 // # Keys
 //
-// A request-level key is random and comes from the client in the header Idempotency-Key:
-// two payments of a booking have two keys. An entity-level key is computed from the
-// entity, such as payment-1234-refund: two requests for that refund are the same request,
-// as long as the key is kept. See [HandlerConfig].Key. A key has 1 to 255 bytes. It is
-// kept for Config.Retention after its request was finished; after that it means a new
-// request.
+// A request-level key is random and comes from the client in the header Idempotency-Key.
+// An entity-level key is computed from the entity, such as payment-1234-refund: two
+// requests for that refund are the same request. See [HandlerConfig].Key.
 //
 // # Guarantees
 //
 //   - A key belongs to a user. The same key with other content is refused
-//     (exactlyonce.ErrMismatch), and does not run.
-//   - At most one run of a request has its lock. While it is younger than the lock's
-//     timeout, others are refused (exactlyonce.ErrInProgress). Afterwards another run
-//     takes over, and the old run, if it still works, cannot commit
-//     (exactlyonce.ErrInProgress).
-//   - A step that has committed does not run again. A call may: if the process dies
-//     between its return and the commit. Then it has the same key, so that the other
-//     service finds it.
-//   - Transactions are serializable. After a serialization failure a phase runs again, up
-//     to ten times; then the request fails with exactlyonce.ErrInProgress and can be
-//     repeated.
+//     (exactlyonce.ErrMismatch).
+//   - One run of a request has its lock. Until the lock's timeout, others are refused
+//     (exactlyonce.ErrInProgress). Then another run takes over, and the old run cannot
+//     commit (exactlyonce.ErrInProgress).
+//   - A committed step does not run again. A call may, with the same key, if the process
+//     dies between its return and the commit.
+//   - Transactions are serializable. After ten serialization failures of a phase the
+//     request fails with exactlyonce.ErrInProgress.
 //   - An error or panic unlocks the key and keeps the recovery point. The next attempt
 //     continues at once.
-//   - A refusal by another service, such as exactlyonce.ErrMismatch from the package
-//     caller, that a step returns is an error of the handler. [Operation.Handler] does
-//     not mistake it for a refusal by this operation.
+//   - A refusal by another service that a step returns, such as exactlyonce.ErrMismatch
+//     from package caller, is an error of the handler, not a refusal by this operation.
 //   - If the answer to COMMIT is lost, the run reads the stored state.
-//   - [Keys.Complete] finishes requests that no client repeats, and gives up when
-//     Config.Retention is over since they came. [Keys.Reap] removes requests that were
-//     finished that long ago; it reports unfinished requests, and a person ends them by
-//     [Keys.End].
+//   - [Keys.Complete] finishes requests that no client repeats, and gives up
+//     Config.Retention after they came. [Keys.Reap] removes requests that were finished
+//     that long ago, and reports unfinished ones; a person ends them by [Keys.End].
 //   - A process that is frozen in the transaction of a phase does not block other
-//     requests, and attempts of this one get exactlyonce.ErrInProgress. PostgreSQL ends
-//     that transaction when the lock's timeout has passed; then another run takes over.
-//     SQLite has one writer for all requests: while another process writes, each attempt
-//     waits, and gets exactlyonce.ErrInProgress after 10 s.
+//     requests. PostgreSQL ends that transaction after the lock's timeout; then another
+//     run takes over. SQLite has one writer for all requests: while another process
+//     writes, each attempt waits, and gets exactlyonce.ErrInProgress after 10 s.
 //
-// Servers compare times of their own clocks. A server whose clock is ahead by more than
-// the lock's timeout takes over from a run that still works. The work of that run is
-// lost, but its effects are not duplicated.
+// A server whose clock is ahead by more than the lock's timeout takes over from a running
+// run, whose work is lost but not duplicated.
 //
 // # Databases
 //

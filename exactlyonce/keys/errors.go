@@ -9,34 +9,31 @@ import (
 )
 
 var (
-	// errLockLost reports that another run has taken over the request, because this run
-	// was slower than the lock's timeout. Its last step was rolled back.
+	// errLockLost reports that another run has taken over, because this run was slower
+	// than the lock's timeout. Its last step was rolled back.
 	errLockLost = fmt.Errorf("keys: another run has taken over the request: %w", exactlyonce.ErrInProgress)
 
 	// errConflict reports that a transaction failed too often because of others.
 	errConflict = fmt.Errorf("keys: conflict with concurrent transactions: %w", exactlyonce.ErrInProgress)
 )
 
-// refusal is the error of a step refused by its run. It contains the run, because an
-// error of the same class may come from another service that the handler has called. That
-// error belongs to the handler.
+// refusal is the error of a step refused by its run, to distinguish it from an error of
+// the same class by another service.
 type refusal struct {
 	run *Run
-	err error // errLockLost or errConflict, with its cause
+	err error // errLockLost or errConflict
 }
 
-// refuse returns err as a refusal by this run.
 func (r *Run) refuse(err error) error { return &refusal{r, err} }
 
-// refused reports whether err, which the handler may have wrapped, is a refusal of class
-// by this run.
+// refused reports whether err, perhaps wrapped by the handler, is a refusal of class by
+// this run.
 func (r *Run) refused(err, class error) bool { return errors.Is(err, &refusal{r, class}) }
 
 func (e *refusal) Error() string { return e.err.Error() }
 
 func (e *refusal) Unwrap() error { return e.err }
 
-// Is reports whether target is a refusal by the same run, with a class of e.
 func (e *refusal) Is(target error) bool {
 	t, ok := target.(*refusal)
 	return ok && t.run == e.run && errors.Is(e.err, t.err)
@@ -46,8 +43,7 @@ func explain(err error) error {
 	return sqlmigrate.Explain(err, "keys.Keys.Migrate", "weir_keys", "weir_key_steps")
 }
 
-// codeError is an error of an SQLite driver with a result code. The low byte is the
-// primary code.
+// codeError is an error of an SQLite driver. The low byte is the primary code.
 type codeError interface {
 	error
 	Code() int

@@ -11,28 +11,24 @@ import (
 	"github.com/weirflow/weir/internal/oncewire"
 )
 
-// header is the HTTP header with a request-level key.
 const header = "Idempotency-Key"
 
 // HandlerConfig configures [Operation.Handler].
 type HandlerConfig struct {
-	// User returns the authenticated user. Keys are separate for each user. If ok is
-	// false, the answer is 403. Required; a service with a single user returns a
-	// constant.
+	// User returns the authenticated user, for whom keys are separate. If ok is false,
+	// the answer is 403. Required; a service with a single user returns a constant.
 	User func(req *http.Request) (user string, ok bool)
-	// Key returns an entity-level key, such as payment-1234-refund. An error is answered
-	// with 400. Default: the request-level key in the header Idempotency-Key, bare or in
-	// double quotes; without it the answer is 400.
+	// Key returns an entity-level key, such as payment-1234-refund. An error, or a
+	// missing key, is answered with 400. Default: the request-level key in the header
+	// Idempotency-Key, bare or in double quotes.
 	Key func(req *http.Request, body []byte) (key string, err error)
 	// Fingerprint hashes the content of a request: the same key with another fingerprint
-	// is refused. Default: method, path, query, Content-Type and body, JSON as JSON (see
-	// [Request]).
+	// is refused. Default: method, path, query, Content-Type and body (see [Request]).
 	Fingerprint func(req *http.Request, body []byte) [32]byte
-	// MismatchStatus is the status for a key that had other content: 409 (default) or
-	// 422.
+	// MismatchStatus is the status for other content: 409 (default) or 422.
 	MismatchStatus int
-	// MaxBody limits the body, in bytes. A longer body gets 413. A body that does not
-	// arrive completely or in time gets 408. Default 1 MiB.
+	// MaxBody limits the body, in bytes. A longer body gets 413, a late or incomplete one
+	// 408. Default 1 MiB.
 	MaxBody int64
 }
 
@@ -48,9 +44,8 @@ type HandlerConfig struct {
 //	invalid      400         the key is missing, or a value is too long or not valid text
 //
 // Without the header there are 403, 408, 413, and 500 after an error of the handler
-// without a response. A refusal of this kind by another service, returned by a step of
-// the handler, is an error of the handler. Handler panics if User is nil, or if
-// MismatchStatus or MaxBody is invalid.
+// without a response. Handler panics if User is nil, or MismatchStatus or MaxBody is
+// invalid.
 func (o *Operation) Handler(c HandlerConfig) http.Handler {
 	if c.User == nil {
 		panic("keys: Handler: User is nil: it says whose key it is, and whose responses it may get")

@@ -20,7 +20,7 @@ import (
 // Dialect is a kind of database.
 type Dialect int
 
-// The databases that package keys knows.
+// The supported databases.
 const (
 	SQLite Dialect = iota
 	PostgreSQL
@@ -29,51 +29,48 @@ const (
 //go:embed migrations
 var migrations embed.FS
 
-// Migrations returns the SQL files that create the tables: "0001_keys.sql" and so on.
+// Migrations returns the SQL files that create the tables, "0001_keys.sql" and so on.
 func (d Dialect) Migrations() fs.FS {
 	files, _ := fs.Sub(migrations, "migrations/"+[...]string{SQLite: "sqlite", PostgreSQL: "postgresql"}[d]) // the name is valid
 	return files
 }
 
-// component names the tables in weir_migrations.
 const component = "keys"
 
-// Migrate creates the tables, or updates them to this version. It may be called at each
-// start.
+// Migrate creates the tables, or updates them to this version. Call it at each start.
 func (k *Keys) Migrate(ctx context.Context) error {
 	dialect := [...]sqlmigrate.Dialect{SQLite: sqlmigrate.SQLite, PostgreSQL: sqlmigrate.PostgreSQL}[k.dialect]
 	return sqlmigrate.Apply(ctx, k.db, dialect, component, k.dialect.Migrations())
 }
 
-// CheckVersion returns an error if a later version of weir has made the tables. Missing
-// or older tables are not an error.
+// CheckVersion returns an error if a later version of weir has made the tables, but not
+// if they are missing or older.
 func (k *Keys) CheckVersion(ctx context.Context) error {
 	return sqlmigrate.CheckVersion(ctx, k.db, component, k.dialect.Migrations())
 }
 
-// Config are the settings of [Keys]. The zero value has the defaults.
+// Config are the settings of [Keys].
 type Config struct {
-	// LockTimeout is how long a step of a run may take. Afterwards another run may take
-	// over. Each step restarts it, and the step's context ends with it. Default 90 s.
+	// LockTimeout is how long a step may take before another run may take over. Each step
+	// restarts it, and the step's context ends with it. Default 90 s.
 	LockTimeout time.Duration
-	// Retention is how long a request is kept after it was finished. After that its key
-	// belongs to a new request, even if [Keys.Reap] has not removed the old one. An
-	// unfinished request stays until it is finished, or until [Keys.End]. Default 24 h.
+	// Retention is how long a request is kept after it was finished. Then its key belongs
+	// to a new request, even before [Keys.Reap]. An unfinished request stays until it is
+	// finished, or until [Keys.End]. Default 24 h.
 	Retention time.Duration
 	// CompleteAfter is how long an unfinished request must rest before Complete runs it,
-	// so that its client can repeat it first. Each run adds the same time again. Complete
-	// gives up when Retention has passed since the arrival of the request. Default 5
-	// minutes.
+	// so that its client can repeat it first. Each run adds the same time. Complete gives
+	// up Retention after the arrival of the request. Default 5 minutes.
 	CompleteAfter time.Duration
-	// Clock is the clock for all these times. Default: the wall clock.
+	// Clock is for all these times. Default: the wall clock.
 	Clock clock.Clock
-	// Logger logs errors that are not returned: requests that could not be completed, or
-	// unlocked. Default slog.Default().
+	// Logger logs requests that could not be completed or unlocked. Default
+	// slog.Default().
 	Logger *slog.Logger
 }
 
-// Keys are the requests with idempotency keys in a database. They are safe for concurrent
-// use.
+// Keys are the idempotency keys and their requests in a database. They are safe for
+// concurrent use.
 type Keys struct {
 	db      *sql.DB
 	dialect Dialect
@@ -85,9 +82,8 @@ type Keys struct {
 	operations map[string]*Operation
 }
 
-// New returns the keys in db, whose tables may still have to be created with
-// [Keys.Migrate]. It panics if db is nil, the dialect is unknown or a duration is
-// negative.
+// New returns the keys in db, whose tables [Keys.Migrate] creates. It panics if db is
+// nil, the dialect is unknown or a duration is negative.
 func New(db *sql.DB, d Dialect, c Config) *Keys {
 	guard.RefuseNil("keys: New", "db", db)
 	if d != SQLite && d != PostgreSQL {
@@ -120,12 +116,11 @@ type Operation struct {
 
 // Operation registers a handler, which completes a request in steps. A response that it
 // returns without an error is stored, unless it has called [Run.Finish]. With an error
-// the request stays unfinished. The response, if it has a status, is then sent but not
+// the request stays unfinished, and the response, if it has a status, is sent but not
 // stored.
 //
-// The name, of 1 to 50 bytes, is stored with requests. It must stay the same while some
-// of them may be unfinished. Operation panics if the name is taken or invalid, or if
-// handler is nil.
+// The name, of 1 to 50 bytes, must stay the same while any of its requests may be
+// unfinished. Operation panics if the name is taken or invalid, or handler is nil.
 func (k *Keys) Operation(name string, handler func(ctx context.Context, run *Run) (exactlyonce.Response, error)) *Operation {
 	if handler == nil {
 		panic("keys: Operation: handler is nil")
@@ -143,7 +138,6 @@ func (k *Keys) Operation(name string, handler func(ctx context.Context, run *Run
 	return o
 }
 
-// operation returns the named operation, or nil if it does not exist.
 func (k *Keys) operation(name string) *Operation {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -20,7 +20,7 @@ type Info struct {
 	Key       string
 	Operation string
 	Point     string // last completed step
-	Runs      int64  // number of runs
+	Runs      int64
 	Created   time.Time
 	LastRun   time.Time
 	Locked    time.Time // start of the current lock; zero if not locked
@@ -29,14 +29,14 @@ type Info struct {
 	Status    int // HTTP status of the response; 0 if unfinished
 }
 
-// Filter selects requests. An empty field matches all.
+// Filter selects requests. An empty field matches all requests.
 type Filter struct {
 	User, Key, Operation string
 	Finished             bool // include finished requests
 }
 
-// query returns the statement for at most page requests after a position. With a user and
-// a key it finds one row of an index.
+// query returns the statement for a page of requests after a position. With user and key
+// it uses an index.
 func (f Filter) query(after position) (query string, args []any) {
 	var b strings.Builder
 	b.WriteString(listSQL)
@@ -54,14 +54,13 @@ func (f Filter) query(after position) (query string, args []any) {
 	return b.String(), append(args, after.createdAt, after.id, page)
 }
 
-// position is a request's position in the order of List.
+// position is a place in the order of List.
 type position struct {
 	createdAt int64 // in microseconds since 1970
 	id        string
 }
 
-// statusOf reads the status from a response encoded by [exactlyonce.Response.Encode],
-// after the version byte.
+// statusOf reads the status from a stored response, after the version byte.
 func statusOf(response []byte) int {
 	in := varint.Reader{Rest: response}
 	if in.Byte() != 1 {
@@ -70,11 +69,10 @@ func statusOf(response []byte) int {
 	return int(min(in.Uvarint(), 999)) //nolint:gosec // at most 999
 }
 
-// List returns the matching requests, the oldest first. It reads them in pages of 500 and
-// holds no connection while the loop's body runs, so the body may use the database, for
-// example to call [Keys.End]. It is not a snapshot: a request that is created, ended or
-// removed meanwhile may or may not be listed. The last element may be an error of the
-// database.
+// List returns the matching requests, the oldest first. It holds no connection while the
+// loop's body runs, so the body may use the database, for example for [Keys.End]. It is
+// not a snapshot: a request created, ended or removed meanwhile may or may not be listed.
+// The last element may be an error of the database.
 func (k *Keys) List(ctx context.Context, f Filter) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
 		after := position{createdAt: math.MinInt64}
@@ -94,7 +92,6 @@ func (k *Keys) List(ctx context.Context, f Filter) iter.Seq2[Info, error] {
 	}
 }
 
-// listPage returns the next page and advances after to its end.
 func (k *Keys) listPage(ctx context.Context, f Filter, after *position) (infos []Info, err error) {
 	query, args := f.query(*after)
 	rows, err := k.db.QueryContext(ctx, query, args...)

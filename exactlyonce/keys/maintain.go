@@ -15,11 +15,10 @@ import (
 const page = 500
 
 // Complete runs the unfinished requests that have rested for CompleteAfter and are not
-// locked, one after the other. It returns how many it finished, and how many failed.
-// Failures are logged, and later calls try again at growing intervals: with the defaults
-// about 24 times. When the retention of a request has passed, Complete gives up: see
-// [Keys.Reap] and [Keys.End]. Several servers may call it at once. The error comes from
-// the database.
+// locked, one by one, and counts the finished and the failed ones. Failures are logged,
+// and later calls try again at growing intervals, with the defaults about 24 times, until
+// the retention has passed. Several servers may call it at once. The error comes from the
+// database.
 func (k *Keys) Complete(ctx context.Context) (completed, failed int, err error) {
 	for last := ""; ; {
 		now := k.config.Clock.Now()
@@ -63,7 +62,7 @@ func (k *Keys) unfinished(ctx context.Context, after string, now time.Time) (ids
 	return ids, errors.Join(rows.Err(), rows.Close())
 }
 
-// complete runs one request. done is false if another run was faster.
+// complete runs a request. done is false if another run was faster.
 func (k *Keys) complete(ctx context.Context, id string) (done bool, err error) {
 	known, err := scan(k.db.QueryRowContext(ctx, byIDSQL, id))
 	if err != nil || known == nil || known.done || k.isLocked(known) {
@@ -84,11 +83,9 @@ func (k *Keys) complete(ctx context.Context, id string) (done bool, err error) {
 	return err == nil, err
 }
 
-// End ends an unfinished request, for example because Complete has given up: later
-// attempts get response, for another retention. It is for a person who has checked the
-// outcome of the calls of its steps, as with "weir requests end". [Keys.List] returns the
-// ids. A run of the request cannot commit afterwards. The error is exactlyonce.ErrInvalid
-// if no unfinished request has the id.
+// End ends an unfinished request: later attempts get response, for another retention, and
+// a run of it cannot commit. It is for a person who has checked the outcome of its calls.
+// The error is exactlyonce.ErrInvalid if no unfinished request has the id.
 func (k *Keys) End(ctx context.Context, id string, response exactlyonce.Response) error {
 	stored := response.Encode()
 	if err := new(exactlyonce.Response).Decode(stored); err != nil {
@@ -104,15 +101,13 @@ func (k *Keys) End(ctx context.Context, id string, response exactlyonce.Response
 	return nil
 }
 
-// Reap removes finished requests whose retention has passed; their keys then belong to
-// new requests. Unfinished requests stay until a client finishes them, or until
-// [Keys.End]. Reap returns how many of them are past their retention, and logs that
-// number.
+// Reap removes finished requests whose retention has passed. It returns and logs how many
+// unfinished requests are past their retention.
 func (k *Keys) Reap(ctx context.Context) (removed, unfinished int, err error) {
 	now := k.now()
 	for more := true; more; {
 		n, err := k.reap(ctx, now)
-		if err != nil && !isConflict(err) { // with another server that reaps; try again
+		if err != nil && !isConflict(err) { // with another server; try again
 			return removed, 0, fmt.Errorf("keys: reap: %w", explain(err))
 		}
 		removed += n
@@ -129,25 +124,23 @@ func (k *Keys) Reap(ctx context.Context) (removed, unfinished int, err error) {
 	return removed, unfinished, nil
 }
 
-// reap removes a page of finished requests whose retention has passed.
 func (k *Keys) reap(ctx context.Context, now int64) (int, error) {
 	return k.remove(ctx, reapStepsSQL, reapSQL, now, page)
 }
 
-// removeExpired removes a finished request whose retention has passed, so that its key
-// can belong to a new request. Another server may have removed it already.
+// removeExpired removes a finished request whose retention has passed, unless another
+// server has removed it.
 func (k *Keys) removeExpired(ctx context.Context, known *row) error {
 	n, err := k.remove(ctx, removeStepsSQL, removeSQL, k.now(), known.id)
-	if err != nil && !isConflict(err) { // with another server that removes it; the caller tries again
+	if err != nil && !isConflict(err) { // with another server; the caller tries again
 		return err
 	}
 	k.counters.collected.Add(uint64(n))
 	return nil
 }
 
-// remove runs the statements that remove steps and their requests, and returns the number
-// of removed requests. It removes the steps first, because a database may not enforce
-// foreign keys.
+// remove removes requests and returns their number. It removes the steps first, because a
+// database may not enforce foreign keys.
 func (k *Keys) remove(ctx context.Context, stepsSQL, requestsSQL string, args ...any) (int, error) {
 	// Serializable, so that both statements find the same requests.
 	tx, err := k.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelSerializable})
@@ -174,8 +167,8 @@ func removeIn(ctx context.Context, tx *sql.Tx, stepsSQL, requestsSQL string, arg
 	return int(n), err
 }
 
-// Maintain calls Complete and Reap at once and then at the given interval, until ctx
-// ends, and returns its cause. Errors are logged.
+// Maintain calls Complete and Reap at once and at the given interval, until ctx ends, and
+// returns its cause. Errors are logged.
 func (k *Keys) Maintain(ctx context.Context, every time.Duration) error {
 	if every <= 0 {
 		panic(fmt.Sprintf("keys: Maintain: every is %v", every))

@@ -17,16 +17,15 @@ import (
 var ErrRefused = errors.New("keys: refused")
 
 // CallProvider is [Call] for several equivalent services, such as two payment providers.
-// choose names the service to call. The choice is stored before the first call, and every
-// later call goes to that service, even if choose would return another one by then, and
-// even after a restart or on another worker. choose is called for another service only
-// after an error that matches [ErrRefused], which is stored. After any other error the
-// outcome is in doubt: the request fails, and its next attempt calls the same provider
-// with the same key.
+// choose names the service. The choice is stored before the first call, and later calls
+// go to the same service, even after a restart. choose is called again only after an
+// error that matches [ErrRefused], which is stored. After any other error the outcome is
+// in doubt: the request fails, and its next attempt calls the same provider with the same
+// key.
 //
-// choose receives the providers that have refused, in order. If it returns false, no
-// provider is left: then the error matches [ErrRefused], contains the providers with
-// their reasons, and is definite. key differs for each provider. name has 1 to 35 bytes.
+// choose receives the providers that have refused, in order. If it returns false, the
+// error matches [ErrRefused], contains the providers with their reasons, and is definite.
+// key differs for each provider. name has 1 to 35 bytes.
 func CallProvider[T any](ctx context.Context, r *Run, name string, choose func(refused []string) (provider string, ok bool),
 	call func(ctx context.Context, provider, key string) (T, error),
 ) (T, error) {

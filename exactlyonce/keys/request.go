@@ -19,24 +19,23 @@ const (
 	maxPoint  = 50
 )
 
-// Request is a client's request. It is stored, so that another run can continue it. All
-// fields except the body are UTF-8 without the character NUL.
+// Request is a client's request, stored so that another run can continue it. All fields
+// except the body are UTF-8 without NUL.
 type Request struct {
-	User string // the user; keys are separate for each user
+	User string // keys are separate for each user
 	Key  string // 1 to 255 bytes
 
-	// The content of the request. The same key with a different content is refused. JSON
-	// is compared as JSON: the order of members, white space and a charset of UTF-8 make
-	// no difference. Values nested deeper than 64 levels are compared byte by byte, and
-	// so is a body that is not valid JSON or has half of a surrogate pair, such as
-	// "\ud800".
+	// The content of the request. The same key with other content is refused. JSON is
+	// compared as JSON: the order of members, white space and a charset of UTF-8 make no
+	// difference. Values nested deeper than 64 levels are compared byte by byte, and so
+	// is a body that is not valid JSON or has half of a surrogate pair, such as "\ud800".
 	Method      string // at most 10 bytes
 	Path        string // at most 100 bytes
 	Query       string
 	ContentType string
 	Body        []byte
 
-	// Fingerprint is compared in place of the content, if it is not zero.
+	// Fingerprint, unless zero, is compared in place of the content.
 	Fingerprint [32]byte
 }
 
@@ -55,7 +54,7 @@ func (r *Request) validate() error {
 	for _, field := range [...]struct{ name, value string }{
 		{"user", r.User}, {"idempotency key", r.Key}, {"method", r.Method}, {"path", r.Path}, {"query", r.Query}, {"content type", r.ContentType},
 	} {
-		if !utf8.ValidString(field.value) || strings.ContainsRune(field.value, 0) { // PostgreSQL does not accept such text
+		if !utf8.ValidString(field.value) || strings.ContainsRune(field.value, 0) { // PostgreSQL refuses it
 			return fmt.Errorf("%w: the %s %q is not UTF-8, or has the character NUL", exactlyonce.ErrInvalid, field.name, field.value)
 		}
 	}
@@ -70,9 +69,8 @@ func (r *Request) fingerprint(operation string) [32]byte {
 	return oncewire.Fingerprint(body, operation, r.Method, r.Path, r.Query, contentType)
 }
 
-// isAsked reports whether the request stored under the key, given by its stored
-// fingerprint, has the content of r. Earlier versions stored other fingerprints (law W4):
-// of the bytes, and of JSON without its mark.
+// isAsked reports whether the stored request has the content of r. Earlier versions
+// stored other fingerprints (law W4): of the bytes, and of JSON without its mark.
 func (r *Request) isAsked(operation string, stored []byte) bool {
 	if r.fingerprint(operation) == [32]byte(stored) {
 		return true

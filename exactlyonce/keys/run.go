@@ -16,11 +16,10 @@ import (
 
 const (
 	maxTries = 10              // of one transaction
-	loadWait = 5 * time.Second // for loading after a COMMIT without an answer, even after the end of the context
+	loadWait = 5 * time.Second // for loading after a COMMIT without an answer
 )
 
-// Run is an attempt to complete a request. Only its handler may use it. It is not safe
-// for concurrent use.
+// Run is an attempt to complete a request. Only its handler may use it, not concurrently.
 type Run struct {
 	Request
 
@@ -29,8 +28,8 @@ type Run struct {
 	fence     int64
 	lockedAt  int64 // last lock by this run
 	point     string
-	steps     []step // completed by earlier runs and by this one
-	position  int    // number of steps that the handler has passed
+	steps     []step // completed by any run
+	position  int    // steps that the handler has passed
 	response  *exactlyonce.Response
 }
 
@@ -41,15 +40,13 @@ func (r *Run) ID() string { return r.id }
 // that also commits the recovery point name (law X2). If the request has completed this
 // step, Phase returns the stored result without running work. work may run several times,
 // each in a new transaction, and must not use another connection of the database. name
-// has 1 to 50 bytes, and belongs to one step: Phase panics if an earlier step has the
-// same name.
+// has 1 to 50 bytes. Phase panics if an earlier step has the same name.
 //
 // Errors come from work and the database, or match exactlyonce.ErrInProgress: another run
-// has taken over, because this one was slower than the lock's timeout, and its last step
-// was rolled back; or the transaction was repeated too often because of others. The
-// request may be repeated. If the handler's steps differ from the completed steps of the
-// request, the error names them: the handler was changed, or depends on a value that
-// differs between runs. That is a bug; the request is unlocked and stays unfinished.
+// has taken over and the last step was rolled back, or the transaction failed too often
+// because of others. The request may be repeated. If the handler's steps differ from the
+// completed steps, the error names them: the handler was changed, or depends on a value
+// that differs between runs. The request is unlocked and stays unfinished.
 func Phase[T any](ctx context.Context, r *Run, name string, work func(ctx context.Context, tx *sql.Tx) (T, error)) (T, error) {
 	return decode[T](r.step(ctx, name, func(ctx context.Context, tx *sql.Tx) ([]byte, error) {
 		result, err := work(ctx, tx)
@@ -67,13 +64,11 @@ func (r *Run) Phase(ctx context.Context, name string, work func(ctx context.Cont
 }
 
 // Call calls another service, outside of any transaction, and commits its result with the
-// recovery point name. key is derived from the request and name: it is the same in every
-// run, and differs between users. Pass it on as the idempotency key. The context ends
-// with the lock. After an error the result is not stored, and a later run repeats the
-// call with the same key.
+// recovery point name. key, derived from the request and name, is the same in every run,
+// and differs between users. Pass it on as the idempotency key. The context ends with the
+// lock. After an error a later run repeats the call.
 //
-// The errors are the same as for [Phase], with the errors of call in place of the errors
-// of work.
+// Errors are as for [Phase], with the errors of call.
 func Call[T any](ctx context.Context, r *Run, name string, call func(ctx context.Context, key string) (T, error)) (T, error) {
 	return decode[T](r.step(ctx, name, nil, func(ctx context.Context) ([]byte, error) {
 		result, err := call(ctx, r.id+"-"+name)
@@ -84,8 +79,8 @@ func Call[T any](ctx context.Context, r *Run, name string, call func(ctx context
 	}))
 }
 
-// decode decodes a stored result, even in the run that has stored it, so that all runs
-// see the same value.
+// decode decodes a stored result, also in the run that stored it, so that all runs see
+// the same value.
 func decode[T any](stored []byte, err error) (T, error) {
 	var result T
 	if err != nil {
@@ -97,8 +92,8 @@ func decode[T any](stored []byte, err error) (T, error) {
 	return result, nil
 }
 
-// step passes one step: it returns the stored result, or runs work or call, the other of
-// which is nil.
+// step passes one step: it returns the stored result, or runs work or call. The other is
+// nil.
 func (r *Run) step(ctx context.Context, name string, work func(ctx context.Context, tx *sql.Tx) ([]byte, error),
 	call func(ctx context.Context) ([]byte, error),
 ) ([]byte, error) {
@@ -154,16 +149,14 @@ func (r *Run) step(ctx context.Context, name string, work func(ctx context.Conte
 	return r.steps[r.position-1].result, nil
 }
 
-// misfit returns the error for a handler whose steps differ from the request's completed
-// steps.
 func (r *Run) misfit(stored, asked string) error {
 	return fmt.Errorf("keys: bug in operation %s: request %s has done %q as its step %d, the handler asks for %q",
 		r.operation.name, r.id, stored, r.position+1, asked)
 }
 
-// Finish is the last phase: it runs work and commits the response that work returns, in a
-// single transaction. Then the request is finished, and later attempts get the same
-// response. The response's status must be from 200 to 999.
+// Finish is the last phase: it runs work and commits its response in a single
+// transaction. Then the request is finished, and later attempts get the same response.
+// The status must be from 200 to 999.
 func (r *Run) Finish(ctx context.Context, work func(ctx context.Context, tx *sql.Tx) (exactlyonce.Response, error)) (exactlyonce.Response, error) {
 	if r.response != nil {
 		return exactlyonce.Response{}, r.misfit(finished, finished)
@@ -201,15 +194,14 @@ func (r *Run) Finish(ctx context.Context, work func(ctx context.Context, tx *sql
 	return *r.response, nil
 }
 
-// whileLocked returns a context that ends with the lock.
 func (r *Run) whileLocked(ctx context.Context) (context.Context, context.CancelFunc) {
 	k := r.operation.keys
 	expires := time.UnixMicro(r.lockedAt).Add(k.config.LockTimeout)
 	return k.within(ctx, expires.Sub(k.config.Clock.Now()))
 }
 
-// commit runs work in a transaction that advances the request to point. If the answer to
-// its COMMIT is lost, commit loads the run again.
+// commit runs work in a transaction that advances the request to point. It loads the run
+// again after a lost answer to COMMIT.
 func (r *Run) commit(ctx context.Context, point string, work func(ctx context.Context, tx *sql.Tx) error) (loaded bool, err error) {
 	for try := 1; ; try++ {
 		ended, err := r.try(ctx, point, work)
@@ -223,7 +215,7 @@ func (r *Run) commit(ctx context.Context, point string, work func(ctx context.Co
 				return false, r.refuse(fmt.Errorf("%w: %w", errConflict, err))
 			}
 		case ended:
-			// The answer to COMMIT is lost, so the stored state decides.
+			// The stored state decides.
 			before := r.point
 			loading, cancel := r.operation.keys.within(context.WithoutCancel(ctx), loadWait)
 			loadErr := r.load(loading)
@@ -235,7 +227,7 @@ func (r *Run) commit(ctx context.Context, point string, work func(ctx context.Co
 		default:
 			return false, err
 		}
-		pause := time.Duration(rand.Int64N(int64(time.Millisecond) << try)) // up to 2 ms at first, and 0.5 s at last
+		pause := time.Duration(rand.Int64N(int64(time.Millisecond) << try)) // up to 2 ms at first, 0.5 s at last
 		select {
 		case <-r.operation.keys.config.Clock.After(pause):
 		case <-ctx.Done():
@@ -244,7 +236,6 @@ func (r *Run) commit(ctx context.Context, point string, work func(ctx context.Co
 	}
 }
 
-// errMoved reports that the stored request differs from this run's state.
 var errMoved = errors.New("keys: the request has moved")
 
 // try runs one transaction. ended reports that COMMIT was sent.
@@ -283,24 +274,22 @@ func (r *Run) try(ctx context.Context, point string, work func(ctx context.Conte
 	return true, nil
 }
 
-// Do completes a request and returns its response, or the response of an earlier run. If
-// the operation's handler returned an error, the response may still have to be sent.
-// Other errors are of class exactlyonce.ErrInvalid, exactlyonce.ErrMismatch and
+// Do completes a request and returns its response, or the response of an earlier run.
+// With an error of the operation's handler, the response may still have to be sent. Other
+// errors are exactlyonce.ErrInvalid, exactlyonce.ErrMismatch and
 // exactlyonce.ErrInProgress, and the errors of [Phase].
 //
-// An error of the handler keeps its classes. If the handler calls a service that also
-// refuses requests with these classes, and wraps such an error, Do returns it.
-// [Operation.Handler] distinguishes the two.
+// An error of the handler keeps its classes, even if they come from a service that it
+// calls. [Operation.Handler] distinguishes the two.
 func (o *Operation) Do(ctx context.Context, req Request) (exactlyonce.Response, error) {
 	end := o.do(ctx, req)
 	return end.response, end.err
 }
 
-// end is the end of an attempt of a request.
 type end struct {
 	response exactlyonce.Response
-	replayed bool  // response is the response of an earlier run
-	refused  bool  // err is a refusal by the operation itself
+	replayed bool  // from an earlier run
+	refused  bool  // by the operation itself
 	err      error // nil if the request is finished
 }
 

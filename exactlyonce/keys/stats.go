@@ -18,7 +18,7 @@ type Stats struct {
 	Mismatched uint64 // refused with exactlyonce.ErrMismatch
 	Invalid    uint64 // refused with exactlyonce.ErrInvalid
 
-	Stale     uint64 // runs that ended because another run had taken over, including runs of Complete
+	Stale     uint64 // runs that another run took over from, including runs of Complete
 	Collected uint64 // finished requests removed by Reap
 }
 
@@ -48,14 +48,14 @@ func (c *counters) refused(err error) {
 
 // Counts are the requests in a database.
 type Counts struct {
-	Records    int // all requests
-	Unfinished int // unfinished requests
-	Overdue    int // unfinished requests past their retention, so Complete has given up; [Keys.End] ends them
+	Records    int
+	Unfinished int
+	Overdue    int // unfinished and past their retention, for [Keys.End]
 	Users      int // users with requests
 }
 
 // Count counts the requests. It reads a complete index of the table, so do not call it
-// for each scrape of a metric. The error comes from the database.
+// for each scrape. The error comes from the database.
 func (k *Keys) Count(ctx context.Context) (c Counts, err error) {
 	err = errors.Join(
 		k.db.QueryRowContext(ctx, countSQL).Scan(&c.Records, &c.Users),

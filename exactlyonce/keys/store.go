@@ -18,7 +18,6 @@ const (
 	finished = "finished"
 )
 
-// row is a stored request.
 type row struct {
 	id          string
 	request     Request
@@ -33,8 +32,7 @@ type row struct {
 	done        bool // response is not null
 }
 
-// Parameters are numbered in order, because some SQLite drivers count them instead of
-// reading their numbers.
+// Parameters are numbered in order, because some SQLite drivers ignore their numbers.
 const (
 	columns = `id, principal, idempotency_key, request_method, request_path, request_query, request_type, request_body,
 	operation, fingerprint, last_run_at, locked_at, fence, recovery_point, expires_at, response, response IS NOT NULL`
@@ -48,14 +46,12 @@ const (
 	request_body, operation, fingerprint, created_at, last_run_at, locked_at, expires_at, fence, recovery_point)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, 1, '` + started + `') ON CONFLICT DO NOTHING`
 
-	// Only one of two takers changes the row. The other one no longer finds its old
-	// state.
+	// Only one of two takers finds the old state and changes the row.
 	takeSQL = `UPDATE weir_keys SET locked_at = $1, last_run_at = $2, fence = fence + 1
 WHERE id IN (` + takenSQL + `)`
 	takenSQL = `SELECT id FROM weir_keys WHERE id = $3 AND fence = $4 AND coalesce(locked_at, 0) = $5 AND response IS NULL`
 
-	// The previous run may be frozen in a transaction that locks the row: do not wait for
-	// it. (SQLite has one writer.)
+	// Do not wait for a frozen transaction of the previous run. (SQLite has one writer.)
 	takePostgreSQL = `UPDATE weir_keys SET locked_at = $1, last_run_at = $2, fence = fence + 1
 WHERE id IN (` + takenSQL + ` FOR UPDATE SKIP LOCKED)`
 
@@ -63,13 +59,13 @@ WHERE id IN (` + takenSQL + ` FOR UPDATE SKIP LOCKED)`
 
 	unlockSQL = `UPDATE weir_keys SET locked_at = NULL WHERE id = $1 AND fence = $2 AND response IS NULL`
 
-	// The first statement of each transaction. It locks out other runs, and detects
-	// whether this run is locked out.
+	// The first statement of each transaction locks out other runs, and detects whether
+	// this run is locked out.
 	advanceSQL = `UPDATE weir_keys SET recovery_point = $1, locked_at = $2
 WHERE id = $3 AND fence = $4 AND recovery_point = $5 AND response IS NULL`
 
-	// The timeout ends the transaction of a frozen process together with its lock, so
-	// that another run can take over.
+	// The timeout ends the transaction of a frozen process, so that another run can take
+	// over.
 	advancePostgreSQL = advanceSQL + ` RETURNING set_config('idle_in_transaction_session_timeout', $6, true)`
 
 	endSQL = `UPDATE weir_keys SET response = $1, locked_at = NULL, fence = fence + 1, expires_at = $2 + expires_at - created_at
@@ -77,11 +73,10 @@ WHERE id = $3 AND response IS NULL`
 
 	stepSQL = `INSERT INTO weir_key_steps (key_id, position, name, result) VALUES ($1, $2, $3, $4)`
 
-	// The retention starts again: if the answer is lost, it must be there when its client
-	// asks again, however late the request was finished.
+	// The retention starts again, for a client that missed the answer.
 	finishSQL = `UPDATE weir_keys SET response = $1, locked_at = NULL, expires_at = $2 + expires_at - created_at WHERE id = $3`
 
-	// Each run makes the pause before the next one longer.
+	// Each run lengthens the next pause.
 	unfinishedSQL = `SELECT id FROM weir_keys WHERE response IS NULL AND id > $1 AND last_run_at <= $2 - $3 * (fence - 1)
 AND coalesce(locked_at, 0) <= $4 AND expires_at > $5 ORDER BY id LIMIT $6`
 
@@ -118,7 +113,6 @@ func scan(r *sql.Row) (*row, error) {
 	return &k, nil
 }
 
-// step is a finished step.
 type step struct {
 	name   string
 	result []byte
@@ -139,7 +133,7 @@ func (k *Keys) steps(ctx context.Context, id string) (steps []step, err error) {
 	return steps, errors.Join(rows.Err(), rows.Close())
 }
 
-// within returns a context that ends after d. (The mock clock's own contexts have a data
+// within returns a context that ends after d. (The mock clock's contexts have a data
 // race.)
 func (k *Keys) within(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -155,8 +149,7 @@ func (k *Keys) within(ctx context.Context, d time.Duration) (context.Context, co
 
 func (k *Keys) now() int64 { return k.config.Clock.Now().UnixMicro() }
 
-// claimWait bounds how long the database may take to return the state of a request and to
-// lock it.
+// claimWait bounds how long the database may take to lock a request.
 const claimWait = 10 * time.Second
 
 // claim returns a run that has the lock, or the response of a finished request.
@@ -171,7 +164,7 @@ func (k *Keys) claim(ctx context.Context, o *Operation, req Request) (*Run, *exa
 }
 
 func (k *Keys) claimNow(ctx context.Context, o *Operation, req Request) (*Run, *exactlyonce.Response, error) {
-	var held *row // the last state that could not be taken: another run took it, or a transaction locks it
+	var held *row // the last state that could not be taken
 	for {
 		known, err := scan(k.db.QueryRowContext(ctx, byKeySQL, req.User, req.Key))
 		if err != nil {
@@ -207,11 +200,9 @@ func (k *Keys) claimNow(ctx context.Context, o *Operation, req Request) (*Run, *
 	}
 }
 
-// isExpired reports whether the retention of a finished request is over. An unfinished
-// request does not expire.
+// isExpired reports whether the retention of a finished request is over.
 func (k *Keys) isExpired(known *row) bool { return known.done && known.expiresAt <= k.now() }
 
-// isLocked reports whether a run has the lock and still has time.
 func (k *Keys) isLocked(known *row) bool {
 	return known.lockedAt.Valid && k.config.Clock.Now().Before(time.UnixMicro(known.lockedAt.Int64).Add(k.config.LockTimeout))
 }
@@ -219,7 +210,7 @@ func (k *Keys) isLocked(known *row) bool {
 // insert returns nil if the key has been inserted meanwhile.
 func (k *Keys) insert(ctx context.Context, o *Operation, req Request, fingerprint [32]byte) (*Run, error) {
 	var random [16]byte
-	_, _ = rand.Read(random[:]) // never fails: it ends the program instead
+	_, _ = rand.Read(random[:]) // never fails
 	id := hex.EncodeToString(random[:])
 	if req.Body == nil {
 		req.Body = []byte{}
@@ -250,7 +241,6 @@ func (k *Keys) take(ctx context.Context, o *Operation, known *row) (*Run, error)
 	return run, nil
 }
 
-// in returns the statement for the kind of database.
 func (k *Keys) in(sqlite, postgresql string) string {
 	if k.dialect == PostgreSQL {
 		return postgresql
@@ -265,8 +255,7 @@ func affected(result sql.Result, err error) (int64, error) {
 	return result.RowsAffected()
 }
 
-// load reads the state of the request. It refuses with errLockLost if another run has
-// taken over.
+// load reads the state of the request, or refuses with errLockLost.
 func (r *Run) load(ctx context.Context) error {
 	k := r.operation.keys
 	steps, err := k.steps(ctx, r.id)
@@ -280,7 +269,7 @@ func (r *Run) load(ctx context.Context) error {
 	if known == nil {
 		return fmt.Errorf("keys: request %s has been removed", r.id)
 	}
-	if known.done { // by another run, or by this run if its COMMIT had no answer
+	if known.done { // by any run
 		response := &exactlyonce.Response{}
 		if err := response.Decode(known.response); err != nil {
 			return err
@@ -295,7 +284,7 @@ func (r *Run) load(ctx context.Context) error {
 	return nil
 }
 
-// renew renews the lock if it has expired, unless another run has it.
+// renew renews an expired lock, unless another run has it.
 func (r *Run) renew(ctx context.Context) error {
 	k := r.operation.keys
 	now := k.config.Clock.Now()
@@ -319,7 +308,6 @@ func (r *Run) renew(ctx context.Context) error {
 	return nil
 }
 
-// unlock lets the next attempt run.
 func (r *Run) unlock(ctx context.Context) {
 	k := r.operation.keys
 	ctx, cancel := k.within(context.WithoutCancel(ctx), 5*time.Second)

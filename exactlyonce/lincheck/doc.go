@@ -1,4 +1,4 @@
-// Package lincheck checks that the Results of exactlyonce/server are linearizable:
-// concurrent attempts, with changes of drivers, get the same results as some sequential
-// order of them. It has only tests, in a module of its own because of the checker.
+// Package lincheck checks that the Results of exactlyonce/server are linearizable, with
+// concurrent attempts and changes of drivers. It has only tests, in its own module
+// because of the checker.
 package lincheck

@@ -9,8 +9,8 @@ import (
 	"github.com/weirflow/weir/exactlyonce"
 )
 
-// flight is a running request. Results.mu guards everything except the fields that
-// closing done publishes.
+// flight is a running request. Results.mu guards all but the fields that closing done
+// publishes.
 type flight struct {
 	record    *record
 	principal *principal
@@ -37,17 +37,16 @@ type Call struct {
 	ended   bool    // guarded by Results.mu
 }
 
-// IsNew reports whether the attempt has found neither an answer nor a running attempt, so
-// that its caller has to run the request. It does not change.
+// IsNew reports whether the caller has to run the request: the attempt found neither an
+// answer nor a running attempt. It does not change.
 func (c *Call) IsNew() bool { return c.state == stateNew }
 
 // IsCompleted reports whether the attempt has found the stored answer, which Wait
-// returns. It does not change. An attempt that is neither new nor completed has found a
-// running one; for a stale one, [Results.Track] returns an error.
+// returns. It does not change.
 func (c *Call) IsCompleted() bool { return c.state == stateCompleted }
 
-// IsDriver reports whether the answer of c would count: it is NEW, has not ended, and no
-// other call has taken over.
+// IsDriver reports whether the answer of c would count: c is NEW, has not ended, and was
+// not taken over.
 func (c *Call) IsDriver() bool {
 	if c.state != stateNew {
 		return false
@@ -57,9 +56,8 @@ func (c *Call) IsDriver() bool {
 	return c.flight.driver == c
 }
 
-// Wait returns the stored answer, or waits for the running attempt. It ends the call. If
-// the running attempt fails, Wait returns its error. If ctx ends first, the error is
-// context.Cause(ctx), and the call is forgotten.
+// Wait returns the stored answer, or waits for the result of the running attempt. It ends
+// the call. If ctx ends first, the error is context.Cause(ctx).
 func (c *Call) Wait(ctx context.Context) ([]byte, error) {
 	switch c.state {
 	case stateCompleted:
@@ -82,7 +80,6 @@ func (c *Call) Wait(ctx context.Context) ([]byte, error) {
 	}
 }
 
-// leave ends a waiting call.
 func (c *Call) leave() {
 	r, f := c.results, c.flight
 	r.mu.Lock()
@@ -103,13 +100,11 @@ func (c *Call) leave() {
 }
 
 // Complete ends the call with the answer of the request, which must not be changed
-// afterwards. All other attempts get the same bytes. Its error matches
-// [exactlyonce.ErrInProgress] if the call is not the driver or has ended: then the answer
-// is not stored.
+// afterwards. All other attempts get the same bytes. If the call is not the driver or has
+// ended, the answer is not stored, and the error matches [exactlyonce.ErrInProgress].
 func (c *Call) Complete(answer []byte) error { return c.complete(answer, true) }
 
-// complete is Complete. made is true if the call has made the answer, and false if it was
-// found in Records.
+// complete is Complete. made is false if the answer was found in Records.
 func (c *Call) complete(answer []byte, made bool) error {
 	r, f := c.results, c.flight
 	now := r.now()
@@ -136,12 +131,11 @@ func (c *Call) complete(answer []byte, made bool) error {
 	r.use(client.principal, ofBytes, int64(cap(answer)))
 	client.principal.aged.pushBack(rec)
 	switch {
-	case rec.seq < client.before: // the client has acknowledged it meanwhile
+	case rec.seq < client.before: // acknowledged meanwhile
 		r.stats.Acknowledged++
 		r.forget(rec, false)
 	case len(answer) > r.config.MaxAnswer,
-		// The effect has happened, so it is too late to refuse: the answer is lost (law
-		// X3).
+		// The effect has happened, so it is too late to refuse (law X3).
 		!r.evictFor(client.principal, now, [bounds]int64{}, client) && client.get(c.req.Sequence, c.req.Step) == rec:
 		r.stats.Unkept++
 		r.forget(rec, true)
@@ -150,12 +144,11 @@ func (c *Call) complete(answer []byte, made bool) error {
 }
 
 // Fail ends the call without an answer. Waiting attempts get err ([ErrNoAnswer] if nil),
-// and the next attempt is NEW, both once no handler is left that could still answer. If
-// err matches [exactlyonce.ErrStale], the next attempt is STALE instead.
+// and the next attempt is NEW, both once no other handler could still answer. If err
+// matches [exactlyonce.ErrStale], the next attempt is STALE instead.
 //
-// After the end of the call Fail is a no-op, so it can be deferred right after Track. A
-// call that would wait is forgotten. A call that is not the driver does not affect the
-// driver or a stored answer.
+// After the end of the call Fail is a no-op, so it can be deferred. A call that is not
+// the driver does not affect the driver or a stored answer.
 func (c *Call) Fail(err error) {
 	switch c.state {
 	case stateCompleted:
@@ -186,7 +179,7 @@ func (c *Call) Fail(err error) {
 }
 
 // isStale reports whether err matches ErrStale. An error whose methods panic counts as
-// stale, because it cannot be examined.
+// stale.
 func isStale(err error) (stale bool) {
 	defer func() {
 		if recover() != nil {
@@ -196,8 +189,8 @@ func isStale(err error) (stale bool) {
 	return errors.Is(err, exactlyonce.ErrStale)
 }
 
-// endHandler ends a call that is NEW without an answer. The last one ends the request, so
-// that no attempt waits for a driver that never comes. It runs under mu.
+// endHandler ends a NEW call without an answer. The last one ends the request, so that no
+// attempt waits forever. It runs under mu.
 func (r *Results) endHandler(c *Call, now time.Duration) {
 	f := c.flight
 	if c.ended {
@@ -222,8 +215,7 @@ func (r *Results) endHandler(c *Call, now time.Duration) {
 	}
 }
 
-// land ends a running request: the waiting attempts get its answer or error. The caller
-// decides about the record. It runs under mu.
+// land ends a running request and its waiting attempts. It runs under mu.
 func (r *Results) land(f *flight, now time.Duration) *record {
 	rec := f.record
 	rec.flight, f.record = nil, nil // its memory is reused
@@ -247,11 +239,10 @@ func (r *Results) land(f *flight, now time.Duration) *record {
 	return rec
 }
 
-// findAgain bounds how long Records are asked for the outcome of a request whose handler
-// has failed.
+// findAgain is how long Records are asked for the outcome of a failed request.
 const findAgain = 5 * time.Second
 
-// run calls the handler of a call that is NEW, and ends the call in any case.
+// run calls the handler of a NEW call, and ends the call in any case.
 func (c *Call) run(
 	ctx context.Context, run func(ctx context.Context) ([]byte, error),
 ) (answer []byte, replayed bool, err error) {
@@ -269,11 +260,10 @@ func (c *Call) run(
 	return c.failed(ctx, err)
 }
 
-// failed ends a call whose handler has failed.
 func (c *Call) failed(ctx context.Context, err error) (answer []byte, replayed bool, _ error) {
 	if records := c.results.config.Records; records != nil {
-		// Another server may have answered (ErrInProgress), or this one, if the answer to
-		// COMMIT was lost.
+		// Another server may have answered (ErrInProgress), or the answer to COMMIT was
+		// lost.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), findAgain)
 		defer cancel()
 		stored, found, findErr := records.Find(ctx, c.req)

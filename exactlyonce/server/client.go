@@ -6,14 +6,14 @@ import (
 	"github.com/weirflow/weir/exactlyonce"
 )
 
-// Bytes charged for bookkeeping: measured with the maps that hold it, rounded up. See
+// Bytes charged for bookkeeping, measured with the maps that hold it and rounded up. See
 // TestBytesAreHonest.
 const (
 	principalCost = 176
 	clientCost    = 416
 	slabCost      = 4096 // of slabSize records
 	recordCost    = slabCost / slabSize
-	pageCost      = 320 // of the records of consecutive numbers
+	pageCost      = 320 // of consecutive numbers
 	flightCost    = 512 // while an attempt runs: its call, its context
 	waiterCost    = 256
 	spanCost      = 48
@@ -22,7 +22,6 @@ const (
 	tombstoneCost = 160
 )
 
-// clientKey identifies a client among all principals.
 type clientKey struct {
 	scope  string
 	client exactlyonce.Client
@@ -34,14 +33,14 @@ type client struct {
 	pinned    pinned        // in principal.pinned while requests run and there are spans
 	principal *principal
 	key       clientKey
-	heard     time.Duration   // when a request came, or the last one ended
+	heard     time.Duration   // when a request came or the last one ended
 	told      time.Duration   // when a mark for Records was last noted
-	renewed   time.Duration   // orders Results.busy: when the client began to run requests, or was noted there
+	renewed   time.Duration   // orders Results.busy: when the client joined it or was last noted
 	confirmed time.Duration   // when Records last took a mark of the client
 	before    int64           // everything below is STALE; never decreases
 	swept     int64           // records below are removed, except running ones
-	answered  int64           // the highest answered number, even if the answer is gone
-	forgot    time.Duration   // requests first sent earlier may have had an answer that is forgotten
+	answered  int64           // the highest answered number, even if its answer was removed
+	forgot    time.Duration   // answers of requests first sent earlier may be forgotten
 	running   int             // records in progress
 	pages     map[int64]*page // by sequence number / pageSize; without empty pages
 	count     int             // of records
@@ -51,7 +50,6 @@ type client struct {
 
 func (c *client) links() *links[client] { return &c.at }
 
-// pinned is a client in principal.pinned.
 type pinned struct {
 	at     links[pinned]
 	client *client // nil if the client is not in the list
@@ -59,8 +57,8 @@ type pinned struct {
 
 func (p *pinned) links() *links[pinned] { return &p.at }
 
-// pin puts c into principal.pinned, or removes it. It is called after each change of
-// running and of the spans.
+// pin puts c into principal.pinned or removes it, after each change of running and of the
+// spans.
 func (c *client) pin() {
 	wasPinned := c.pinned.client != nil
 	isPinned := c.running > 0 && c.evicted.spans > 0
@@ -74,7 +72,7 @@ func (c *client) pin() {
 	}
 }
 
-// page holds the records of consecutive numbers, as a client uses them.
+// page holds the records of consecutive numbers.
 type page struct {
 	used    int // numbers with a record
 	records [pageSize]*record
@@ -82,10 +80,10 @@ type page struct {
 
 const pageSize = 31 // so that a page has 256 bytes
 
-// record is a request that runs or has an answer. Results.mu guards everything. Its
-// memory is reused: see slab.
+// record is a request that runs or has an answer, in reused memory (slab). Results.mu
+// guards everything.
 type record struct {
-	at      links[record] // in principal.aged while there is an answer, in slabs.free while there is no request
+	at      links[record] // in principal.aged with an answer, in slabs.free without a request
 	slab    *slab
 	client  *client
 	seq     int64
@@ -100,10 +98,10 @@ type record struct {
 
 func (rec *record) links() *links[record] { return &rec.at }
 
-// cost is the bytes charged for rec, besides its part of a slab and a page.
+// cost is the bytes charged for rec, besides slab and page.
 func (rec *record) cost() int64 { return int64(len(rec.step)) + int64(cap(rec.answer)) }
 
-// first returns the first record of a number, or nil. Those of other steps follow it.
+// first returns the first record of a number, or nil. Other steps follow it.
 func (c *client) first(seq int64) *record {
 	p := c.pages[seq/pageSize]
 	if p == nil {
@@ -112,7 +110,6 @@ func (c *client) first(seq int64) *record {
 	return p.records[seq%pageSize]
 }
 
-// get returns the record of a request, or nil.
 func (c *client) get(seq int64, step string) *record {
 	rec := c.first(seq)
 	for rec != nil && rec.step != step {
@@ -121,7 +118,7 @@ func (c *client) get(seq int64, step string) *record {
 	return rec
 }
 
-// put adds a record, and returns the number of new pages.
+// put adds a record and returns the number of new pages.
 func (c *client) put(rec *record) (pages int) {
 	p := c.pages[rec.seq/pageSize]
 	if p == nil {
@@ -137,7 +134,7 @@ func (c *client) put(rec *record) (pages int) {
 	return pages
 }
 
-// remove removes a record, and returns the number of removed pages.
+// remove removes a record and returns the number of removed pages.
 func (c *client) remove(rec *record) (pages int) {
 	c.count--
 	p := c.pages[rec.seq/pageSize]
@@ -156,7 +153,7 @@ func (c *client) remove(rec *record) (pages int) {
 	return 1
 }
 
-// all yields the records. A yielded record may be removed meanwhile.
+// all yields the records, which may be removed meanwhile.
 func (c *client) all(yield func(*record) bool) {
 	for _, p := range c.pages {
 		for _, rec := range p.records { // a copy

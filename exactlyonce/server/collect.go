@@ -12,10 +12,9 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// collectAtOnce bounds the removals before other calls get the lock.
+// collectAtOnce bounds the removals under one lock.
 const collectAtOnce = 256
 
-// marksAtOnce bounds the marks in one call of Records.
 const marksAtOnce = 500
 
 // arm sets the timer while there is something to collect. It runs under mu.
@@ -55,8 +54,8 @@ func (r *Results) collectByTimer() {
 }
 
 // Collect removes records that have reached their age, and hands the marks of clients to
-// Records, which then collect by the same ages. A timer calls it eight times during
-// AnswerAge, so calling it is seldom necessary. The error comes from Records.
+// Records, which collect by the same ages. A timer calls it eight times during AnswerAge.
+// The error comes from Records.
 func (r *Results) Collect(ctx context.Context) error {
 	now := r.now()
 	r.mu.Lock()
@@ -142,9 +141,8 @@ func (r *Results) collectRecords(ctx context.Context) error {
 	return nil
 }
 
-// Close stops the timer and hands the rest to Records. Calls that run may still end; new
-// calls are still tracked, but records are collected only by a call of Collect. The error
-// comes from Records.
+// Close stops the timer and hands the rest to Records. Running calls may still end, and
+// new calls are tracked, but only Collect collects records. The error comes from Records.
 func (r *Results) Close(ctx context.Context) error {
 	r.mu.Lock()
 	r.closed = true

@@ -4,9 +4,8 @@
 //	results := server.NewResults(server.Config{})
 //	mux.Handle("POST /charges", authenticate(results.Handler(charge, server.HandlerConfig{Scope: userOf})))
 //
-// Results keep their records in memory, so a restart loses them. With
-// [exactlyonce.Records] they are in a database, stored in the transaction of the effect:
-// they survive a restart, and several servers can share them.
+// A restart loses records in memory. [exactlyonce.Records] in a database survive it, and
+// several servers can share them.
 //
 // # Retention
 //
@@ -14,13 +13,11 @@
 //	a client       for ClientSilence after its last request                then only its mark is left
 //	a mark         for 24 times ClientSilence                              then requests sent before are stale
 //
-// A mark lies above the highest number that was answered. A request below it is stale: it
-// may have been executed. A request above it was not, so a client that was idle continues
-// with its next number. When the mark is gone, a request is stale if it was first sent
-// before that ([exactlyonce.ID.Age]), and new otherwise. An attempt that does not know
-// when its request was first sent is then new, such as the request that a restarted
-// program makes for an element that it reads again, or for a message whose worker was
-// killed.
+// A mark lies above the highest answered number. A request below it may have been
+// executed, so it is stale. An idle client continues with its next number. After the mark
+// was removed, a request is stale if it was first sent before ([exactlyonce.ID.Age]), and
+// new otherwise, even if the attempt does not know when it was first sent: a restarted
+// program reads its element again, or the worker of its message was killed.
 //
 // # Concurrency
 //

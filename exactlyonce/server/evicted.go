@@ -5,16 +5,14 @@ import (
 	"slices"
 )
 
-// evicted holds the requests of a client whose answers were removed although the client
-// has not declared them done. They are STALE, unlike the numbers between them.
-// Consecutive numbers cost one span.
+// evicted holds the STALE requests of a client whose answers were removed before the
+// client declared them done. Consecutive numbers cost one span.
 type evicted struct {
 	steps map[string][]span // by step, ascending, with a gap between any two; nil if empty
 	spans int               // of all steps
 	names int64             // bytes of the names of the steps
 }
 
-// cost returns the bytes that e is charged for.
 func (e *evicted) cost() int64 {
 	if e.spans == 0 {
 		return 0
@@ -22,7 +20,6 @@ func (e *evicted) cost() int64 {
 	return evictedCost + spanCost*int64(e.spans) + stepCost*int64(len(e.steps)) + e.names
 }
 
-// span is the numbers from lo to hi.
 type span struct{ lo, hi int64 }
 
 // maxSpans bounds the spans of a client. See add.
@@ -41,9 +38,9 @@ func (e *evicted) has(seq int64, step string) bool {
 	return within
 }
 
-// add returns the number below which everything has to be STALE from now on, or 0. If
-// there are too many spans, it gives up the lower half, including numbers between them
-// that were never seen, so that memory stays bounded (law X3).
+// add returns the number below which everything becomes STALE, or 0. To bound memory it
+// gives up the lower half of too many spans, with the unseen numbers between them (law
+// X3).
 func (e *evicted) add(seq int64, step string) (before int64) {
 	if e.steps == nil {
 		e.steps = map[string][]span{}
@@ -77,7 +74,6 @@ func (e *evicted) add(seq int64, step string) (before int64) {
 	return e.half()
 }
 
-// half returns the number below which half of the spans lie.
 func (e *evicted) half() int64 {
 	ends := make([]int64, 0, e.spans)
 	for _, spans := range e.steps {

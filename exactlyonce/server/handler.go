@@ -20,52 +20,49 @@ import (
 // HandlerConfig configures [Results.Handler]. Scope is required.
 type HandlerConfig struct {
 	// Scope returns the authenticated principal of a request, so that no client gets the
-	// answers of another client. It only reads the result of the authentication around
-	// this handler. A request that is not ok gets 403, and is not tracked. A service with
-	// a single client returns a constant.
+	// answers of another. A request that is not ok gets 403, and is not tracked. A
+	// service with a single client returns a constant.
 	Scope func(req *http.Request) (scope string, ok bool)
 
-	// Required refuses a request without an id with 400. Default: it is handled as if
-	// there were no tracking.
+	// Required refuses a request without an id with 400. Default: it is handled
+	// untracked.
 	Required bool
 
 	// Stored reports whether a response with status is definite: it is stored and given
-	// again, while others leave the next attempt NEW. Responses of another tracker,
-	// passed on, are never stored. Default: 2xx, 3xx and 4xx but for 408, 425 and 429.
+	// again. After others the next attempt is NEW. Responses of another tracker are never
+	// stored. Default: 2xx, 3xx and 4xx but for 408, 425 and 429.
 	Stored func(status int) bool
 
 	// Fingerprint hashes the content of a request. An attempt with another fingerprint is
-	// refused. Default: SHA-256 of the method, the URL's path and query, Content-Type and
-	// the body.
+	// refused. Default: SHA-256 of method, path, query, Content-Type and body.
 	Fingerprint func(req *http.Request, body []byte) [32]byte
 
 	// MismatchStatus is the status of that refusal: 409 (default) or 422.
 	MismatchStatus int
 
-	// RetryAfter is the time that clients are asked to wait where they may repeat a
-	// request, rounded up to seconds. Default 1 s.
+	// RetryAfter is how long clients are asked to wait, rounded up to seconds. Default 1
+	// s.
 	RetryAfter time.Duration
 
 	// MaxBody bounds the body of a tracked request, which is read before its handler
-	// runs. A request with a longer body gets 413. A request whose body arrives late or
-	// incomplete gets 408. Default 1 MiB.
+	// runs. A longer body gets 413, and a late or incomplete one 408. Default 1 MiB.
 	MaxBody int64
 
-	// Logger logs failures that clients do not see: errors of Records, and stored
-	// responses that cannot be read. Default: slog.Default().
+	// Logger logs failures that clients do not see: errors of Records, and unreadable
+	// stored responses. Default: slog.Default().
 	Logger *slog.Logger
 }
 
 // Handler returns next with request tracking. A request with the header
-// [exactlyonce.Header] runs at most once at a time, and not again once it has a definite
-// response; other requests pass through. Put authentication and authorisation around it.
+// [exactlyonce.Header] runs at most once at a time, and not again after a definite
+// response. Others pass through. Put authentication and authorisation around it.
 //
 //	mux.Handle("POST /charges", authenticate(results.Handler(charge, server.HandlerConfig{Scope: userOf})))
 //
 // # Responses of the tracker
 //
-// They carry the header Exactly-Once-Result and, except replayed, a problem document
-// (RFC 9457) of type urn:weir:exactly-once: with the same value:
+// They carry the header Exactly-Once-Result and, except replayed, a problem document (RFC
+// 9457) of type urn:weir:exactly-once: with the same value:
 //
 //	replayed     any status   the response to another attempt
 //	in-progress  409          an earlier attempt runs, and MaxWaiters others wait; Retry-After
@@ -75,8 +72,8 @@ type HandlerConfig struct {
 //	full         503          a bound of Config refuses it; nothing was executed; Retry-After
 //
 // A refusal, such as 402, that the tracker keeps for all attempts
-// ([Results.KeepsRefusal]) also has the header Exactly-Once-Kept: true. So a caller whose
-// earlier attempt was lost knows that it had no effect.
+// ([Results.KeepsRefusal]) has the header Exactly-Once-Kept: true. The caller then knows
+// that a lost earlier attempt had no effect.
 //
 // A client may repeat the request after in-progress and full. Without that header there
 // are 403, 408 and 413 (see [HandlerConfig]), 500 if the attempt that ran ended without a
@@ -84,19 +81,18 @@ type HandlerConfig struct {
 //
 // # Stored responses
 //
-// Status, headers and body of a definite response. Never stored: Set-Cookie, headers that
-// belong to a connection, trailers, headers that w had before, and 1xx. A response that
-// is flushed, hijacked or longer than MaxAnswer goes to its caller and is not stored: if
-// it is definite, the request is STALE afterwards, even if next panics then. Otherwise
-// the response is sent when next has returned.
+// Status, headers and body of a definite response. Never stored: Set-Cookie, headers of a
+// connection, trailers, headers that w had before, and 1xx. A response that is flushed,
+// hijacked or longer than MaxAnswer goes to its caller unstored: if it is definite, the
+// request is STALE afterwards, even if next panics then. Other responses are sent when
+// next has returned.
 //
 // # The handler
 //
 // Its context comes from [Results.Do]: the handler continues without its caller while
-// others wait. [exactlyonce.RequestFromContext] finds the request in it. A handler that
-// uses a [exactlyonce.Store] stores the encoded [exactlyonce.Response] in the transaction
-// of its effect. When Put or COMMIT fails it rolls back and answers with a 5xx: the
-// handler around it then looks for the record, and sends that.
+// others wait. With a [exactlyonce.Store] it stores the encoded [exactlyonce.Response] in
+// the transaction of its effect. When Put or COMMIT fails it rolls back and answers with
+// a 5xx, which a stored record replaces.
 //
 // Handler panics if next or Scope is nil, or if a field of c is invalid.
 func (r *Results) Handler(next http.Handler, c HandlerConfig) http.Handler {
@@ -142,7 +138,7 @@ type handler struct {
 }
 
 // transientError is the error of a handler whose response is not stored. Waiting attempts
-// send it, too.
+// send it.
 type transientError struct{ stored []byte }
 
 func (*transientError) Error() string { return "exactlyonce: the response is not definite" }
@@ -192,7 +188,6 @@ func (h *handler) track(w http.ResponseWriter, req *http.Request, request exactl
 	h.replay(req.Context(), w, call, stored, err)
 }
 
-// run calls the handler and sends its response when it is stored.
 func (h *handler) run(w http.ResponseWriter, req *http.Request, call *Call, body []byte) {
 	rec := newRecorder(w, h.results.config.MaxAnswer)
 	stored, replayed, err := call.run(req.Context(), func(ctx context.Context) ([]byte, error) {
@@ -200,7 +195,7 @@ func (h *handler) run(w http.ResponseWriter, req *http.Request, call *Call, body
 		inner.Body = io.NopCloser(bytes.NewReader(body))
 		inner.ContentLength = int64(len(body))
 		returned := false
-		// If the handler panics, as a proxy does when its backend breaks off, the caller
+		// If the handler panics, as a proxy does when its backend fails, the caller
 		// already has the status (law X1).
 		defer func() {
 			if !returned && h.isLost(rec) {
@@ -237,7 +232,6 @@ func (h *handler) run(w http.ResponseWriter, req *http.Request, call *Call, body
 	}
 }
 
-// isRefusal reports whether a stored response has a status of 400 or more.
 func isRefusal(stored []byte) bool {
 	var response exactlyonce.Response
 	err := response.Decode(stored)
@@ -255,13 +249,11 @@ func (h *handler) isDefinite(rec *recorder) bool {
 	return h.config.Stored(rec.status) && oncewire.Of(rec.Header()) == ""
 }
 
-// isRefused reports whether Records have refused the request permanently. The handler may
-// have made a transient error of that.
+// isRefused reports whether Records have refused the request permanently.
 func isRefused(err error) bool {
 	return errors.Is(err, exactlyonce.ErrStale) || errors.Is(err, exactlyonce.ErrMismatch)
 }
 
-// replay sends the response to another attempt.
 func (h *handler) replay(ctx context.Context, w http.ResponseWriter, call *Call, stored []byte, err error) {
 	t, isTransient := errors.AsType[*transientError](err)
 	isTransient = isTransient && !isRefused(err)
@@ -287,7 +279,6 @@ func (h *handler) replay(ctx context.Context, w http.ResponseWriter, call *Call,
 	response.Send(w)
 }
 
-// refuse sends the tracker's response instead of the handler's.
 func (h *handler) refuse(w http.ResponseWriter, err error) {
 	retryAfter := strconv.FormatInt(int64((h.config.RetryAfter+time.Second-1)/time.Second), 10)
 	switch {

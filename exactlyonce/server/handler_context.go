@@ -8,9 +8,8 @@ import (
 	"github.com/weirflow/weir/internal/oncewire"
 )
 
-// handlerContext is the context of a handler. It ends with its caller's context, or,
-// while other attempts wait for the answer, when the last of them has left. It has no
-// cost until its end is requested.
+// handlerContext is the context of a handler. It ends with its caller's context or, while
+// other attempts wait for the answer, when the last of them has left.
 type handlerContext struct {
 	call     *Call
 	parent   context.Context
@@ -25,8 +24,7 @@ type handlerContext struct {
 
 var _ context.Context = (*handlerContext)(nil)
 
-// Deadline reports no deadline, because the deadline of the caller may pass while other
-// attempts wait.
+// Deadline reports no deadline, because the caller's may pass while other attempts wait.
 func (*handlerContext) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
 
 func (h *handlerContext) Done() <-chan struct{} { return h.open().Done() }
@@ -58,13 +56,13 @@ func (h *handlerContext) Value(key any) any {
 		return inner.Value(key)
 	}
 	v := h.parent.Value(key)
-	if _, ok := v.(context.Context); ok { // package context looks for the ancestor of a derived context, which must not be parent
+	if _, ok := v.(context.Context); ok { // package context looks for a derived context's ancestor, which must not be parent
 		return h.open().Value(key)
 	}
 	return v
 }
 
-// open returns the context that ends, and makes it when needed.
+// open returns the inner context, and makes it when needed.
 func (h *handlerContext) open() context.Context {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -80,7 +78,6 @@ func (h *handlerContext) open() context.Context {
 	return h.inner
 }
 
-// desert notes that the caller has gone.
 func (h *handlerContext) desert() {
 	r, f := h.call.results, h.call.flight
 	r.mu.Lock()
@@ -92,7 +89,6 @@ func (h *handlerContext) desert() {
 	}
 }
 
-// cancel ends the context with the cause of the caller's.
 func (h *handlerContext) cancel() {
 	h.mu.Lock()
 	end := h.endIt
@@ -102,7 +98,6 @@ func (h *handlerContext) cancel() {
 	}
 }
 
-// end ends the context after the handler has returned.
 func (h *handlerContext) end() {
 	h.mu.Lock()
 	h.returned = true

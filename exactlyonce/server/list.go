@@ -1,10 +1,8 @@
 package server
 
-// links are the neighbours of a member of a list.
 type links[E any] struct{ prev, next *E }
 
-// member is a pointer to an E that contains its links, so that an entry in the list costs
-// no allocation.
+// member is a pointer to an E that contains its links, which saves an allocation.
 type member[E any] interface {
 	*E
 	links() *links[E]
@@ -23,7 +21,6 @@ func (l *list[E, P]) pushBack(e P) {
 	l.last = e
 }
 
-// remove takes out e, which is in the list.
 func (l *list[E, P]) remove(e P) {
 	at := e.links()
 	if at.prev != nil {
@@ -39,7 +36,6 @@ func (l *list[E, P]) remove(e P) {
 	*at = links[E]{}
 }
 
-// moveBack makes e, which is in the list, the last one.
 func (l *list[E, P]) moveBack(e P) {
 	l.remove(e)
 	l.pushBack(e)

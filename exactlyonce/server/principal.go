@@ -18,31 +18,30 @@ const (
 type principal struct {
 	at         links[principal] // in Results.silent while it has clients
 	scope      string
-	used       [bounds]int64         // its part of the bounds; bytes include a share of a slab for each record
-	runs       [bounds]int64         // the part of used that running requests keep; never removed
+	used       [bounds]int64         // includes a share of a slab for each record
+	runs       [bounds]int64         // the part of used of running requests; never removed
 	idle       list[client, *client] // without running requests, the longest silent first
-	pinned     list[pinned, *pinned] // clients that run requests and have spans of removed answers
+	pinned     list[pinned, *pinned] // clients with running requests and spans of removed answers
 	aged       list[record, *record] // with an answer, the least recently asked for first
 	tombstones int
 }
 
 func (p *principal) links() *links[principal] { return &p.at }
 
-// tombstone remembers a forgotten client: requests that it made before are STALE, later
-// ones are NEW.
+// tombstone is the mark of a forgotten client: earlier requests are STALE, later ones
+// NEW.
 type tombstone struct {
 	heard  time.Duration
 	before int64
 	forgot time.Duration
 }
 
-// dated is a tombstone in the queue of tombstones.
 type dated struct {
 	key   clientKey
 	heard time.Duration
 }
 
-// tombstoneAge is how long a tombstone is kept, as a multiple of ClientSilence.
+// tombstoneAge is how long a tombstone is kept, in ClientSilences.
 const tombstoneAge = 24
 
 // principal returns the principal of a scope, perhaps a new one. The functions here run
@@ -57,7 +56,6 @@ func (r *Results) principal(scope string) *principal {
 	return p
 }
 
-// leave forgets a principal without clients and tombstones.
 func (r *Results) leave(p *principal) {
 	if r.principals[p.scope] != p || p.used[ofClients] > 0 || p.tombstones > 0 {
 		return
@@ -71,7 +69,6 @@ func (r *Results) leave(p *principal) {
 	}
 }
 
-// use charges a principal for n units of a bound.
 func (r *Results) use(p *principal, of int, n int64) {
 	r.used[of] += n
 	p.used[of] += n
@@ -82,8 +79,7 @@ func (r *Results) use(p *principal, of int, n int64) {
 
 // mayRun reports whether p may run one more request. The running requests of a principal
 // take at most half of each bound and, with the marks of its clients, three quarters of
-// the bytes, so that others find room (law X3). client is true if the request's client
-// runs no other request.
+// the bytes (law X3). client is true if the request's client runs no other request.
 func (r *Results) mayRun(p *principal, client bool) bool {
 	more := runCost(client)
 	for of := range bounds {
@@ -94,9 +90,9 @@ func (r *Results) mayRun(p *principal, client bool) bool {
 	return 4*(p.runs[ofBytes]+more[ofBytes]+p.marks()) <= 3*r.max[ofBytes]
 }
 
-// mayMark reports whether p may have one more client. Its running requests and the marks
-// of its clients, which must stay within ClientSilence (law X1), take at most half of the
-// bytes. It first removes due entries.
+// mayMark reports whether p may have one more client, after removing due entries. Its
+// running requests and the marks of its clients, which must stay within ClientSilence
+// (law X1), take at most half of the bytes.
 func (r *Results) mayMark(p *principal, now time.Duration) bool {
 	for !r.isHalf(p, ofBytes, runCost(true)[ofBytes]+p.marks()) {
 		if r.removeDue(p, now, 1, nil, true) == 0 {
@@ -106,10 +102,9 @@ func (r *Results) mayMark(p *principal, now time.Duration) bool {
 	return true
 }
 
-// marks returns the bytes of the marks of p's clients.
 func (p *principal) marks() int64 { return tombstoneCost * int64(p.tombstones) }
 
-// isHalf reports whether p's running requests and more take at most half of a bound.
+// isHalf reports whether p's running requests and more fit in half of a bound.
 func (r *Results) isHalf(p *principal, of int, more int64) bool {
 	return 2*(p.runs[of]+more) <= r.max[of]+1
 }
@@ -121,7 +116,6 @@ func (p *principal) run(n int64, client bool) {
 	}
 }
 
-// runCost returns the cost of a running request, including its client if client is set.
 func runCost(client bool) [bounds]int64 {
 	cost := [bounds]int64{ofRecords: 1, ofBytes: pageCost + flightCost + recordCost}
 	if client {
@@ -145,9 +139,9 @@ func (r *Results) exceeded(more [bounds]int64) int {
 }
 
 // evictFor reports whether there is room for more of p (law X3). To make room, it first
-// removes due entries. Then it evicts from another principal that uses more than half of
-// the bound and then, if the configuration allows eviction, from p or from the principal
-// that is silent for the longest time. It keeps the client keep.
+// removes due entries. Then it evicts from a principal that uses more than half of the
+// bound. If eviction is allowed, it also evicts from p, and then from the longest silent
+// principal. It keeps the client keep.
 func (r *Results) evictFor(p *principal, now time.Duration, more [bounds]int64, keep *client) bool {
 	for {
 		of := r.exceeded(more)
@@ -171,9 +165,8 @@ func (r *Results) evictFor(p *principal, now time.Duration, more [bounds]int64, 
 	}
 }
 
-// evictSilent evicts from the principal that is silent for the longest time, except p.
-// Principals with only running requests go to the end of the list, so that the next
-// search does not meet them again.
+// evictSilent evicts from the longest silent principal, except p. Principals with only
+// running requests go to the end of the list, to shorten the next search.
 func (r *Results) evictSilent(p *principal, of int, keep *client) bool {
 	for last := r.silent.last; last != nil; {
 		q := r.silent.first
@@ -207,9 +200,8 @@ func (r *Results) evictOne(p *principal, of int, keep *client) bool {
 	return of == ofBytes && r.halveSpans(p, keep)
 }
 
-// halveSpans gives up half of the spans of a client of p that cannot be removed because
-// its requests run. Numbers between these spans that were never seen are STALE, too (law
-// X3). The clients take turns.
+// halveSpans gives up half of the spans of a client of p whose running requests keep it,
+// with the unseen numbers between them (law X3). The clients take turns.
 func (r *Results) halveSpans(p *principal, keep *client) bool {
 	next := p.pinned.first
 	if next != nil && next.client == keep {
@@ -224,8 +216,8 @@ func (r *Results) halveSpans(p *principal, keep *client) bool {
 }
 
 // removeDue removes entries of p that have reached their age, and tombstones of all
-// principals, at most n in total, and returns how many. If pressed, it removes tombstones
-// already after ClientSilence.
+// principals, and returns how many, at most n. If pressed, it removes tombstones already
+// after ClientSilence.
 func (r *Results) removeDue(p *principal, now time.Duration, n int, keep *client, pressed bool) (removed int) {
 	silence := r.config.ClientSilence
 	for removed < n {
@@ -252,8 +244,8 @@ func (r *Results) removeDue(p *principal, now time.Duration, n int, keep *client
 	return removed
 }
 
-// forgetClient removes a client that is idle, with its answers. Its tombstone makes all
-// answered requests STALE; Records do that themselves.
+// forgetClient removes an idle client and its answers. Its tombstone makes all answered
+// requests STALE; Records do that themselves.
 func (r *Results) forgetClient(c *client) {
 	p := c.principal
 	for rec := range c.all {
@@ -285,8 +277,8 @@ func (r *Results) forgetClient(c *client) {
 	r.use(p, ofBytes, -clientCost-c.evicted.cost())
 }
 
-// isCurrent reports whether at is the current tombstone. Its client may have returned,
-// and may have been forgotten again.
+// isCurrent reports whether at is the current tombstone: its client may have returned
+// since.
 func (r *Results) isCurrent(at dated) bool {
 	e, ok := r.tombstones[at.key]
 	return ok && e.heard == at.heard

@@ -13,9 +13,9 @@ import (
 	"github.com/weirflow/weir/internal/oncewire"
 )
 
-// recorder is the ResponseWriter of a handler. It holds the response back until the
-// handler has returned, so that it can be stored before it is sent; unless the handler
-// streams it, or it gets too long. Owned by the handler's goroutine.
+// recorder is the ResponseWriter of a handler. It holds the response back, to store it
+// before it is sent, unless the handler streams it or it gets too long. Owned by the
+// handler's goroutine.
 type recorder struct {
 	w      http.ResponseWriter
 	outer  http.Header // header of w before
@@ -94,7 +94,6 @@ func (r *recorder) stream() {
 	r.body = bytes.Buffer{}
 }
 
-// copyHeader makes h the header of w.
 func (r *recorder) copyHeader(h http.Header) {
 	to := r.w.Header()
 	for name := range to {
@@ -105,7 +104,6 @@ func (r *recorder) copyHeader(h http.Header) {
 	maps.Copy(to, h.Clone())
 }
 
-// Flush streams the response.
 func (r *recorder) Flush() { _ = r.FlushError() }
 
 // FlushError implements an interface of http.ResponseController.
@@ -117,7 +115,7 @@ func (r *recorder) FlushError() error {
 	return http.NewResponseController(r.w).Flush()
 }
 
-// Hijack hands over the connection, with everything sent on it later.
+// Hijack hands over the connection.
 func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(r.w).Hijack()
 	if err == nil {
@@ -130,15 +128,13 @@ func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 // Unwrap lets http.ResponseController set deadlines.
 func (r *recorder) Unwrap() http.ResponseWriter { return r.w }
 
-// finish ends the recording of a handler that has returned.
 func (r *recorder) finish() {
 	if r.status == 0 && !r.streamed {
 		r.WriteHeader(http.StatusOK)
 	}
-	r.sent.Del(oncewire.Kept) // of another tracker, which has other records
+	r.sent.Del(oncewire.Kept) // of another tracker, with other records
 }
 
-// send sends what was recorded, with its trailers.
 func (r *recorder) send() {
 	if r.streamed {
 		return
@@ -153,7 +149,7 @@ func (r *recorder) send() {
 	}
 }
 
-// response returns the response to store, without the headers that w had before.
+// response returns the response to store, without headers that w had before.
 func (r *recorder) response() exactlyonce.Response {
 	header := http.Header{}
 	for name, values := range r.sent {

@@ -18,51 +18,47 @@ import (
 // Config are the settings of [Results]. A zero field has its default.
 type Config struct {
 	// AnswerAge is how long an answer is kept after it was last asked for, unless the
-	// client declares it done earlier. Afterwards the request is STALE. Choose more than
-	// the longest time over which a client repeats a request. Default 10 minutes, at
-	// least 1 ms.
+	// client declares it done. Afterwards the request is STALE. Choose more than the
+	// longest time over which a client repeats a request. Default 10 minutes, at least 1
+	// ms.
 	AnswerAge time.Duration
 
-	// ClientSilence is how long a client is remembered after its last request ended.
-	// While a request runs, its client counts as active, in Records, too. Afterwards a
-	// mark is left of it, for 24 times as long: see [Results]. It must be AnswerAge at
-	// least. Default 1 hour, or AnswerAge if that is longer.
+	// ClientSilence is how long a client is remembered after its last request ended, in
+	// Records, too. Afterwards its mark is left, for 24 times as long: see [Results]. At
+	// least AnswerAge. Default 1 hour, or AnswerAge if that is longer.
 	ClientSilence time.Duration
 
-	// A principal has bounds of its own, even if it is the only one: its running requests
-	// take at most half of each bound, and more are refused with ErrFull. So is a new
-	// client while the marks of clients that were evicted within ClientSilence take half
-	// of MaxBytes. When others need room, a principal that takes more than half of a
-	// bound loses the answers that were asked for least recently, and then the clients
-	// that are silent for the longest time: those requests are STALE. A client with
-	// running requests is not removed. If numbers of removed answers take room, every
-	// request below about half of them becomes STALE, including requests that were never
+	// The running requests of a principal, even of the only one, take at most half of
+	// each bound. More are refused with ErrFull. So is a new client while the marks of
+	// clients that were evicted within ClientSilence take half of MaxBytes. When others
+	// need room, a principal with more than half of a bound loses the least recently
+	// requested answers, and then the longest silent clients: those requests are STALE. A
+	// client with running requests is not removed. If numbers of removed answers take
+	// room, every request below about half of them becomes STALE, even if it was never
 	// seen.
 
 	// MaxBytes bounds the estimated memory of clients, records and answers. Default 256
 	// MiB.
 	MaxBytes int64
-	// MaxClients bounds the clients that are remembered. Default 100,000.
+	// MaxClients bounds the remembered clients. Default 100,000.
 	MaxClients int
 	// MaxRecords bounds the requests that run or have an answer. Default 1,000,000.
 	MaxRecords int
-	// MaxAnswer bounds an answer, in bytes. A longer answer goes to the attempts that
-	// wait for it and is not kept: the request is STALE afterwards. Default 1 MiB.
+	// MaxAnswer bounds an answer, in bytes. A longer answer goes to the waiting attempts
+	// only: the request is STALE afterwards. Default 1 MiB.
 	MaxAnswer int
-	// MaxWaiters bounds the attempts that wait for a running attempt; more get
-	// ErrInProgress, as do attempts that do not fit into the half of MaxBytes of their
-	// principal. Default 16. If it is negative, attempts do not wait.
+	// MaxWaiters bounds the attempts that wait for a running attempt. More get
+	// ErrInProgress, as do attempts beyond half of MaxBytes of their principal. Default
+	// 16. If it is negative, attempts do not wait.
 	MaxWaiters int
 
-	// Evict removes the answer of the principal that was asked for least recently, or its
-	// client that is silent for the longest time, where a bound would refuse a request
-	// with ErrFull. If it has neither, the principal that is silent for the longest time
-	// loses one. A removed request is STALE. With Records answers are always removed so,
-	// and read from Records later. Running requests are never removed.
+	// Evict makes room where a bound would refuse a request with ErrFull: it removes the
+	// principal's least recently requested answer, or its longest silent client, or else
+	// one of the longest silent principal. A removed request is STALE. With Records
+	// answers are always removed so, and read from Records later.
 	Evict bool
 
-	// Records are answers that outlive the process. They are asked about a request that
-	// may have been answered elsewhere, and Results are a cache above them.
+	// Records are answers that outlive the process. Results are a cache above them.
 	Records exactlyonce.Records
 
 	// Clock drives all ages. Default: the real clock.
@@ -83,30 +79,26 @@ type Config struct {
 //	COMPLETED    one has answered                    it gets the same bytes
 //	STALE        the answer is gone                  ErrStale: it stays in doubt
 //
-// The attempt number does not change the state that an attempt finds. An answer is
-// stored, an error is not: the next attempt is NEW. So an error must mean that the effect
-// did not happen, or that the effect may happen again.
+// After an error the next attempt is NEW. So an error must mean that the effect did not
+// happen, or that it may happen again.
 //
 // # Removal
 //
 //   - A request below the client's first incomplete number is removed when it has ended,
 //     and STALE.
 //   - An answer that was not asked for during AnswerAge is removed, and its request is
-//     STALE. Requests that run or were never seen are not affected.
-//   - A client that was silent during ClientSilence is forgotten, except for a mark
-//     above the highest number that was answered: requests below it are STALE, and
-//     requests above it are NEW. So a client that was idle continues, and so does a
-//     client that restarts.
+//     STALE.
+//   - A client that was silent during ClientSilence is forgotten, except for a mark above
+//     its highest answered number: requests below it are STALE, and requests above it are
+//     NEW. So a client that was idle or restarts continues.
 //   - The mark is forgotten after 24 times ClientSilence, or earlier, though not within
-//     ClientSilence, if room is short. Of an unknown client, a request whose first
-//     sending ([exactlyonce.ID.Age]) was before that is STALE, and others are NEW.
+//     ClientSilence, if room is short. Of an unknown client, a request first sent before
+//     that ([exactlyonce.ID.Age]) is STALE, and others are NEW.
 //
-// Records do the same, except for lack of room. A restart forgets all that is not in
-// Records.
+// Records do the same, except for lack of room.
 //
-// Results do not hold a goroutine, and hold a timer only while they remember clients.
-// They are safe for concurrent use, and do not hold a lock while they call a handler,
-// Records or other code of the user.
+// Results hold no goroutine, and a timer only while they remember clients. They are safe
+// for concurrent use, and hold no lock while they call user code.
 type Results struct {
 	config  Config
 	clock   clock.Clock
@@ -116,17 +108,17 @@ type Results struct {
 	timed   sync.WaitGroup // collections that the timer has started
 
 	max     [bounds]int64
-	toucher exactlyonce.Toucher // the Records; nil if they do not have Touch
+	toucher exactlyonce.Toucher // nil if Records do not have Touch
 
 	mu         sync.Mutex
 	clients    map[clientKey]*client
 	forgot     time.Duration           // as client.forgot, for unknown clients
 	tombstones map[clientKey]tombstone // clients that were forgotten
-	tombQueue  fifo.Queue[dated]       // tombstones, roughly the oldest first, including some whose clients have returned
+	tombQueue  fifo.Queue[dated]       // tombstones, roughly oldest first; some clients have returned
 	principals map[string]*principal
 	silent     list[principal, *principal] // principals with clients, the longest silent first
-	busy       list[client, *client]       // clients with running requests, in the order in which Records must be notified of them
-	most       [bounds]*principal          // a principal that uses more than half of a bound is here
+	busy       list[client, *client]       // clients with running requests, in the order of their next mark for Records
+	most       [bounds]*principal          // a principal that uses more than half is here
 	used       [bounds]int64               // of the bounds
 	slabs      slabs                       // the memory of records
 	lagging    map[*client]struct{}        // have records below their mark
@@ -175,20 +167,19 @@ func NewResults(c Config) *Results {
 func (r *Results) now() time.Duration { return r.clock.Since(r.start) }
 
 // Do runs the request unless an earlier attempt has an answer or still runs, and returns
-// the answer. replayed reports that another attempt has given it: then run was not
-// called, or was rolled back. See [Results].
+// the answer. replayed reports that another attempt has given it: run was not called, or
+// was rolled back.
 //
-// An error that run returns goes to the attempts that wait, too, and is not stored. If it
-// matches [exactlyonce.ErrStale], the outcome of the request is unknown, and stays so. If
-// run panics or calls runtime.Goexit, the others get [ErrNoAnswer].
+// An error of run also goes to the waiting attempts, and is not stored. If it matches
+// [exactlyonce.ErrStale], the outcome of the request stays unknown. If run panics or
+// calls runtime.Goexit, the others get [ErrNoAnswer].
 //
-// The context of run has the values of ctx. It ends when ctx does, unless another attempt
-// waits for the answer; it does not have a deadline of its own.
-// [exactlyonce.RequestFromContext] finds req in it. The answer must not be changed
-// afterwards.
+// The context of run has the values of ctx, and the request
+// ([exactlyonce.RequestFromContext]), but no deadline. It ends when ctx does, unless
+// another attempt waits. The answer must not be changed afterwards.
 //
-// Errors are the errors of [Results.Track], run and Records, and context.Cause(ctx) if
-// ctx ends while the attempt waits.
+// Errors are those of [Results.Track], run and Records, and context.Cause(ctx) if ctx
+// ends while the attempt waits.
 func (r *Results) Do(
 	ctx context.Context, req exactlyonce.Request, run func(ctx context.Context) ([]byte, error),
 ) (answer []byte, replayed bool, err error) {
@@ -203,16 +194,16 @@ func (r *Results) Do(
 	return call.run(ctx, run)
 }
 
-// Track notes an attempt and returns a call. A caller that need not change drivers uses
-// [Results.Do].
+// Track notes an attempt and returns a call, for callers that change drivers.
+// [Results.Do] is simpler.
 //
 // If the call is NEW ([Call.IsNew]), the caller is the driver of the request: it runs it
 // and ends the call with Complete or Fail. Otherwise it calls Wait, or Fail if it does
-// not want the answer.
+// not need the answer.
 //
-// Errors: ErrInvalid, ErrStale, ErrMismatch, ErrInProgress if too many attempts wait
-// already, ErrFull, and the errors of Records, with the cause of the context. With an
-// error the call has ended already.
+// Errors: ErrInvalid, ErrStale, ErrMismatch, ErrInProgress if too many attempts wait,
+// ErrFull, and the errors of Records, with the cause of the context. With an error the
+// call has ended.
 func (r *Results) Track(ctx context.Context, req exactlyonce.Request) (*Call, error) {
 	if err := req.Validate(); err != nil {
 		r.invalid()
@@ -225,12 +216,11 @@ func (r *Results) Track(ctx context.Context, req exactlyonce.Request) (*Call, er
 	return call, err
 }
 
-// TakeOver is Track for a service whose replicas execute requests in an order that they
-// agreed on, such as a replicated log. An attempt that comes from there becomes the
-// driver of a request that runs, and its call is NEW; the handler that ran it so far
-// ceases to be the driver (see [Call.IsDriver]). If the last handler leaves without an
-// answer, attempts that wait get its error and the next attempt is NEW. Records are not
-// asked.
+// TakeOver is Track for a service whose replicas execute requests in an agreed order,
+// such as a replicated log. An attempt from there becomes the driver of a running
+// request, and its call is NEW; the earlier handler ceases to be the driver
+// ([Call.IsDriver]). If the last handler leaves without an answer, waiting attempts get
+// its error. Records are not asked.
 func (r *Results) TakeOver(req exactlyonce.Request) (*Call, error) {
 	if err := req.Validate(); err != nil {
 		r.invalid()
@@ -240,12 +230,11 @@ func (r *Results) TakeOver(req exactlyonce.Request) (*Call, error) {
 	return call, err
 }
 
-// KeepsRefusal reports whether a request that was refused here is refused for all of its
-// attempts: on this server and, with Records, on every server that shares them. With
-// Records, the answer in the Records must be a refusal, which isRefusal decides. A
-// refusal that is not there holds for this process only: another server may run the
-// request, or has run it. A request that was sent once is not looked up, since no other
-// attempt of it can be in doubt; then KeepsRefusal returns false.
+// KeepsRefusal reports whether a request refused here is refused for all of its attempts:
+// on this server and, with Records, on every server that shares them. Their answer must
+// then be a refusal, as isRefusal decides: otherwise another server may run the request.
+// KeepsRefusal returns false without a look-up for a request that was sent once, since no
+// other attempt can be in doubt.
 func (r *Results) KeepsRefusal(ctx context.Context, req exactlyonce.Request, isRefusal func(answer []byte) bool) bool {
 	if r.config.Records == nil {
 		return true
@@ -264,7 +253,7 @@ func (r *Results) invalid() {
 }
 
 // track is the common part of Track and TakeOver. If ask, Records have to be asked about
-// the new call.
+// the call.
 func (r *Results) track(req exactlyonce.Request, takeOver bool) (call *Call, ask bool, err error) {
 	now := r.now()
 	key := clientKey{req.Scope, req.Client}
@@ -313,8 +302,8 @@ func (r *Results) track(req exactlyonce.Request, takeOver bool) (call *Call, ask
 	}
 }
 
-// hear returns the client of a request, perhaps a new one, and forgets records that the
-// client no longer needs. It runs under mu, as do the next two.
+// hear returns the client of a request, perhaps a new one, and forgets records that it no
+// longer needs. It runs under mu, as do the next two.
 func (r *Results) hear(key clientKey, req exactlyonce.Request, now time.Duration) (*client, error) {
 	c := r.clients[key]
 	if c == nil {
@@ -337,16 +326,14 @@ func (r *Results) hear(key clientKey, req exactlyonce.Request, now time.Duration
 	}
 	r.silent.moveBack(c.principal)
 	r.raise(c, req.First)
-	// Records do not see requests that fail. They would take a client that is active here
-	// for silent, and finally forget it.
+	// Records do not see requests that fail, so they need a sign of life of the client.
 	if r.config.Records != nil && (req.First > 0 || now-c.told >= r.config.ClientSilence/2) && r.note(key, req.First) {
 		c.told = now
 	}
 	return c, nil
 }
 
-// find returns the record of a request, nil if it is a new one, or
-// [exactlyonce.ErrStale].
+// find returns the record of a request, nil if it is new, or [exactlyonce.ErrStale].
 func (r *Results) find(c *client, req exactlyonce.Request, now time.Duration) (*record, error) {
 	rec := c.get(req.Sequence, req.Step)
 	if rec != nil && rec.flight == nil && now-rec.touched >= r.config.AnswerAge {
@@ -362,14 +349,13 @@ func (r *Results) find(c *client, req exactlyonce.Request, now time.Duration) (*
 	return rec, nil
 }
 
-// isForgotten reports whether an unknown request was first sent so long ago that its
-// answer may have been forgotten (law X1).
+// isForgotten reports whether the answer of an unknown request, first sent so long ago,
+// may have been forgotten (law X1).
 func isForgotten(req exactlyonce.Request, forgot, now time.Duration) bool {
 	return req.Age > 0 && now-req.Age <= forgot
 }
 
-// attach lets an attempt wait for the answer of another one. It counts as a running
-// request of its principal.
+// attach lets an attempt wait for the answer of another. It counts as a running request.
 func (r *Results) attach(f *flight, req exactlyonce.Request) (*Call, error) {
 	p := f.principal
 	if f.waiting >= r.config.MaxWaiters || !r.isHalf(p, ofBytes, waiterCost) {
@@ -387,8 +373,7 @@ func (r *Results) attach(f *flight, req exactlyonce.Request) (*Call, error) {
 	return &Call{results: r, req: req, state: stateInProgress, flight: f}, nil
 }
 
-// ask asks Records about a request that is new here. The request already has its record,
-// so that other attempts wait meanwhile.
+// ask asks Records about a request that is new here. Other attempts wait for it.
 func (r *Results) ask(ctx context.Context, call *Call) (*Call, error) {
 	answered := false
 	defer func() {
@@ -406,7 +391,7 @@ func (r *Results) ask(ctx context.Context, call *Call) (*Call, error) {
 	}
 	now := r.now()
 	r.mu.Lock()
-	if rec := call.flight.record; err == nil && rec != nil { // nil: another driver has ended it meanwhile
+	if rec := call.flight.record; err == nil && rec != nil { // nil if another driver has ended it meanwhile
 		rec.client.found = true
 		if !found && isForgotten(call.req, r.forgottenByRecords(rec.client, now), now) {
 			err = exactlyonce.ErrStale
@@ -437,9 +422,9 @@ func (r *Results) ask(ctx context.Context, call *Call) (*Call, error) {
 	return call, nil
 }
 
-// forgottenByRecords returns the time before which a request of c must have been first
-// sent for Records to have forgotten its answer. They forget a client that was silent for
-// long, and c seemed silent if they took no mark of it meanwhile.
+// forgottenByRecords returns the time of first sending before which Records may have
+// forgotten an answer of c. They forget a long silent client, and c seemed silent if they
+// took no mark of it.
 func (r *Results) forgottenByRecords(c *client, now time.Duration) time.Duration {
 	age := tombstoneAge * min(r.config.ClientSilence, math.MaxInt64/tombstoneAge)
 	if now-c.confirmed >= age {
@@ -450,9 +435,8 @@ func (r *Results) forgottenByRecords(c *client, now time.Duration) time.Duration
 
 // The rest runs under mu.
 
-// renew notes for Records the clients with running requests that may seem silent to them:
-// a client counts as active while its request runs. It is called at least eight times
-// within ClientSilence, so Records get a mark of such a client before it seems silent.
+// renew notes for Records the clients with running requests, at least eight times within
+// ClientSilence, so that they do not seem silent.
 func (r *Results) renew(now time.Duration) {
 	for c := r.busy.first; c != nil && now-c.renewed >= r.config.ClientSilence/4; c = r.busy.first {
 		if !r.note(c.key, 0) {
@@ -530,7 +514,7 @@ func (r *Results) raise(c *client, before int64) {
 }
 
 // sweep removes records below the mark of c, looking at no more than n numbers or
-// records. The rest waits for the next request or collection: it is STALE anyway.
+// records. The rest waits for the next call.
 func (r *Results) sweep(c *client, n int) {
 	if c.swept >= c.before {
 		return
@@ -562,8 +546,7 @@ func (r *Results) sweep(c *client, n int) {
 	}
 }
 
-// acknowledged forgets a record below the mark; if its request runs, it is forgotten when
-// it ends.
+// acknowledged forgets a record below the mark, unless its request runs.
 func (r *Results) acknowledged(rec *record) {
 	if rec.flight == nil {
 		r.stats.Acknowledged++
@@ -572,7 +555,7 @@ func (r *Results) acknowledged(rec *record) {
 }
 
 // forget removes a record with an answer. If stale, the request is STALE from then on,
-// unless Records have the answer. Below the mark it is STALE anyway.
+// unless Records have the answer.
 func (r *Results) forget(rec *record, stale bool) {
 	rec.client.principal.aged.remove(rec)
 	r.dropRecord(rec, stale && r.config.Records == nil)
@@ -611,7 +594,6 @@ func (r *Results) touch(rec *record, now time.Duration) {
 	rec.client.principal.aged.moveBack(rec)
 }
 
-// askedKey identifies a request.
 type askedKey struct {
 	clientKey
 	seq  int64
@@ -627,7 +609,7 @@ func (r *Results) noteAsked(req exactlyonce.Request) {
 }
 
 // note keeps a mark for Records or, if before is 0, the fact that a client was active. If
-// there is no room, a later request of the client notes it.
+// there is no room, a later request notes it.
 func (r *Results) note(key clientKey, before int64) (fits bool) {
 	last, known := r.marks[key]
 	fits = known || len(r.marks) < r.config.MaxClients

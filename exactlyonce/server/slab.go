@@ -1,8 +1,7 @@
 package server
 
-// slab is the memory of slabSize records. A million individually allocated records would
-// be a million objects for the garbage collector to follow, and each would cost an
-// allocation.
+// slab is the memory of slabSize records. It saves allocations, and objects for the
+// garbage collector to follow.
 type slab struct {
 	used    int // records with a request
 	records [slabSize]record
@@ -10,17 +9,15 @@ type slab struct {
 
 const slabSize = 28 // so that a slab has 4 kB
 
-// slabs hands out records. A slab without requests is freed, so one slow request
-// keeps one slab, whose other records are used first (law X3).
+// slabs hands out records. A slab without requests is freed. A slow request keeps its
+// slab, whose other records are used first (law X3).
 type slabs struct {
 	free  list[record, *record] // of slabs that have requests
 	spare *slab                 // a slab without requests, or nil
 }
 
-// needs reports whether the next record takes another slab.
 func (s *slabs) needs() bool { return s.free.first == nil }
 
-// take returns a record that is zero except for its slab.
 func (s *slabs) take() *record {
 	if s.needs() {
 		from := s.spare
@@ -39,7 +36,7 @@ func (s *slabs) take() *record {
 	return rec
 }
 
-// give takes back a record, and reports whether that was the last one of its slab.
+// give takes back a record, and reports whether it was the last of its slab.
 func (s *slabs) give(rec *record) (last bool) {
 	from := rec.slab
 	*rec = record{slab: from}

@@ -1,6 +1,6 @@
 package server
 
-// state is the state in which an attempt found its request.
+// state is how an attempt found its request.
 type state int
 
 const (

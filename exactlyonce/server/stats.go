@@ -17,14 +17,14 @@ type Stats struct {
 	Clients    int   // remembered
 	Records    int   // requests that run or have an answer
 	InProgress int   // requests that run
-	Waiting    int   // attempts that wait for a running attempt
+	Waiting    int   // that wait for a running attempt
 	Bytes      int64 // charged against MaxBytes
-	PeakBytes  int64 // the highest value so far, measured when a request was tracked
+	PeakBytes  int64 // highest value so far, measured when a request was tracked
 
 	New      uint64 // attempts that had to run their request
-	Attached uint64 // attempts that waited for another attempt
-	Replayed uint64 // attempts that got a stored answer
-	Stale    uint64 // attempts that were refused with ErrStale
+	Attached uint64 // that waited for another attempt
+	Replayed uint64 // that got a stored answer
+	Stale    uint64 // refused with ErrStale
 
 	Invalid        uint64 // refused with ErrInvalid
 	Mismatched     uint64 // with ErrMismatch
@@ -45,7 +45,7 @@ type Stats struct {
 	CollectErrors    uint64 // calls of Collect that Records failed
 }
 
-// Stats returns the counters as they are now.
+// Stats returns the current counters.
 func (r *Results) Stats() Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -54,11 +54,10 @@ func (r *Results) Stats() Stats {
 	return s
 }
 
-// dumpAtMost bounds the lines of a dump.
 const dumpAtMost = 10_000
 
-// Dump writes all records, for a person to read: a line for each client and below it a
-// line for each request. It stops after 10,000 lines and reports how many are left out.
+// Dump writes all records for a person to read: a line for each client and below it a
+// line for each request. After 10,000 lines it only reports how many are left out.
 //
 //	2 clients, 3 records (1 in progress), 0 waiting, 1968 bytes
 //	client 0af7651916cd43dd8448eb211c80319c of "alice", heard 12s ago, stale below 5, gone 7-9
