@@ -17,8 +17,7 @@ import (
 )
 
 // Coordinator triggers the checkpoints of one pipeline, collects the states of its
-// participants, stores them, and reports to the participants when a checkpoint is
-// complete.
+// participants, stores them, and reports complete checkpoints.
 //
 //	coordinator, err := checkpoint.NewCoordinator(store, checkpoint.WithInterval(10*time.Second))
 //	lines, err := files.OpenLines("keys.txt")
@@ -29,58 +28,54 @@ import (
 //	source.Via(op).To(sink)
 //	err = coordinator.Wait()
 //
-// A single checkpoint is under way at a time. A restart resumes from the last complete
-// checkpoint. It is safe for concurrent use.
+// One checkpoint is under way at a time. It is safe for concurrent use.
 type Coordinator struct {
 	store    Store
 	clock    clock.Clock
-	interval time.Duration // 0: on demand only
+	interval time.Duration // 0 means on demand only
 	timeout  time.Duration
-	tolerate int      // failures in a row; negative for any number
+	tolerate int      // failures in a row; negative means any number
 	added    []string // see WithNewParticipants
 	logger   *slog.Logger
 	restored *Snapshot // the checkpoint to resume from, or nil; read-only
 
-	busy    chan struct{}      // capacity 1: held while a checkpoint is under way
-	storing chan struct{}      // capacity 1: held until Save returns, even if it was given up
-	started chan struct{}      // closed by Start
-	life    context.Context    // ends after the last checkpoint
-	endLife context.CancelFunc // cancels life
+	busy    chan struct{}   // capacity 1: held during a checkpoint
+	storing chan struct{}   // capacity 1: held until Save returns, even if given up
+	started chan struct{}   // closed by Start
+	life    context.Context // ends after the last checkpoint
+	endLife context.CancelFunc
 
-	// work is the context of calls that load, store and publish checkpoints. endWork
-	// cancels it when Close has waited for closePatience.
+	// work is the context of loading, storing and publishing, which endWork cancels when
+	// Close has waited for closePatience.
 	work    context.Context
 	endWork context.CancelCauseFunc
 
-	mu           sync.Mutex                    // guards the fields below
-	participants []member                      // in the order of registration; fixed once starting
-	broken       []error                       // reasons for Start to fail
-	starting     bool                          // Start was called
-	lastID       uint64                        // number of the newest checkpoint, complete or not
-	complete     uint64                        // number of the newest stored checkpoint, or 0
-	run          *run                          // the checkpoint under way, or nil
-	drain        *run                          // the marker of the end of the input, or nil before it is announced
-	requested    bool                          // a participant's request waits for its checkpoint to begin
-	serving      bool                          // serveRequests runs
-	err          error                         // why checkpointing has ended; nil after a final checkpoint
-	isEnded      bool                          // life has ended
-	finished     participant.Kind              // kind of the final checkpoint that ended life, or 0
+	mu           sync.Mutex // guards the fields below
+	participants []member   // in the order of registration; fixed once starting
+	broken       []error
+	starting     bool
+	lastID       uint64 // newest checkpoint, complete or not
+	complete     uint64 // newest stored checkpoint, or 0
+	run          *run
+	drain        *run  // the marker of the end of the input, or nil
+	requested    bool  // a requested checkpoint has not begun
+	serving      bool  // serveRequests runs
+	err          error // why checkpointing has ended; nil after a final checkpoint
+	isEnded      bool
+	finished     participant.Kind              // kind of the final checkpoint, or 0
 	final        map[participant.Kind]struct{} // final checkpoints that participants asked for
 	source       string                        // name of the Source, or ""
 	lagger       Lagger                        // the input of the Source, or nil if it is not a Lagger
-	completing   bool                          // all have reported the final checkpoint, which will end life
-	reported     map[string]struct{}           // participants that have reported at least once in this run
+	completing   bool                          // all have reported the final checkpoint
+	reported     map[string]struct{}           // participants that have reported in this run
 	patience     *clock.Timer                  // calls warnNotStarted; nil until a participant registers
 	stats        Stats
-	activity     string // the call that Close may have to wait for
+	activity     string // the call that Close may wait for
 }
 
 // NewCoordinator returns a coordinator that stores checkpoints in store and resumes from
-// the newest valid checkpoint, if any. It returns errors of the store: a pipeline never
-// starts afresh because its state could not be read. It panics if store is nil.
-//
-// The contexts of its calls of the store end after the time of [WithTimeout], 10 minutes
-// by default.
+// the newest valid checkpoint. It returns errors of the store: a pipeline never starts
+// afresh because its state could not be read. It panics if store is nil.
 func NewCoordinator(store Store, opts ...Option) (*Coordinator, error) {
 	guard.RefuseNil("checkpoint: NewCoordinator", "store", store)
 	c := &Coordinator{
@@ -134,8 +129,7 @@ func (c *Coordinator) load(ctx context.Context) error {
 	return nil
 }
 
-// Restored returns the number of the checkpoint that the pipeline resumes from; ok is
-// false for a fresh start.
+// Restored returns the number of the restored checkpoint; ok is false for a fresh start.
 func (c *Coordinator) Restored() (id uint64, ok bool) {
 	if c.restored == nil {
 		return 0, false
@@ -143,10 +137,9 @@ func (c *Coordinator) Restored() (id uint64, ok bool) {
 	return c.restored.ID, true
 }
 
-// RestoredKind returns the kind of the checkpoint that the pipeline resumes from; ok is
-// false for a fresh start. After a [Drain] the input was finished: only elements added
-// since are left. After a [Suspend] the run was stopped in order to be resumed. After a
-// [Periodic] checkpoint the run was interrupted.
+// RestoredKind returns the kind of the restored checkpoint; ok is false for a fresh
+// start. After a [Drain] only elements added since are left. After a [Suspend] the run
+// was stopped in order to be resumed, after a [Periodic] checkpoint it was interrupted.
 func (c *Coordinator) RestoredKind() (kind Kind, ok bool) {
 	if c.restored == nil {
 		return 0, false
@@ -155,20 +148,17 @@ func (c *Coordinator) RestoredKind() (kind Kind, ok bool) {
 }
 
 // LastComplete returns the number of the checkpoint from which a restart would resume, or
-// 0 for a fresh start: the newest complete checkpoint of this run, or before that the
-// restored checkpoint.
+// 0 for a fresh start.
 func (c *Coordinator) LastComplete() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.complete
 }
 
-// startPatience is the time from the first registration to the first warning that Start
-// was not called. The total wait doubles for each later warning.
+// startPatience is the time from the first registration to the first warning without
+// Start. Each later warning doubles it.
 const startPatience = time.Second
 
-// warnNotStarted logs the participants that wait for Start, unless Start was called or
-// the run has ended.
 func (c *Coordinator) warnNotStarted(waited time.Duration) {
 	c.mu.Lock()
 	if c.starting || c.isEnded {
@@ -185,7 +175,7 @@ func (c *Coordinator) warnNotStarted(waited time.Duration) {
 		slog.String("waiting", listed(names)), slog.Duration("waited", waited))
 }
 
-// breakStart makes Start fail, or ends the run if Start was called. Called with mu held.
+// breakStart makes Start fail, or ends the run after Start. Called with mu held.
 func (c *Coordinator) breakStart(err error) {
 	c.broken = append(c.broken, err)
 	if c.starting {
@@ -194,15 +184,14 @@ func (c *Coordinator) breakStart(err error) {
 }
 
 // Start lets the participants begin. Make the source, operators and sinks of the pipeline
-// before. If Start fails, no participant begins. Start prepares the outputs last, each
-// within the time of [WithTimeout]; if it fails before that, the outputs are unchanged.
-// It fails
+// before. Start prepares the outputs last, each within [WithTimeout]; earlier failures
+// leave them unchanged. It fails, and no participant begins,
 //
 //   - if the state of a participant is missing in the checkpoint, or cannot be decoded;
 //   - if the checkpoint has the state of a participant that has not registered;
 //   - if a name is missing or taken twice;
 //   - if there are two Sources;
-//   - if another sink, of this run or another, has the file of an output;
+//   - if another sink of any run has the file of an output;
 //   - if the position of an input does not exist, or an output cannot be restored.
 func (c *Coordinator) Start() error {
 	err := c.mayStart()
@@ -226,8 +215,7 @@ func (c *Coordinator) Start() error {
 	return nil
 }
 
-// beginOutputs restores the outputs, or starts them afresh. It locks and checks all
-// outputs before it changes any.
+// beginOutputs locks and checks all outputs before it prepares them.
 func (c *Coordinator) beginOutputs() error {
 	for _, step := range []func(starter) error{starter.lock, starter.check, starter.begin} {
 		for _, p := range c.participants { // no lock: fixed since starting was set
@@ -245,8 +233,7 @@ func (c *Coordinator) beginOutputs() error {
 	return nil
 }
 
-// mayStart returns an error if the participants do not fit together, or do not fit the
-// checkpoint.
+// mayStart returns an error if the participants do not fit each other or the checkpoint.
 func (c *Coordinator) mayStart() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -277,21 +264,19 @@ func (c *Coordinator) mayStart() error {
 // checkpoint, a failure, or Close.
 func (c *Coordinator) Ended() <-chan struct{} { return c.life.Done() }
 
-// Err returns why checkpointing has ended: nil before the end and after a complete final
-// checkpoint.
+// Err returns why checkpointing has ended, nil after a complete final checkpoint.
 func (c *Coordinator) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err
 }
 
-// Wait waits for the end and returns Err.
 func (c *Coordinator) Wait() error {
 	<-c.Ended()
 	return c.Err()
 }
 
-// awaitStart waits for Start and returns true, or false if the run ends before.
+// awaitStart waits for Start, and returns false if the run ends before.
 func (c *Coordinator) awaitStart() bool {
 	select {
 	case <-c.started:
@@ -309,23 +294,22 @@ func (c *Coordinator) awaitStart() bool {
 // Trigger takes a checkpoint now, or after the checkpoint under way, and returns its
 // number when it is complete. It waits for Start. When ctx ends first, the checkpoint is
 // aborted. The error is context.Cause(ctx), the reason why the checkpoint was aborted or
-// the run has ended, or the error of Close. If the store has not returned five seconds
-// after its context has ended, Trigger gives up. Until the store returns, each further
-// checkpoint fails, is logged and counted.
+// the run has ended, or the error of Close. Trigger gives up on a store that has not
+// returned five seconds after its context has ended. Until it returns, further
+// checkpoints fail.
 func (c *Coordinator) Trigger(ctx context.Context) (id uint64, err error) {
 	return c.take(ctx, participant.Periodic)
 }
 
 // Close ends checkpointing at once, without a final checkpoint, and closes the store. The
 // contexts of [Output.Write] and [Output.Prepare] end. A checkpoint that is being stored
-// or published has five seconds to complete before its context ends; if it is final, the
-// stream has ended with it. When Close returns nil, each [Input] is closed and each
-// [Sink] has stopped writing, so another run may begin, even in this process.
+// or published has five seconds to complete; if it is final, the stream has ended with
+// it. When Close returns nil, each [Input] is closed and each [Sink] has stopped writing,
+// so another run may begin, even in this process.
 //
-// If a store, an input or an output does not return although its context has ended, Close
-// gives up after ten seconds, or five seconds after it has begun to close the store, and
-// returns an error that names it. The store is closed as soon as that call returns, so a
-// directory stays locked until then.
+// If a store, an input or an output does not return, Close gives up after ten seconds, or
+// five seconds after it has begun to close the store, and returns an error that names it.
+// The store is closed as soon as that call returns.
 func (c *Coordinator) Close() error {
 	c.mu.Lock()
 	if !c.completing {
@@ -352,7 +336,7 @@ func (c *Coordinator) Close() error {
 		return c.closeStore()
 	case <-patience.C:
 	}
-	go func() { // keep the store from other runs until this run has stopped using it
+	go func() { // keep the store from other runs until this run has left it
 		<-quiet
 		_ = c.closeStore()
 	}()
@@ -375,19 +359,17 @@ func (c *Coordinator) closeStore() error {
 	}
 }
 
-// closePatience is how long Close waits for stores, inputs and outputs before it ends
-// their contexts, and again after that.
+// closePatience is how long Close waits before it ends the contexts, and again after
+// that.
 const closePatience = 5 * time.Second
 
-// resourceUser is a participant that uses an input or an output.
 type resourceUser interface {
-	// inUse describes the use, for messages. await is called after the end of the run,
-	// and returns when the use has ended.
+	// inUse describes the use, for messages. await returns when the input or output is no
+	// longer in use, after the end of the run.
 	inUse() (activity string, await func())
 }
 
-// quiesce waits, after the end of the run, until the store, the inputs and the outputs
-// are no longer in use.
+// quiesce waits, after the end of the run, until store, inputs and outputs are unused.
 func (c *Coordinator) quiesce() {
 	c.awaitIdle()
 	c.storing <- struct{}{}
@@ -404,7 +386,6 @@ func (c *Coordinator) quiesce() {
 	}
 }
 
-// setActivity sets the text with which Close describes the call that it waits for.
 func (c *Coordinator) setActivity(format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -413,8 +394,7 @@ func (c *Coordinator) setActivity(format string, args ...any) {
 
 func (c *Coordinator) hasEnded() bool { return c.life.Err() != nil }
 
-// awaitIdle waits until no checkpoint is under way. After the end of the run the
-// participants have then been called for the last time.
+// awaitIdle waits until no checkpoint is under way.
 func (c *Coordinator) awaitIdle() {
 	c.busy <- struct{}{}
 	<-c.busy
@@ -482,7 +462,7 @@ func (c *Coordinator) tick(timer *clock.Timer) {
 	}
 }
 
-// requestLocked requests a checkpoint that begins after the call. Called with mu held.
+// requestLocked requests a checkpoint. Called with mu held.
 func (c *Coordinator) requestLocked() {
 	c.requested = true
 	if !c.serving && !c.isEnded {
@@ -497,8 +477,8 @@ func (c *Coordinator) requestAgain() {
 	c.requestLocked()
 }
 
-// serveRequests takes checkpoints while some are requested. take requests a failed
-// checkpoint again; serveRequests waits before it repeats it.
+// serveRequests takes the requested checkpoints. take requests a failed checkpoint again,
+// and serveRequests repeats it after a wait.
 func (c *Coordinator) serveRequests() {
 	for backoff := firstBackoff; c.mustServe(); backoff = min(2*backoff, maxBackoff) {
 		if _, err := c.Trigger(context.Background()); err == nil {
@@ -518,7 +498,7 @@ func (c *Coordinator) mustServe() bool {
 	return c.serving
 }
 
-// end ends checkpointing with err, unless it has ended before. Called with mu held.
+// end ends checkpointing with err, unless it has ended. Called with mu held.
 func (c *Coordinator) end(err error) {
 	if !c.isEnded {
 		c.isEnded, c.err = true, err
@@ -527,7 +507,6 @@ func (c *Coordinator) end(err error) {
 	}
 }
 
-// endPatience stops the warnings that Start was not called. Called with mu held.
 func (c *Coordinator) endPatience() {
 	if c.patience != nil {
 		c.patience.Stop()

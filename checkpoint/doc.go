@@ -1,32 +1,28 @@
-// Package checkpoint makes pipelines that survive their process: elements in flight are
-// stored at intervals, and a restart resumes from there.
+// Package checkpoint makes pipelines that survive their process: it stores elements in
+// flight at intervals, and a restart resumes from there.
 //
 // # Vocabulary
 //
 //   - A participant is a part of a pipeline that has a state: the position of a source,
-//     the elements in flight of an operator, the unpublished output of a sink. It has a
-//     name that stays the same from run to run.
-//   - Its state is the data that it needs after a restart: bytes that only the
-//     participant understands.
+//     the elements in flight of an operator, the unpublished output of a sink. Its name
+//     stays the same from run to run.
+//   - Its state is the data, in its own encoding, that it needs after a restart.
 //   - A checkpoint is a number, from 1, and the states of all participants at the same
 //     point of the stream: a [Snapshot]. Its [Kind] is [Periodic] if the stream
 //     continued, [Drain] if it had come to its end, and [Suspend] if it was stopped in
-//     order to be resumed. After a restart, [Coordinator.RestoredKind] returns it.
+//     order to be resumed.
 //   - A barrier is a control element of the stream. Elements before it belong to the
 //     checkpoint, elements after it do not.
-//   - A [Store] keeps the newest snapshots. Package checkpoint/files has a store in a
-//     directory.
+//   - A [Store] keeps the newest snapshots.
 //
-// Package weir/codec turns elements into bytes. Package weir/flow has flows that let
-// barriers pass. Package checkpoint/participant is for authors of sources, operators and
-// sinks.
+// Package weir/flow has flows that let barriers pass. Package checkpoint/participant is
+// for authors of sources, operators and sinks.
 //
 // # Topologies
 //
 // Barriers are not aligned, so there must be a single path from the source to each step:
-// a line, or a tree that branches with flow.FanOut of go-streams. Branches must not meet
-// again: a barrier of a fast branch would overtake the elements of a slow branch, which
-// would then be missing from the checkpoint.
+// a line, or a tree that branches with flow.FanOut of go-streams. If branches met again,
+// a barrier would overtake elements of a slower branch, which the checkpoint would lose.
 //
 //	Source → flows, operators → Sink                     supported
 //	FanOut, each branch with a Sink of its own           supported
@@ -36,25 +32,22 @@
 //	another join                                         the run fails when a barrier arrives for the second time
 //	Via or To twice                                      panics
 //
-// A [Sink] reports the final barrier when its input is closed, so an element after the
-// final barrier fails the run before the final checkpoint is stored. Two mistakes are not
-// detected:
+// An element after the final barrier fails the run before the final checkpoint is stored.
+// Two mistakes are not detected:
 //
-//   - Code of yours, or a PassThrough, splits the stream, each barrier takes a single
-//     branch, and the branches meet again.
-//   - Branches with slow flows of yours meet again: a checkpoint may complete before the
-//     second barrier fails the run.
+//   - Your code, or a PassThrough, splits the stream, each barrier takes a single branch,
+//     and the branches meet again.
+//   - Branches with slow flows meet again: a checkpoint may complete before the second
+//     barrier fails the run.
 //
 // Package partitions runs a pipeline for each partition of an input.
 //
 // # Stores
 //
-// A store saves a snapshot as a whole and durably, or not at all. If the newest snapshot
-// is damaged, [Latest] falls back to the one before and reports the damage. A pipeline
-// never starts afresh because its state cannot be read. Package checkpoint/files has a
-// store in a directory, inputs of lines and CSV, and an output; weir's extensions have
-// stores in databases and object stores. Package checkpointtest checks a store, input or
-// output of your own.
+// If the newest snapshot is damaged, [Latest] falls back to the one before and reports
+// the damage. Package checkpoint/files has a store in a directory, inputs of lines and
+// CSV, and an output; weir's extensions have stores in databases and object stores.
+// Package checkpointtest checks your own store, input or output.
 //
 // # Changing a pipeline
 //
@@ -65,10 +58,9 @@
 // # Failures
 //
 // A periodic checkpoint that fails, or takes longer than [WithTimeout], is aborted, and
-// the next follows. [Coordinator.Stats] counts the failures, and [WithTolerableFailures]
-// ends the run after too many. No other checkpoint follows a final checkpoint, so its
-// Save is repeated until the timeout, and so is every Commit. A run that has lost its
-// store to another run gets [ErrFenced] and ends.
+// the next follows. [WithTolerableFailures] ends the run after too many. Save of a final
+// checkpoint is repeated until the timeout, and so is every Commit. A run whose store
+// another run has taken gets [ErrFenced] and ends.
 //
 // # The end of the stream
 //
@@ -79,16 +71,13 @@
 //	source    a  b  c  END  7  8           9      END: the marker of the end of the input
 //	operator     a  b       7  8  c  END   9      7, 8: checkpoints, which overtake c and END; 9: the final one
 //
-// The source sends the marker and then only barriers. An operator passes the marker on
-// when all elements before it have left. The final checkpoint is taken when all
-// participants have reported the marker. [WithTimeout] does not bound the draining.
-// Checkpoints continue meanwhile, so a job that is killed while it drains resumes from
-// the last of them. Its source is then at the end of the input and sends the marker
-// again.
+// An operator passes the marker on when all elements before it have left. The final
+// checkpoint follows when all participants have reported the marker. Draining is not
+// bounded by [WithTimeout]. Checkpoints continue meanwhile, so a job that is killed while
+// it drains resumes from the last of them, and sends the marker again.
 //
 // # Hostile bytes
 //
-// Files, positions and states may be damaged or malicious. Readers then return errors.
-// They do not panic or loop, and do not allocate more memory than the bytes present can
-// fill.
+// For damaged or malicious files, positions and states readers return errors. They do not
+// panic or loop, nor allocate more memory than the bytes present can fill.
 package checkpoint

@@ -10,29 +10,27 @@ import (
 )
 
 var (
-	// ErrNotFound reports that a store does not have the checkpoint, or any checkpoint.
+	// ErrNotFound reports that a store does not have the checkpoint, or is empty.
 	ErrNotFound = errors.New("checkpoint: not found")
 
 	// ErrFenced is returned by a [Store] or an [Output] that another run has taken over.
-	// The run that has lost it gets this error for every number, and ends: it stops
-	// storing, publishing and retrying. The coordinator also returns it if another run
-	// has stored a checkpoint with its number. A file output that another program writes
-	// to returns an error that matches it, too.
+	// The losing run gets it for every number, and ends: it stops storing, publishing and
+	// retrying. The coordinator also returns it if another run has stored its number, and
+	// a file output if another program writes to the file.
 	ErrFenced = errors.New("checkpoint: another run has taken over")
 
-	// ErrClosed reports that a [Store] is closed. It is also the Err of a [Coordinator]
-	// that was closed without a final checkpoint.
+	// ErrClosed reports that a [Store] is closed, or a [Coordinator] without a final
+	// checkpoint.
 	ErrClosed = wiring.ErrClosed
 
-	// ErrEnded reports that a checkpoint was asked for after the final checkpoint.
+	// ErrEnded reports a checkpoint asked for after the final checkpoint.
 	ErrEnded = errors.New("checkpoint: the stream has ended")
 
-	// errInvalidSnapshot is the error of [Snapshot.Validate].
 	errInvalidSnapshot = errors.New("checkpoint: invalid snapshot")
 )
 
 // CorruptError reports that a stored checkpoint is damaged: torn, truncated, overwritten,
-// or not a checkpoint at all. Its content is not used.
+// or not a checkpoint.
 type CorruptError struct {
 	Path       string // where it is stored; "" if unknown
 	Checkpoint uint64 // its number; 0 if unknown
@@ -43,9 +41,8 @@ func (e *CorruptError) Error() string {
 	return "checkpoint: " + stored(e.Checkpoint, e.Path) + " is damaged: " + e.Reason
 }
 
-// VersionError reports that a stored checkpoint is whole, but in a format that this
-// version of weir cannot read. It is not skipped for an older checkpoint: a newer weir
-// wrote it and can resume from it.
+// VersionError reports a stored checkpoint in a format that this weir cannot read. It is
+// not skipped for an older checkpoint, because a newer weir can resume from it.
 type VersionError struct {
 	Path       string // where it is stored; "" if unknown
 	Checkpoint uint64 // its number; 0 if unknown
@@ -70,7 +67,7 @@ func stored(id uint64, path string) string {
 }
 
 // NumberError reports that a [Store] refused to save a snapshot, because it has seen the
-// same or a higher number: the numbers of checkpoints only grow.
+// same or a higher number.
 type NumberError struct {
 	Checkpoint uint64 // of the snapshot
 	Newest     uint64 // the highest number that the store has seen
@@ -81,13 +78,10 @@ func (e *NumberError) Error() string {
 		e.Checkpoint, e.Newest)
 }
 
-// newPanicError wraps the result of recover, which is nil if runtime.Goexit ends the
-// goroutine.
 func newPanicError(recovered any) error { return guard.Recovered("checkpoint", recovered) }
 
-// protect calls user code on a goroutine of its own and returns its panic or
-// runtime.Goexit as an error (law A6). The methods of an error are user code, too: an
-// error whose Unwrap, Is or As panics, such as a typed nil, is replaced.
+// protect calls user code on its own goroutine and returns its panic or runtime.Goexit as
+// an error (law A6). An error whose Unwrap, Is or As panics is replaced.
 func protect(f func() error) error {
 	return guard.Call(func() error {
 		err := f()
@@ -97,10 +91,9 @@ func protect(f func() error) error {
 	}, newPanicError)
 }
 
-// sane returns err, or an error in its place if its Unwrap, Is or As panics.
 func sane(err error) error { return protect(func() error { return err }) }
 
-// probe is an error that no other error wraps. Searching for it calls Unwrap, Is and As.
+// probe is an error that is never wrapped. Searching for it calls Unwrap, Is and As.
 type probe struct{}
 
 func (*probe) Error() string { return "" }

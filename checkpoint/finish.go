@@ -13,23 +13,19 @@ import (
 )
 
 // Finish ends the stream with a final checkpoint of the given kind, [Drain] or [Suspend],
-// and returns when the checkpoint is complete ("stop with savepoint"). It panics for
-// another kind.
+// and returns when it is complete ("stop with savepoint"). It panics for another kind.
 //
-// For a [Drain] the source stops reading and sends the marker of the end of the input;
-// the final checkpoint is taken when the marker has reached all participants. Checkpoints
-// continue until then, and a Suspend may still end the stream before. When ctx ends
-// first, the stream has failed, since its source has stopped reading, and a restart
-// resumes from the last checkpoint. If the stream is being drained already, the end of
-// ctx ends only the call.
+// For a [Drain] the source stops reading and sends the marker of the end of the input.
+// Checkpoints continue until the marker has reached all participants, and a Suspend may
+// still end the stream. When ctx ends first, the stream has failed, and a restart resumes
+// from the last checkpoint. If the stream is being drained already, the end of ctx ends
+// only the call.
 //
-// For a [Suspend] the source stops at the barrier. When ctx ends while the barrier is on
-// its way, the stream has failed, too. When ctx ends earlier, while another checkpoint is
-// under way, the stream continues.
+// For a [Suspend] the source stops at the barrier. When ctx ends after that, the stream
+// has failed; when ctx ends earlier, during another checkpoint, the stream continues.
 //
-// The error is nil if a final checkpoint of this kind has ended the stream already, or
-// ends it meanwhile, for instance because the input has ended. It is [ErrEnded] after a
-// final checkpoint of the other kind.
+// The error is nil if any final checkpoint of this kind has ended the stream, and
+// [ErrEnded] after a final checkpoint of the other kind.
 func (c *Coordinator) Finish(ctx context.Context, kind Kind) error {
 	final := participant.Kind(kind)
 	mustBeFinal("Finish", final)
@@ -78,8 +74,7 @@ func mustBeFinal(method string, kind participant.Kind) {
 }
 
 // acquireBusy waits for Start and until no checkpoint is under way, and acquires busy, so
-// that no checkpoint begins until the caller receives from busy. It returns an error, and
-// does not hold busy, if the run or ctx has ended.
+// that no checkpoint begins meanwhile. After an error it does not hold busy.
 func (c *Coordinator) acquireBusy(ctx context.Context) error {
 	select {
 	case <-c.started:
@@ -103,7 +98,6 @@ func (c *Coordinator) acquireBusy(ctx context.Context) error {
 	return nil
 }
 
-// endReason returns the reason why the run or ctx has ended, or nil if neither has.
 func (c *Coordinator) endReason(ctx context.Context) error {
 	select {
 	case <-c.life.Done():
@@ -116,8 +110,8 @@ func (c *Coordinator) endReason(ctx context.Context) error {
 	return nil
 }
 
-// endInput announces the marker of the end of the input, or returns the run of the marker
-// that was announced before.
+// endInput announces the marker of the end of the input, or returns the run of an earlier
+// marker.
 func (c *Coordinator) endInput(ctx context.Context) (r *run, announced bool, err error) {
 	if err := c.acquireBusy(ctx); err != nil {
 		return nil, false, err
@@ -147,7 +141,7 @@ func (c *Coordinator) awaitDrained(ctx context.Context, r *run) error {
 			return c.endError()
 		case <-ctx.Done():
 			err = context.Cause(ctx)
-		case <-reminder.timer.C: // draining may take long, but a participant's first report may not
+		case <-reminder.timer.C: // draining may take long, but not a participant's first report
 			reminder.warn(r, false)
 			continue
 		case <-remind.C:
@@ -162,8 +156,8 @@ func (c *Coordinator) awaitDrained(ctx context.Context, r *run) error {
 	}
 }
 
-// reportPatience is how long participants may take to report before the first warning.
-// The total wait doubles for each later warning.
+// reportPatience is the time until the first warning about missing reports. Each later
+// warning doubles the total wait.
 const reportPatience = 10 * time.Second
 
 type reminder struct {
@@ -177,9 +171,9 @@ func (c *Coordinator) newReminder() *reminder {
 	return &reminder{c: c, timer: c.clock.Timer(reportPatience), wait: reportPatience}
 }
 
-// warn logs the participants that have not reported this checkpoint, and among them those
-// that have not reported at all in this run. If all is false, it logs only if there are
-// such participants.
+// warn logs the participants that have not reported this checkpoint, and those of them
+// that have never reported. Unless all is set, it logs only if there are such
+// participants.
 func (r *reminder) warn(run *run, all bool) {
 	r.total += r.wait
 	r.wait = r.total // doubles the total

@@ -21,12 +21,12 @@ import (
 //	state ×n  length of name u32 | length of data u64 | name | checksum of these u32 | data | checksum of data u32
 //	trailer   length of the file u64 | checksum of all before it u32 | "\nRIEW\x89\r\n"
 //
-// Version 1 had no kind: its checkpoints are read as periodic.
+// Version 1 had no kind, which is read as periodic.
 //
 // The preamble is the same in all versions, so that a reader can tell an unknown version
 // from damage. A length is used only after its checksum was verified, and is limited by
-// the size of the file. States are in the order of names, without duplicates. The bytes
-// above 127 and both kinds of line ends reveal damage by a transfer as text.
+// the size of the file. States are in the order of names. Bytes above 127 and both line
+// ends reveal a transfer as text.
 const (
 	writeBuffer = 256 << 10
 
@@ -43,16 +43,15 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// mask changes the checksum of a part, as LevelDB does. The CRC of any bytes followed by
-// their own CRC is a constant: without the mask, the checksum of the file would not
-// detect that a part was replaced by the same part of another file.
+// mask changes the checksum of a part, as LevelDB does. Without it the file's checksum
+// would not detect a part replaced by the same part of another file, because the CRC of
+// bytes followed by their CRC is constant.
 func mask(sum uint32) uint32 { return (sum>>15 | sum<<17) + 0xa282ead8 }
 
 func partSum(p []byte) uint32 { return mask(crc32.Checksum(p, castagnoli)) }
 
 // WriteTo writes s in the format of weir's own stores: versioned, with checksums, read by
-// [ReadSnapshot]. It is for stores that keep snapshots elsewhere. It buffers small
-// writes, so w need not be buffered.
+// [ReadSnapshot]. It buffers small writes.
 func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	if err := s.Validate(); err != nil {
 		return 0, err
@@ -73,7 +72,6 @@ func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	return f.n, f.err
 }
 
-// fileWriter writes the parts of a file. After an error it does nothing.
 type fileWriter struct {
 	w   *bufio.Writer
 	n   int64
@@ -92,7 +90,6 @@ func (f *fileWriter) write(p []byte) {
 	f.err = err
 }
 
-// summed writes p and its checksum.
 func (f *fileWriter) summed(p []byte) {
 	f.write(binary.LittleEndian.AppendUint32(p, partSum(p)))
 }
@@ -128,9 +125,7 @@ func (f *fileWriter) trailer() {
 }
 
 // ReadSnapshot reads a snapshot in the format of [Snapshot.WriteTo]. size is its length
-// in bytes, which the caller must know, for instance from the size of the file. Lengths
-// inside may not exceed it, so damaged or hostile bytes cannot make ReadSnapshot allocate
-// more than about size.
+// in bytes. ReadSnapshot does not allocate more than about size, even for hostile bytes.
 //
 // The error is a *[CorruptError] if the bytes are not exactly a snapshot, a
 // *[VersionError] if they may be a snapshot of a newer version of weir, or the error of
@@ -152,7 +147,7 @@ func (f *fileReader) corrupt(format string, args ...any) error {
 	return &CorruptError{Checkpoint: f.id, Reason: fmt.Sprintf(format, args...)}
 }
 
-// read fills p. what names the part of the file, for messages.
+// read fills p. what names the part of the file.
 func (f *fileReader) read(p []byte, what string) error {
 	if int64(len(p)) > f.left {
 		return f.corrupt("it ends in %s, after %d bytes", what, f.n+f.left)
@@ -171,7 +166,7 @@ func (f *fileReader) read(p []byte, what string) error {
 	}
 }
 
-// summed reads n bytes and the checksum that follows them.
+// summed reads n bytes and their checksum.
 func (f *fileReader) summed(n int, what string) ([]byte, error) {
 	b := make([]byte, n+checksumSize)
 	if err := f.read(b, what); err != nil {
@@ -222,7 +217,7 @@ func (f *fileReader) snapshot() (*Snapshot, error) {
 	if err := f.trailer(); err != nil {
 		return nil, err
 	}
-	if err := s.Validate(); err != nil { // a snapshot that was read can be written again
+	if err := s.Validate(); err != nil { // what was read can be written
 		return nil, f.corrupt("%v", err)
 	}
 	return s, nil
@@ -246,7 +241,7 @@ func (f *fileReader) preamble() (version uint32, err error) {
 	return version, nil
 }
 
-// state reads the next state. last is the name of the participant before, or "".
+// state reads the next state. last is the name of the previous participant, or "".
 func (f *fileReader) state(last string) (string, participant.State, error) {
 	const header = "the header of a state"
 	b := make([]byte, stateHeaderSize, stateHeaderSize+256)
@@ -255,7 +250,7 @@ func (f *fileReader) state(last string) (string, participant.State, error) {
 	}
 	nameLength, length := binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint64(b[4:])
 	if nameLength == 0 || nameLength > maxNameLength {
-		return "", nil, f.corrupt("%s has a name of %d bytes", header, nameLength) // bounded before the checksum is verified
+		return "", nil, f.corrupt("%s has a name of %d bytes", header, nameLength) // before the checksum is verified
 	}
 	b = append(b, make([]byte, int(nameLength)+checksumSize)...)
 	if err := f.read(b[stateHeaderSize:], header); err != nil {

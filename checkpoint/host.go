@@ -11,23 +11,20 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// Host returns c as its participants see it, for authors of sources, operators and sinks.
+// Host returns c as its participants see it.
 func (c *Coordinator) Host() participant.Host { return (*host)(c) }
 
-// host adds to a Coordinator the methods that participants call. It is also the Reporter
-// of its barriers.
+// host is a Coordinator for its participants, and the Reporter of its barriers.
 type host Coordinator
 
-// Register implements [participant.Host].
 func (h *host) Register(name string, p participant.Participant) (state participant.State, resumes bool) {
 	state, resumes, _ = (*Coordinator)(h).register(name, p)
 	return state, resumes
 }
 
-// streamSource is the participant at which the stream begins: a Source.
 type streamSource interface{ isSource() }
 
-// register is Register with an error. An error makes Start fail, too.
+// register is Register with an error, which also makes Start fail.
 func (c *Coordinator) register(name string, p participant.Participant) (state participant.State, ok bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -79,7 +76,6 @@ func (c *Coordinator) register(name string, p participant.Participant) (state pa
 	return state, true, nil
 }
 
-// Refuse implements [participant.Host].
 func (h *host) Refuse(name string, reason error) {
 	c := (*Coordinator)(h)
 	if reason == nil { // a typed nil is accepted
@@ -95,16 +91,12 @@ func (h *host) Refuse(name string, reason error) {
 	c.breakStart(stateError(name, id, reason))
 }
 
-// Started implements [participant.Host].
 func (h *host) Started() <-chan struct{} { return h.started }
 
-// Ended implements [participant.Host].
 func (h *host) Ended() <-chan struct{} { return h.life.Done() }
 
-// Err implements [participant.Host].
 func (h *host) Err() error { return (*Coordinator)(h).Err() }
 
-// RequestCheckpoint implements [participant.Host].
 func (h *host) RequestCheckpoint() {
 	c := (*Coordinator)(h)
 	c.mu.Lock()
@@ -112,7 +104,6 @@ func (h *host) RequestCheckpoint() {
 	c.requestLocked()
 }
 
-// RequestFinal implements [participant.Host].
 func (h *host) RequestFinal(kind participant.Kind) {
 	c := (*Coordinator)(h)
 	mustBeFinal("RequestFinal", kind) // panics on the caller's goroutine
@@ -125,7 +116,6 @@ func (h *host) RequestFinal(kind participant.Kind) {
 	go func() { _ = c.Finish(context.Background(), Kind(kind)) }()
 }
 
-// Fail implements [participant.Host].
 func (h *host) Fail(name string, reason error) {
 	c := (*Coordinator)(h)
 	if reason == nil {
@@ -137,11 +127,10 @@ func (h *host) Fail(name string, reason error) {
 	c.end(guard.Wrap(fmt.Sprintf("checkpoint: %q failed", name), reason))
 }
 
-// errNoState is the error of a report without a state: a restart would resume from the
-// missing state (law C3).
+// errNoState is the error of a report without a state, which a restart would miss (law
+// C3).
 var errNoState = errors.New("it reported neither a state nor an error: a state that is empty must not be nil")
 
-// Report implements [participant.Reporter].
 func (h *host) Report(id uint64, name string, state participant.State, err error) {
 	c := (*Coordinator)(h)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 
 const defaultTimeout = 10 * time.Minute
 
-// Option changes a setting of a [Coordinator]. Options panic if their argument is invalid
-// or nil.
+// Option changes a setting of a [Coordinator]. Options panic for an invalid or nil
+// argument.
 type Option func(*Coordinator)
 
 // WithInterval triggers a checkpoint after each interval, counted from the end of the
@@ -26,20 +26,19 @@ func WithInterval(d time.Duration) Option {
 	return func(c *Coordinator) { c.interval = d }
 }
 
-// WithTimeout bounds the time of each step of a checkpoint; the default is 10 minutes.
-// The steps are: from the trigger until all have reported; storing it ([Store.Save]);
-// publishing it at each sink ([Output.Commit]). It also bounds the steps before the first
-// checkpoint: loading the stored checkpoint, and [Output.Restore] or FreshStart of each
-// output. When d has passed, the context of the step ends. If the step has not returned
-// five seconds later, it is given up and counts as failed. A failing Save of a final
-// checkpoint, and a failing Commit, are repeated until d has passed.
+// WithTimeout bounds each step of a checkpoint; the default is 10 minutes. The steps are:
+// from the trigger until all have reported; storing it ([Store.Save]); publishing it at
+// each sink ([Output.Commit]). It also bounds loading the stored checkpoint, and
+// [Output.Restore] or FreshStart of each output. After d the context of the step ends. A
+// step that has not returned five seconds later counts as failed. A failing Save of a
+// final checkpoint, and a failing Commit, are repeated until d has passed.
 //
-// The draining before a [Drain] checkpoint is not bounded; a warning names the
-// participants that have not finished, each time d has passed. It panics if d <= 0.
+// The draining before a [Drain] checkpoint is not bounded; a warning after each d names
+// the participants that have not finished.
 //
 // Another warning names the participants that have not reported a checkpoint after ten
-// seconds, and again each time the wait has doubled. While the stream is drained, it
-// names only participants that have never reported: they may not be part of the pipeline.
+// seconds, and each time the wait has doubled. During draining it names only participants
+// that have never reported. WithTimeout panics if d <= 0.
 func WithTimeout(d time.Duration) Option {
 	if d <= 0 {
 		panic(fmt.Sprintf("checkpoint: WithTimeout: must be positive, got %v", d))
@@ -47,12 +46,10 @@ func WithTimeout(d time.Duration) Option {
 	return func(c *Coordinator) { c.timeout = d }
 }
 
-// WithTolerableFailures ends the run with an error when more than n checkpoints in a row
-// have failed. See [Stats.Failed] for the failures that count. By default any number is
-// tolerated, and each failure is logged as a warning: weir does not restart a pipeline
-// that has ended, and a restart repeats the calls since the last complete checkpoint.
-// Flink's tolerableCheckpointFailureNumber, after which the option is named, defaults to
-// 0, since Flink restarts its jobs. It panics if n < 0.
+// WithTolerableFailures ends the run when more than n checkpoints in a row have failed
+// ([Stats.Failed]). By default any number is tolerated, and each failure is logged: weir
+// does not restart a pipeline that has ended. (Flink's tolerableCheckpointFailureNumber
+// defaults to 0, since Flink restarts its jobs.) It panics if n < 0.
 func WithTolerableFailures(n int) Option {
 	if n < 0 {
 		panic(fmt.Sprintf("checkpoint: WithTolerableFailures: negative number: %d", n))
@@ -61,14 +58,12 @@ func WithTolerableFailures(n int) Option {
 }
 
 // WithNewParticipants names operators and sinks that were added to the pipeline since the
-// checkpoint that it resumes from. They begin as in a fresh start. Without the option
-// Start fails for a participant without a state in the checkpoint, since it may have been
-// renamed. A name that has a state gets it, so the option may stay when newer checkpoints
-// include the participant.
+// checkpoint that it resumes from. They begin as in a fresh start. Start fails for other
+// participants without a state in the checkpoint, since they may have been renamed. A
+// name that has a state gets it, so the option may stay.
 //
-// A source cannot be added: its input would begin anew. A participant with a state in the
-// checkpoint cannot be removed, since the elements in that state would be lost. It panics
-// if a name is empty.
+// A source cannot be added: its input would begin anew. A participant with a state cannot
+// be removed, since its elements would be lost. It panics if a name is empty.
 func WithNewParticipants(names ...string) Option {
 	for i, name := range names {
 		if name == "" {
@@ -85,9 +80,9 @@ func WithClock(clk clock.Clock) Option {
 	return func(c *Coordinator) { c.clock = clk }
 }
 
-// WithLogger sets the logger of the coordinator, and of its store and outputs if they
-// have a method LogTo; the default is slog.Default(). Aborted checkpoints are logged at
-// warn level, complete checkpoints at debug.
+// WithLogger sets the logger of the coordinator, and of a store and outputs with a method
+// LogTo; the default is slog.Default(). Aborted checkpoints are logged as warnings,
+// complete checkpoints at debug level.
 func WithLogger(l *slog.Logger) Option {
 	if l == nil {
 		panic("checkpoint: WithLogger: nil logger")

@@ -26,8 +26,8 @@ type run struct {
 	settled chan struct{} // closed when all have reported, or err is set
 }
 
-// beginCompletion sets completing, so that Close leaves it to the final checkpoint to end
-// the run. It returns an error if the run has ended before.
+// beginCompletion leaves the end of the run to the final checkpoint, unless the run has
+// ended.
 func (c *Coordinator) beginCompletion() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -44,13 +44,13 @@ func (c *Coordinator) begin(kind participant.Kind) (*run, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, p := range slices.Backward(c.participants) { // the source, usually registered first, comes last
+	for _, p := range slices.Backward(c.participants) { // the source, usually first, comes last
 		c.notify(p, func() { p.Pending(r.barrier) })
 	}
 	return r, nil
 }
 
-// notify runs f, which calls a method of p. A panic ends the run (law A6).
+// notify runs f, which calls p. A panic ends the run (law A6).
 func (c *Coordinator) notify(p member, f func()) {
 	if err := protect(func() error { f(); return nil }); err != nil {
 		c.Host().Fail(p.name, err)
@@ -113,7 +113,7 @@ func (c *Coordinator) await(ctx context.Context, r *run) error {
 	if r.err != nil {
 		return r.err
 	}
-	if c.isEnded && len(r.waiting) == 0 { // the run may have failed because the states do not fit together (law C2)
+	if c.isEnded && len(r.waiting) == 0 { // the states may not fit together (law C2)
 		return c.endErrorLocked()
 	}
 	if err != nil && len(r.waiting) > 0 {
@@ -136,7 +136,7 @@ func (r *run) fail(err error) {
 	close(r.settled)
 }
 
-// listed joins names for an attribute of a log line. The log handler quotes it.
+// listed joins names for an attribute of a log line, which the handler quotes.
 func listed(names map[string]struct{}) string {
 	return strings.Join(slices.Sorted(maps.Keys(names)), ", ")
 }
@@ -150,9 +150,9 @@ func quoted(names map[string]struct{}) string {
 	return strings.Join(out, ", ")
 }
 
-// stateError is the error of a participant that does not fit its state in a checkpoint. A
-// checkpoint of 0 is left out. reason may be a user's error, so its Error method is not
-// called before the message is needed.
+// stateError is the error of a participant that does not fit its state in a checkpoint, 0
+// if unknown. It does not call the Error method of reason, perhaps a user's, before the
+// message is needed.
 func stateError(name string, checkpoint uint64, reason error) error {
 	if checkpoint == 0 {
 		return guard.Wrap(fmt.Sprintf("checkpoint: state of %q", name), reason)

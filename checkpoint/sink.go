@@ -18,9 +18,8 @@ import (
 
 // Sink writes a stream to an [Output], exactly once: elements written since the last
 // complete checkpoint are published when the next completes. If its input is closed
-// without a final barrier, the run was aborted, and the rest is not published. A barrier
-// that comes twice and an element behind the final barrier fail the run. The sink drops
-// watermarks.
+// without a final barrier, the rest is not published. A barrier that comes twice and an
+// element behind the final barrier fail the run. The sink drops watermarks.
 type Sink[T any] struct {
 	linked
 	coordinator     *Coordinator
@@ -29,22 +28,22 @@ type Sink[T any] struct {
 	node            *wiring.Node      // written once before the sink runs
 	seen            wiring.Barriers   // owned by the sink's goroutine
 	acceptsMessages bool              // a message can be a T
-	state           participant.State // the state to resume from, if resumes
+	state           participant.State // to resume from, if resumes
 	resumes         bool
 	done            chan struct{} // closed when run returns
-	ended           chan struct{} // closed when the final checkpoint has completed or was aborted
+	ended           chan struct{} // closed when the final checkpoint was completed or aborted
 	endOnce         sync.Once     // closes ended
 
 	// using, of capacity 1, is held during calls of output and acquired before mu. A
-	// Mutex that is held across a blocking call would stop a synctest bubble.
+	// Mutex would stop a synctest bubble.
 	using  chan struct{}
 	output Output[T]
-	unlock func() error // unlocks output, or nil; guarded by using
+	unlock func() error // or nil; guarded by using
 
-	mu       sync.Mutex // guards the fields below; not held while user code runs
+	mu       sync.Mutex // guards the fields below; not held in user code
 	prepared kept       // the state of output at the last barrier
-	// final is the final barrier, or the zero Barrier before it arrives. Written by the
-	// sink's goroutine under mu. It is reported when the input is closed.
+	// final is the final barrier, or the zero Barrier. Written by the sink's goroutine
+	// under mu; reported when the input is closed.
 	final participant.Barrier
 	err   error // the first failure
 }
@@ -55,8 +54,8 @@ var errNoFinalBarrier = errors.New("the input ended without a final barrier")
 
 // NewSink returns a sink that writes to output and takes part in the checkpoints of c
 // under a name. If the pipeline resumes, Start of the coordinator undoes all output after
-// the checkpoint ([Output.Restore]); otherwise it calls FreshStart of an output that is a
-// [FreshStarter]. Start fails if this call fails. NewSink panics if c or output is nil.
+// the checkpoint ([Output.Restore]); otherwise it calls FreshStart of a [FreshStarter].
+// NewSink panics if c or output is nil.
 func NewSink[T any](c *Coordinator, name string, output Output[T]) *Sink[T] {
 	guard.RefuseNil("checkpoint: NewSink", "coordinator", c)
 	guard.RefuseNil("checkpoint: NewSink", "output", output)
@@ -79,19 +78,15 @@ func NewSink[T any](c *Coordinator, name string, output Output[T]) *Sink[T] {
 	return s
 }
 
-// starter is a participant with an output that Start prepares.
 type starter interface {
-	// lock locks the output for this sink, or returns an error if another sink or run
-	// has locked it.
+	// lock locks the output for this sink, or fails if another sink or run has it.
 	lock() error
-	// check returns an error if begin would fail, or would destroy output of another
-	// run. It does not change the output.
+	// check returns an error if begin would fail, or would destroy output of another run.
 	check() error
-	// begin restores the output or starts it afresh.
 	begin() error
 }
 
-// The optional methods of an [Output]: its documentation describes them.
+// The optional methods of an [Output].
 type (
 	locker interface {
 		Lock() (unlock func() error, err error)
@@ -113,8 +108,7 @@ func (s *Sink[T]) lock() error {
 	return protect(func() (err error) { s.unlock, err = o.Lock(); return err })
 }
 
-// unlockOutput unlocks the output if it is locked. Called with using held, after the last
-// call of the output but Close.
+// unlockOutput unlocks the output after the last call but Close. Called with using held.
 func (s *Sink[T]) unlockOutput() error {
 	unlock := s.unlock
 	s.unlock = nil
@@ -153,7 +147,7 @@ func (s *Sink[T]) restore(ctx context.Context) error {
 	return nil
 }
 
-// In returns the channel of the input. The step before sends to it and closes it.
+// In returns the input channel. The step before sends to it and closes it.
 func (s *Sink[T]) In() chan<- any { return s.in }
 
 // AwaitCompletion returns when the input is closed and, after a final barrier, its
@@ -168,11 +162,10 @@ func (s *Sink[T]) Err() error {
 	return s.err
 }
 
-// Pending implements [participant.Participant].
+// Pending does nothing.
 func (s *Sink[T]) Pending(participant.Barrier) {}
 
-// Completed implements [participant.Participant]. It publishes the elements of the
-// checkpoint.
+// Completed publishes the elements of the checkpoint.
 func (s *Sink[T]) Completed(id uint64) {
 	defer func() {
 		s.mu.Lock()
@@ -202,16 +195,15 @@ func (s *Sink[T]) Completed(id uint64) {
 	}
 }
 
-// endCheckpoint closes ended if id is the final checkpoint or a later one. Called with mu
-// held, when checkpoint id has completed or was aborted.
+// endCheckpoint closes ended if id, completed or aborted, is the final checkpoint or a
+// later one. Called with mu held.
 func (s *Sink[T]) endCheckpoint(id uint64) {
 	if s.final.ID != 0 && id >= s.final.ID {
 		s.endOnce.Do(func() { close(s.ended) })
 	}
 }
 
-// Aborted implements [participant.Participant]. The next checkpoint covers the elements
-// that were prepared for the aborted checkpoint.
+// Aborted leaves the prepared elements to the next checkpoint.
 func (s *Sink[T]) Aborted(id uint64, _ error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -223,7 +215,7 @@ func (s *Sink[T]) run() {
 	defer close(s.done)
 	defer s.close()
 	returned := false
-	defer func() { // if Write panics, drain the input so that upstream does not block (law A6)
+	defer func() { // if Write panics, drain the input for the steps before (law A6)
 		if !returned {
 			s.fail(fmt.Errorf("write: %w", newPanicError(recover())))
 			for range s.in {
@@ -236,8 +228,7 @@ func (s *Sink[T]) run() {
 	returned = true
 }
 
-// receive handles the input until it is closed and, after a final barrier, the final
-// checkpoint has ended.
+// receive handles the input until it is closed and the final checkpoint has ended.
 func (s *Sink[T]) receive() {
 	for v := range s.in {
 		switch v := v.(type) {
@@ -256,13 +247,12 @@ func (s *Sink[T]) receive() {
 	select {
 	case <-s.ended:
 	case <-s.coordinator.life.Done():
-		s.coordinator.awaitIdle() // the final checkpoint may still be committed: close the output after that
+		s.coordinator.awaitIdle() // the final checkpoint may still be committed
 	}
 }
 
-// inputEnded reports the state at the final barrier to the coordinator, now that the
-// input is closed and no element can follow. It returns false if there was no final
-// barrier.
+// inputEnded reports the state at the final barrier, now that no element can follow. It
+// returns false without a final barrier.
 func (s *Sink[T]) inputEnded() bool {
 	if s.final.ID == 0 {
 		s.fail(errNoFinalBarrier)
@@ -285,7 +275,7 @@ func (s *Sink[T]) write(v any) {
 	s.using <- struct{}{}
 	defer func() { <-s.using }()
 	if s.Err() != nil || s.coordinator.hasEnded() {
-		return // discard: the run is aborted, and another run may own the output
+		return // the run is aborted, and another run may own the output
 	}
 	t, err := s.element(v)
 	if err != nil {
@@ -304,8 +294,7 @@ func mayBeMessage[T any]() bool {
 }
 
 // element returns the value to write: the element, or the value of a message unless T is
-// that type of message. It returns an error for a message that waits for an
-// acknowledgement.
+// that type of message. It fails for a message that waits for an acknowledgement.
 func (s *Sink[T]) element(v any) (t T, err error) {
 	t, ok := v.(T)
 	if ok && !s.acceptsMessages {
@@ -326,8 +315,7 @@ func (s *Sink[T]) element(v any) (t T, err error) {
 	return t, nil
 }
 
-// barrier prepares the output and reports its state. At a final barrier inputEnded
-// reports it.
+// barrier prepares the output and reports its state, unless the barrier is final.
 func (s *Sink[T]) barrier(b participant.Barrier) {
 	if err := s.seen.Add(b.ID, b.Kind == participant.EndOfInput); err != nil { // law C2
 		s.fail(err)
@@ -342,7 +330,7 @@ func (s *Sink[T]) barrier(b participant.Barrier) {
 		b.Report(s.name, nil, err)
 		return
 	}
-	if !b.Kind.Final() { // an element of a slower branch may follow a final barrier (law C2)
+	if !b.Kind.Final() { // an element of a slower branch may follow (law C2)
 		b.Report(s.name, participant.State{state}, nil)
 	}
 }
@@ -360,7 +348,7 @@ func (s *Sink[T]) prepare(b participant.Barrier) ([]byte, error) {
 	if err := s.Err(); err != nil {
 		return nil, err
 	}
-	if s.coordinator.hasEnded() { // elements were discarded, so the output would not fit the position (law C3)
+	if s.coordinator.hasEnded() { // elements were discarded (law C3)
 		return nil, s.coordinator.endError()
 	}
 	var state []byte
@@ -379,9 +367,8 @@ func (s *Sink[T]) prepare(b participant.Barrier) ([]byte, error) {
 	return state, nil
 }
 
-// inUse implements resourceUser: the output is in use while using is held. await unlocks
-// the output, since another run may begin when Close of the coordinator has returned,
-// perhaps before the input of the sink is closed.
+// inUse implements resourceUser. await unlocks the output for another run, which may
+// begin before the sink's input is closed.
 func (s *Sink[T]) inUse() (activity string, await func()) {
 	return fmt.Sprintf("writing to the output of %q", s.name), func() {
 		s.using <- struct{}{}
@@ -401,7 +388,7 @@ func (s *Sink[T]) close() {
 }
 
 // fail records the first failure and fails the run, so that a restart repeats the
-// elements that were not written.
+// unwritten elements.
 func (s *Sink[T]) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

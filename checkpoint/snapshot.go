@@ -10,21 +10,17 @@ import (
 	"github.com/weirflow/weir/checkpoint/participant"
 )
 
-// maxNameLength limits the name of a participant, in bytes.
 const maxNameLength = 1024
 
-// Snapshot is a checkpoint: the states of all participants at a barrier.
-//
-// A snapshot is a plain value without methods that change it. It may be read
+// Snapshot is a checkpoint: the states of all participants at a barrier. It may be read
 // concurrently.
 type Snapshot struct {
-	// ID is the number of the checkpoint. Numbers begin at 1 and grow; they may leave
-	// gaps.
+	// ID is the number of the checkpoint. Numbers begin at 1 and grow, perhaps with gaps.
 	ID uint64
-	// Kind is the purpose of the checkpoint: after a [Drain] the stream is complete.
+	// Kind is the purpose of the checkpoint.
 	Kind Kind
-	// Time is when the checkpoint was taken, by the wall clock. Stores keep the instant,
-	// in nanoseconds, and return it in UTC.
+	// Time is when the checkpoint was taken, by the wall clock. Stores keep nanoseconds,
+	// and return it in UTC.
 	Time time.Time
 	// States holds the states by participant. Stores write them in the order of names, so
 	// equal snapshots have equal files.
@@ -50,7 +46,7 @@ func (s *Snapshot) Size() int64 {
 }
 
 // Validate returns an error if stores must refuse s: its number is 0, its kind unknown,
-// or the name of a participant is empty, longer than 1024 bytes, or not UTF-8.
+// or a name is empty, longer than 1024 bytes, or not UTF-8.
 func (s *Snapshot) Validate() error {
 	if s == nil {
 		return fmt.Errorf("%w: it is nil", errInvalidSnapshot)

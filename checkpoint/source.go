@@ -18,31 +18,29 @@ import (
 )
 
 // Source streams the elements of an [Input] and puts the barriers of checkpoints between
-// them. Its state is the position of the input. A pipeline has a single source.
-//
-// While the input is idle, barriers are sent at once if it is a [Waiter].
+// them. Its state is the position of the input. A pipeline has a single source. It sends
+// barriers while the input is idle if that is a [Waiter].
 //
 // When the input ends, the source asks for a final checkpoint ([Drain]). It sends the
 // marker of the end of the input, then barriers until the final barrier, and closes Out.
-// When the coordinator ends for another reason, the run is aborted: Out closes without a
-// final barrier. Operators do not treat that as the end of the input, and the next run
-// processes their elements in flight again.
+// When the coordinator ends for another reason, Out closes without a final barrier, and
+// the next run processes the elements in flight again.
 type Source[T any] struct {
 	linked
 	coordinator *Coordinator
 	name        string
 	input       Input[T]
 	out         chan any
-	// The coordinator sends to barriers and marker in Pending, the source receives.
+	// Pending sends to barriers and marker, the source receives.
 	barriers chan participant.Barrier // capacity 1: one checkpoint is under way
-	marker   chan participant.Barrier // of the end of the input; capacity 1: it is sent once
+	marker   chan participant.Barrier // of the end of the input; capacity 1
 
 	wait context.Context // of Waiter.Wait, or nil; owned by the source's goroutine
 
 	taken wiring.Taken // set by Via
 	node  *wiring.Node // written once before the source runs
 
-	seeking <-chan struct{} // closed when a Seek that was given up returns; nil if Seek returned in time
+	seeking <-chan struct{} // closed when a Seek that was given up returns, or nil
 
 	mu        sync.Mutex         // guards position and interrupt
 	position  kept               // the position at the last barrier
@@ -51,19 +49,16 @@ type Source[T any] struct {
 	closed chan struct{} // closed when the input is closed
 }
 
-// linked makes sources and sinks of weir's own steps known to each other.
 type linked = wiring.Linked
 
-// kept is a state or position that is needed when the checkpoint under way is complete.
-// There is one such checkpoint at a time, and barriers of earlier, aborted checkpoints
-// come before its barrier.
+// kept is a state or position for when the checkpoint under way is complete.
 type kept struct {
-	id    uint64 // the number of the checkpoint; 0 if bytes is not set
+	id    uint64 // 0 if bytes is not set
 	bytes []byte
 }
 
-// take returns the bytes of checkpoint id, or nil, and drops the bytes of that and of
-// earlier checkpoints.
+// take returns the bytes of checkpoint id, or nil, and drops the bytes of checkpoints up
+// to id.
 func (k *kept) take(id uint64) (bytes []byte) {
 	if k.id == id {
 		bytes = k.bytes
@@ -74,15 +69,13 @@ func (k *kept) take(id uint64) (bytes []byte) {
 	return bytes
 }
 
-// buffer is the capacity of the element channel of a Source or a Sink.
 const buffer = 64
 
 var _ streams.Source = (*Source[any])(nil)
 
 // NewSource returns a source of input that takes part in the checkpoints of c under a
-// name. If the pipeline resumes, the input resumes at the position of the checkpoint;
-// Start of the coordinator fails if it cannot. The source reads the first element after
-// Start. It panics if c or input is nil.
+// name. The input resumes at the position of the checkpoint, or Start of the coordinator
+// fails. The source reads the first element after Start. It panics if c or input is nil.
 func NewSource[T any](c *Coordinator, name string, input Input[T]) *Source[T] {
 	guard.RefuseNil("checkpoint: NewSource", "coordinator", c)
 	guard.RefuseNil("checkpoint: NewSource", "input", input)
@@ -128,9 +121,9 @@ func (s *Source[T]) Out() <-chan any {
 }
 
 // Via streams the elements to next and returns next, or a flow that represents it. It
-// panics for a flow of go-streams that cannot pass barriers, for an operator or a flow of
-// weir that takes elements of another type, if a step behind next cannot pass barriers,
-// and if it was called before.
+// panics for a flow of go-streams that cannot pass barriers, for a step of weir that
+// takes elements of another type, if a step behind next cannot pass barriers, and if
+// called twice.
 func (s *Source[T]) Via(next streams.Flow) streams.Flow {
 	s.node.MustTake("checkpoint: Via", next)
 	s.taken.Take("checkpoint: Via")
@@ -140,18 +133,16 @@ func (s *Source[T]) Via(next streams.Flow) streams.Flow {
 }
 
 // overflower is a participant, such as an operator, that takes elements beyond its
-// capacity so that the barrier behind them can arrive.
+// capacity so that a barrier can arrive.
 type overflower interface {
-	// Coming announces a barrier. The source sends at most one more element before the
-	// barrier, so the elements that arrive before it are bounded by the buffers of the
-	// stream.
+	// Coming announces a barrier. The source sends at most one more element before it.
 	Coming(b participant.Barrier)
-	// Overflow returns nil if the source may send elements. Otherwise it returns a
-	// channel that is closed when the source may send again.
+	// Overflow returns nil if the source may send elements, or a channel that is closed
+	// when it may.
 	Overflow() <-chan struct{}
 }
 
-// Pending implements [participant.Participant].
+// Pending passes a barrier to the source's goroutine.
 func (s *Source[T]) Pending(b participant.Barrier) {
 	for _, p := range s.coordinator.participants { // no lock: fixed after the start
 		if o, ok := p.Participant.(overflower); ok {
@@ -174,7 +165,7 @@ func (s *Source[T]) Pending(b participant.Barrier) {
 	}
 }
 
-// Completed implements [participant.Participant].
+// Completed commits the position of the input.
 func (s *Source[T]) Completed(id uint64) {
 	position := s.forget(id)
 	committer, ok := s.input.(Committer)
@@ -193,7 +184,7 @@ func (s *Source[T]) Completed(id uint64) {
 	}
 }
 
-// Aborted implements [participant.Participant].
+// Aborted drops the position of the checkpoint.
 func (s *Source[T]) Aborted(id uint64, _ error) { s.forget(id) }
 
 func (s *Source[T]) forget(id uint64) (position []byte) {
@@ -202,7 +193,7 @@ func (s *Source[T]) forget(id uint64) (position []byte) {
 	return s.position.take(id)
 }
 
-// inUse implements resourceUser: the input is in use until it is closed.
+// inUse implements resourceUser.
 func (s *Source[T]) inUse() (activity string, await func()) {
 	return fmt.Sprintf("reading the input of %q", s.name), func() { <-s.closed }
 }
@@ -214,7 +205,7 @@ func (s *Source[T]) run() {
 		if s.seeking != nil {
 			<-s.seeking // never call Close during Seek
 		}
-		s.coordinator.awaitIdle()                      // the final position is committed before the input is closed
+		s.coordinator.awaitIdle()                      // the final position is committed first
 		if err := protect(s.input.Close); err != nil { // too late to fail the run
 			s.coordinator.logger.Warn("checkpoint: close of an input", slog.String("source", s.name), slog.Any("error", err))
 		}
@@ -243,7 +234,7 @@ func (s *Source[T]) read() {
 	for {
 		var wait context.Context
 		if waits {
-			wait = s.currentWait() // before the check for barriers, so that a later barrier cancels it
+			wait = s.currentWait() // before the check for barriers, so that later ones cancel it
 		}
 		select {
 		case b := <-s.barriers:
@@ -257,7 +248,7 @@ func (s *Source[T]) read() {
 			return
 		default:
 		}
-		if o := overflow(overflowers); o != nil { // otherwise each checkpoint adds a stream's buffers to the overflow
+		if o := overflow(overflowers); o != nil { // otherwise each checkpoint adds to the overflow
 			if s.serveNext(o) {
 				return
 			}
@@ -290,7 +281,7 @@ func (s *Source[T]) read() {
 }
 
 // overflow returns the channel of a participant that must catch up before the source
-// sends more elements, or nil.
+// continues, or nil.
 func overflow(all []overflower) <-chan struct{} {
 	for _, o := range all {
 		if c := o.Overflow(); c != nil {
@@ -301,7 +292,7 @@ func overflow(all []overflower) <-chan struct{} {
 }
 
 // currentWait returns a context that ends at the next announced barrier or the end of the
-// run. It returns the same context until that has ended.
+// run.
 func (s *Source[T]) currentWait() context.Context {
 	if s.wait == nil || s.wait.Err() != nil {
 		s.mu.Lock()
@@ -315,7 +306,7 @@ func (s *Source[T]) fail(err error) {
 	s.coordinator.Host().Fail(s.name, fmt.Errorf("input: %w", err))
 }
 
-// end sends the marker of the end of the input, then barriers up to the final barrier.
+// end sends the marker of the end of the input, then barriers until the final barrier.
 func (s *Source[T]) end(marker participant.Barrier) {
 	if !s.emit(marker) {
 		return
@@ -345,8 +336,8 @@ func (s *Source[T]) serveNext(until <-chan struct{}) (ended bool) {
 	}
 }
 
-// send puts the barrier into the stream, then reports the position. A final report would
-// end the run before the barrier is sent. It returns false if the run has ended.
+// send puts the barrier into the stream, then reports the position, because a final
+// report would end the run. It returns false if the run has ended.
 func (s *Source[T]) send(b participant.Barrier) bool {
 	var position []byte
 	if err := protect(func() error { position = s.input.Position(); return nil }); err != nil {

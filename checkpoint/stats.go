@@ -7,16 +7,14 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// Stats describes the checkpoints of a [Coordinator] since it was made. Times are by its
-// clock.
+// Stats describes the checkpoints of a [Coordinator] in this run, by its clock.
 type Stats struct {
-	Completed uint64 // stored checkpoints, including a final checkpoint
+	Completed uint64 // including a final checkpoint
 	// Failed counts aborted checkpoints: some participant did not report or reported an
-	// error, the checkpoint took too long, or it could not be stored. A checkpoint that
-	// was aborted by the end of the run, or of the context of the caller who asked for
-	// it, does not count.
+	// error, the checkpoint took too long, or could not be stored. The end of the run, or
+	// of the caller's context, does not count.
 	Failed      uint64
-	FailedInRow int   // failures since the last completed checkpoint
+	FailedInRow int   // since the last completed checkpoint
 	LastError   error // of the last failed checkpoint, or nil
 
 	LastID       uint64        // last checkpoint that this run has stored, or 0
@@ -25,12 +23,12 @@ type Stats struct {
 	LastSize     int64         // of its states, in bytes
 
 	// UnderWay is the number of the checkpoint that was triggered, is being stored or is
-	// being published. 0 if there is no such checkpoint.
+	// being published, or 0.
 	UnderWay uint64
 	Since    time.Time // when UnderWay was triggered
 }
 
-// MarshalJSON encodes LastError as a text, without the passwords and queries of URLs.
+// MarshalJSON encodes LastError as text, without passwords and queries of URLs.
 func (s Stats) MarshalJSON() ([]byte, error) {
 	type plain Stats // has no MarshalJSON
 	out := struct {
@@ -43,7 +41,7 @@ func (s Stats) MarshalJSON() ([]byte, error) {
 	return json.Marshal(out)
 }
 
-// Stats returns the counts of the checkpoints so far. It may be called at any time.
+// Stats returns the current counts. It may be called at any time.
 func (c *Coordinator) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -51,7 +49,7 @@ func (c *Coordinator) Stats() Stats {
 }
 
 // Lag returns how many elements of its input the pipeline has not read yet. known is
-// false if the input is not a [Lagger], or its lag is unknown.
+// false if the input is not a [Lagger] or its lag is unknown.
 func (c *Coordinator) Lag() (elements int64, known bool) {
 	c.mu.Lock()
 	l := c.lagger

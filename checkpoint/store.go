@@ -8,71 +8,67 @@ import (
 	"slices"
 )
 
-// Store keeps the snapshots of a pipeline. Package checkpoint/files has a store in a
-// directory. Package checkpointtest has a store in memory for tests, and checks a store
-// of your own against the rules below. [Snapshot.WriteTo] writes a snapshot as bytes and
-// [ReadSnapshot] reads them, wherever they are kept.
+// Store keeps the snapshots of a pipeline. Package checkpointtest has a store in memory
+// for tests, and checks your own store against these rules. [Snapshot.WriteTo] writes a
+// snapshot as bytes and [ReadSnapshot] reads them.
 //
 // The methods are safe for concurrent use. After Close they return [ErrClosed]. A store
 // or an [Output] with a method LogTo(*slog.Logger) gets the coordinator's logger.
 type Store interface {
 	// Save stores s durably and as a whole. Once it has returned nil, s survives a crash
 	// of the process, and a power cut if the store promises that. At any time the store
-	// holds either the snapshots it held before, or those and all of s. When s is
-	// durable, Save may remove the oldest snapshots. It never removes the newest
-	// undamaged snapshots. If it cannot remove an old snapshot, Save still succeeds.
+	// holds either the snapshots it held before, or those and all of s. Then Save may
+	// remove the oldest snapshots, but never the newest undamaged ones. If it cannot
+	// remove an old snapshot, Save still succeeds.
 	//
-	// s.ID must be higher than every number that the store has seen, in former runs too
-	// and damaged snapshots included; otherwise Save stores nothing and returns a
-	// *NumberError. If [Snapshot.Validate] returns an error, Save returns it and does not
-	// store s.
+	// s.ID must be higher than every number that the store has seen, in former runs and
+	// of damaged snapshots, too; otherwise Save returns a *NumberError. If
+	// [Snapshot.Validate] returns an error, Save returns it. In both cases it stores
+	// nothing.
 	//
 	// The last Save can be repeated with the same snapshot. If it was stored, Save only
-	// returns nil. If it was stored in part, or Save has returned an error, Save stores
-	// it. Another snapshot with the same number is refused with a *NumberError if the
-	// first may have been stored.
+	// returns nil. If it was stored in part, or Save has returned an error, Save stores it.
+	// Another snapshot with the same number is refused with a *NumberError if the first may
+	// have been stored.
 	//
-	// Save returns soon after ctx has ended, with an error. After any other error, the
-	// snapshots stored before are unchanged, and s may have been stored even so. Then a
-	// restart may find s, and can resume from it.
+	// Save returns soon after ctx has ended, with an error. After any other error,
+	// earlier snapshots are unchanged, and s may have been stored even so. A restart can
+	// resume from it.
 	//
 	// A store that several machines share belongs to a single run at a time. The methods
-	// of a run that has lost it always return [ErrFenced], whatever number they get.
+	// of a run that has lost it always return [ErrFenced].
 	//
 	// Save does not keep a reference to s and its states.
 	Save(ctx context.Context, s *Snapshot) error
 
 	// Load returns the snapshot with number id, which then belongs to the caller. The
 	// error matches ErrNotFound if it does not exist, is a *CorruptError if it is damaged
-	// (damage must always be detected), and a *VersionError if its format is unknown;
+	// (which must always be detected), and a *VersionError if its format is unknown;
 	// other errors mean that it could not be read.
 	Load(ctx context.Context, id uint64) (*Snapshot, error)
 
-	// List returns the stored snapshots, including damaged ones, in ascending order of
-	// numbers. It need not read their content.
+	// List returns the stored snapshots, including damaged ones, by ascending numbers. It
+	// need not read their content.
 	List(ctx context.Context) ([]Entry, error)
 
-	// Close waits for a running Save and releases the store. A second Close has no
-	// effect.
+	// Close waits for a running Save and releases the store. A second Close is a no-op.
 	Close() error
 }
 
-// Entry is a stored snapshot, as [Store.List] describes it.
+// Entry is a stored snapshot.
 type Entry struct {
 	ID   uint64
-	Size int64 // in bytes, as stored
+	Size int64 // in bytes
 }
 
-// Latest returns the newest snapshot of a store that is not damaged. It also returns the
-// damage of newer snapshots, which it skipped: newest first, empty if all is well.
-// Resuming from a checkpoint older than the last complete checkpoint repeats work that
-// sinks have already published, so the caller should at least log it.
+// Latest returns the newest undamaged snapshot of a store, and the damage of newer ones,
+// newest first. Resuming from an older checkpoint repeats work that sinks have already
+// published, so the caller should at least log it.
 //
 // The error matches [ErrNotFound] if the store is empty. If all snapshots are damaged, it
-// does not match, so that no pipeline starts afresh because its state was lost: it joins
-// their errors, which skipped holds, too. A snapshot that cannot be read for another
-// reason (permissions, an unknown format, listed but missing) is not skipped but an
-// error.
+// joins the errors in skipped instead, so that no pipeline starts afresh because its
+// state was lost. A snapshot that cannot be read for another reason (permissions, an
+// unknown format, listed but missing) is an error.
 func Latest(ctx context.Context, store Store) (s *Snapshot, skipped []*CorruptError, err error) {
 	entries, err := store.List(ctx)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// save stores the reported states. A failed final checkpoint is stored again until the
+// save stores the reported states. It repeats a failed final checkpoint until the
 // timeout, since no later checkpoint follows.
 func (c *Coordinator) save(ctx context.Context, r *run) error {
 	s := &Snapshot{ID: r.barrier.ID, Kind: Kind(r.barrier.Kind), Time: c.clock.Now(), States: r.states}
@@ -46,9 +46,8 @@ func (c *Coordinator) save(ctx context.Context, r *run) error {
 }
 
 // failed counts an aborted checkpoint and returns the number of failures in a row. It
-// ends the run after too many failures, or if another run has taken over the store. A
-// checkpoint that was aborted by the end of the run or of the caller's ctx has not
-// failed.
+// ends the run after too many failures, or if another run has the store. The end of the
+// run or of ctx is not a failure.
 func (c *Coordinator) failed(ctx context.Context, err error) (row int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -74,7 +73,7 @@ func (c *Coordinator) clearUnderWay() {
 	c.stats.UnderWay, c.stats.Since = 0, time.Time{}
 }
 
-// once calls step with a context that ends after the timeout, and when Close has waited
+// once calls step with a context that ends after the timeout, or when Close has waited
 // for closePatience.
 func (c *Coordinator) once(ctx context.Context, done string, step func(ctx context.Context) error) error {
 	ctx, cancel := c.bounded(ctx, done)
@@ -84,8 +83,7 @@ func (c *Coordinator) once(ctx context.Context, done string, step func(ctx conte
 
 var errStoreHangs = errors.New("checkpoint: an earlier call of the store has not returned")
 
-// hangError is the error of a step that was given up because it has not returned after
-// the end of its context.
+// hangError is the error of a step that did not return after the end of its context.
 type hangError struct {
 	cause    error
 	returned <-chan struct{} // closed when the step has returned
@@ -97,8 +95,8 @@ func (e *hangError) Error() string {
 
 func (e *hangError) Unwrap() error { return e.cause }
 
-// release releases the lock of a step that ended with err: at once, or if the step was
-// given up, when it returns.
+// release releases the lock of a step that ended with err: at once, or when a step that
+// was given up returns.
 func release(lock <-chan struct{}, err error) {
 	if hangs, ok := errors.AsType[*hangError](err); ok {
 		go func() {
@@ -110,9 +108,8 @@ func release(lock <-chan struct{}, err error) {
 	<-lock
 }
 
-// try calls step. If step fails after the end of ctx, the error includes the cause. A
-// step that does not return within closePatience of the end of ctx is given up with a
-// *hangError.
+// try calls step. An error after the end of ctx includes the cause. A step that does not
+// return within closePatience of that is given up with a *hangError.
 func (c *Coordinator) try(ctx context.Context, step func(ctx context.Context) error) (err error) {
 	returned := make(chan struct{})
 	var result error
@@ -139,14 +136,14 @@ func (c *Coordinator) try(ctx context.Context, step func(ctx context.Context) er
 	return err
 }
 
-// The back-off before a step is repeated doubles from the first to the longest.
+// The back-off doubles from the first to the longest.
 const (
 	firstBackoff = 100 * time.Millisecond
 	maxBackoff   = 5 * time.Second
 )
 
-// retry calls step as once does, and repeats it while it fails, until the timeout, a
-// permanent error, or the end of the run: then a restart does the rest.
+// retry is once, repeated until success, the timeout, a permanent error, or the end of
+// the run, when a restart does the rest.
 func (c *Coordinator) retry(ctx context.Context, done string, step func(ctx context.Context) error) error {
 	ctx, cancel := c.bounded(ctx, done)
 	defer cancel()

@@ -11,7 +11,6 @@ import (
 	"github.com/weirflow/weir/internal/varint"
 )
 
-// channelInput is an input that may be idle.
 type channelInput[T any] struct {
 	values <-chan T
 	read   uint64 // elements returned by Next
@@ -24,9 +23,8 @@ type channelInput[T any] struct {
 var _ checkpoint.Waiter = (*channelInput[any])(nil)
 
 // NewChannelInput returns an input of a channel, for tests. It ends when the channel is
-// closed. It is a [checkpoint.Waiter]. Its position is the number of elements: after a
-// restart the channel must deliver the same elements again, from the first. It panics if
-// values is nil.
+// closed. It is a [checkpoint.Waiter]. After a restart the channel must deliver the same
+// elements from the first. It panics if values is nil.
 func NewChannelInput[T any](values <-chan T) checkpoint.Input[T] {
 	guard.RefuseNil("checkpointtest: NewChannelInput", "channel", values)
 	return &channelInput[T]{values: values}

@@ -1,9 +1,8 @@
-// Package checkpointtest helps to test pipelines with checkpoints, and stores, inputs and
-// outputs of your own.
+// Package checkpointtest helps to test pipelines with checkpoints, and your own stores,
+// inputs and outputs.
 //
 // [NewMemoryStore], [NewSliceInput] and [NewChannelInput] are for tests of a pipeline.
-// [RunStore], [RunInput] and [RunOutput] check the rules that weir relies on. Weir's own
-// stores, inputs and outputs pass them, too.
+// [RunStore], [RunInput] and [RunOutput] check the rules that weir relies on.
 //
 //	func TestMyStore(t *testing.T) {
 //		checkpointtest.RunStore(t, func(t *testing.T) checkpointtest.Setup {
@@ -30,6 +29,5 @@
 //		}, func(i int) Row { return Row{Key: strconv.Itoa(i)} }, nil)
 //	}
 //
-// Run them with -race: some rules are about calls from many goroutines. A suite cannot
-// kill your process or cut its power.
+// Run them with -race. A suite cannot kill your process or cut its power.
 package checkpointtest

@@ -16,10 +16,10 @@ import (
 
 // RunInput checks inputs against the rules of [checkpoint.Input], and of
 // [checkpoint.Waiter] and [checkpoint.Committer] if they implement these, in a subtest
-// for each rule. open returns a new input of the same elements each time: at least three,
-// but few enough to read them a hundred times. The suite closes the input. equal reports
-// whether two elements are the same; nil means reflect.DeepEqual. The suite cannot make
-// an input idle, so test yourself that an interrupted Wait does not lose elements.
+// for each rule. open returns a new input of the same elements: three or more, but few
+// enough to read them a hundred times. The suite closes it. equal compares two elements;
+// nil means reflect.DeepEqual. The suite cannot make an input idle, so test yourself that
+// an interrupted Wait does not lose elements.
 func RunInput[T any](t *testing.T, open func(t *testing.T) checkpoint.Input[T], equal func(a, b T) bool) {
 	t.Helper()
 	for _, r := range inputRules[T]() {
@@ -61,10 +61,9 @@ func inputRules[T any]() []inputRule[T] {
 	}
 }
 
-// positionsChecked bounds how many positions a rule seeks to.
+// positionsChecked bounds the positions that a rule seeks to.
 const positionsChecked = 100
 
-// run checks a rule. skip is the reason why the rule does not apply, or "".
 func (p inputCheck[T]) run(r inputRule[T]) (skip string, err error) {
 	var all []T
 	err = p.with(func(in checkpoint.Input[T]) (err error) {
@@ -97,7 +96,7 @@ func (p inputCheck[T]) with(f func(in checkpoint.Input[T]) error) error {
 	return err
 }
 
-// next reads an element as a source does: it calls Wait first.
+// next reads an element as a source does.
 func (p inputCheck[T]) next(in checkpoint.Input[T]) (v T, err error) {
 	if w, ok := in.(checkpoint.Waiter); ok {
 		if err := w.Wait(background); err != nil {
@@ -137,7 +136,6 @@ func (p inputCheck[T]) rest(in checkpoint.Input[T]) (all []T, err error) {
 	}
 }
 
-// leaves returns an error if the remaining elements are not want.
 func (p inputCheck[T]) leaves(in checkpoint.Input[T], want []T) error {
 	got, err := p.rest(in)
 	if err != nil {
@@ -158,8 +156,7 @@ func (p inputCheck[T]) sameEachTime(all []T) error {
 	return p.with(func(in checkpoint.Input[T]) error { return p.leaves(in, all) })
 }
 
-// stops returns the numbers of elements after which to stop: 0, about positionsChecked
-// numbers in between, and n.
+// stops returns up to about positionsChecked numbers of elements after which to stop.
 func stops(n int) (at []int) {
 	for i := 0; i < n; i += max(1, n/positionsChecked) {
 		at = append(at, i)
@@ -197,8 +194,8 @@ func (p inputCheck[T]) resumes(all []T) error {
 	return nil
 }
 
-// leads returns an error if Seek to a position does not resume after n elements. It also
-// seeks to the position that the input returns right after Seek.
+// leads checks that Seek to a position, and to the position right after Seek, resumes
+// after n elements.
 func (p inputCheck[T]) leads(position []byte, n int, all []T) error {
 	for _, of := range []string{"a checkpoint", "a checkpoint right after a restart"} {
 		err := p.with(func(in checkpoint.Input[T]) error {
@@ -258,8 +255,6 @@ func (p inputCheck[T]) positionBelongsToCaller(all []T) error {
 	})
 }
 
-// toleratesDamage checks that damaged positions do not panic. Only the input can tell
-// whether a position is valid.
 func (p inputCheck[T]) toleratesDamage(all []T) error {
 	var position []byte
 	err := p.with(func(in checkpoint.Input[T]) error {
@@ -327,7 +322,7 @@ func (p inputCheck[T]) cancelledWaitKeepsElements(all []T) error {
 	return p.with(func(in checkpoint.Input[T]) error {
 		for i, want := range all {
 			err := errors.New("not asked yet")
-			for n := 0; err != nil; n++ { // the context ends later each time, and finally not at all
+			for n := 0; err != nil; n++ { // the context ends later each time, and finally never
 				ctx, cancel := background, context.CancelFunc(func() {})
 				if n < 5 {
 					ctx, cancel = context.WithTimeout(background, time.Duration(n*n)*10*time.Microsecond)

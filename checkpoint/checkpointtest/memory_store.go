@@ -26,7 +26,7 @@ type stored struct {
 	bytes []byte
 }
 
-// memoryKeeps is how many snapshots a MemoryStore keeps: the default of a DirStore.
+// memoryKeeps is the default of a DirStore.
 const memoryKeeps = 3
 
 var _ checkpoint.Store = (*MemoryStore)(nil)
@@ -35,8 +35,7 @@ var _ checkpoint.Store = (*MemoryStore)(nil)
 func NewMemoryStore() *MemoryStore { return &MemoryStore{} }
 
 // Reopen returns an open store with the content of m, as a restarted pipeline would find
-// it. The new store takes over: unless m was closed, the methods of m return
-// checkpoint.ErrFenced from now on.
+// it. Unless m was closed, its methods return checkpoint.ErrFenced from now on.
 func (m *MemoryStore) Reopen() *MemoryStore {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -72,7 +71,7 @@ func (m *MemoryStore) Save(ctx context.Context, s *checkpoint.Snapshot) error {
 	return nil
 }
 
-// usable returns the error of a store that is closed or fenced. Called with mu held.
+// usable returns the error of a closed or fenced store. Called with mu held.
 func (m *MemoryStore) usable() error {
 	switch {
 	case m.closed:

@@ -13,30 +13,27 @@ import (
 
 // Outlet is the target of an output.
 type Outlet[T any] struct {
-	// Open opens an output at the outlet. It is called again after the output was closed,
-	// or left as a crash leaves it: without Close, and never used again. At most one
-	// output is in use at a time.
+	// Open opens an output at the outlet, also after another was closed, or abandoned as
+	// by a crash. At most one output is in use at a time.
 	Open func() (checkpoint.Output[T], error)
 	// Fail makes the n-th call fail that the output in use makes from now on to its disk
-	// or server. n counts from 1; 0 ends the failures. If Fail is nil, Commit is repeated
-	// only after it has succeeded.
+	// or server. 0 ends the failures. If Fail is nil, Commit is repeated only after
+	// success.
 	Fail func(n int)
-	// Visible returns the visible elements of the outlet, in order. It may be called
-	// while an output is in use.
+	// Visible returns the visible elements of the outlet, in order, even while an output
+	// is in use.
 	Visible func() ([]T, error)
 }
 
 // RunOutput checks outputs against the rules of [checkpoint.Output], in a subtest for
-// each rule. newOutlet returns a new, empty outlet each time; element returns different
-// elements for different numbers. equal reports whether two elements are the same; nil
-// means reflect.DeepEqual.
+// each rule. newOutlet returns a new, empty outlet; element returns different elements
+// for different numbers. equal compares two elements; nil means reflect.DeepEqual.
 //
-// The suite calls FreshStart of an output that is a [checkpoint.FreshStarter] with an
-// empty outlet and with a filled outlet, which it must empty or refuse. Of other outputs
-// the suite checks that uncommitted elements are never visible.
+// The suite calls FreshStart of a [checkpoint.FreshStarter] with an empty outlet and with
+// a filled outlet, which it must empty or refuse. Of other outputs it checks that
+// uncommitted elements are never visible.
 //
-// The suite does not require Restore to undo elements that were committed after its
-// state: that is needed only when the newest checkpoint is lost.
+// Restore need not undo elements committed after its state.
 func RunOutput[T any](
 	t *testing.T, newOutlet func(t *testing.T) Outlet[T], element func(i int) T, equal func(a, b T) bool,
 ) {
@@ -74,7 +71,7 @@ func outputRules[T any]() []outputRule[T] {
 }
 
 // writing drives an output, and computes the elements that must be visible. After the
-// first error its steps have no effect.
+// first error its steps do nothing.
 type writing[T any] struct {
 	outlet  Outlet[T]
 	element func(i int) T
@@ -82,9 +79,9 @@ type writing[T any] struct {
 
 	out      checkpoint.Output[T] // the output in use, or nil
 	next     int                  // number of the next element
-	pending  []T                  // elements written and not committed
+	pending  []T                  // written and not committed
 	prepared int                  // how many of pending are prepared
-	visible  []T                  // elements that must be visible
+	visible  []T                  // must be visible
 	err      error                // the first error
 }
 
@@ -101,8 +98,7 @@ func (w *writing[T]) do(step func() error) {
 	}
 }
 
-// start opens an output and restores state, or starts afresh if state is nil. The
-// previous output was closed, or is abandoned as in a crash.
+// start opens an output and restores state, or starts afresh if state is nil.
 func (w *writing[T]) start(state []byte) {
 	w.do(func() error {
 		if err := w.open(); err != nil {
@@ -132,7 +128,6 @@ func (w *writing[T]) open() (err error) {
 	return nil
 }
 
-// close closes the output in use, even after an error.
 func (w *writing[T]) close() {
 	if w.out == nil {
 		return
@@ -165,7 +160,7 @@ func (w *writing[T]) write(n int) {
 	}
 }
 
-// prepare returns a state. It is never nil, since start treats nil as a fresh start.
+// prepare returns a state that is not nil, which would mean a fresh start.
 func (w *writing[T]) prepare() (state []byte) {
 	w.do(func() error {
 		s, err := w.out.Prepare(background)
@@ -189,7 +184,7 @@ func (w *writing[T]) commit(state []byte) {
 	})
 }
 
-// committed records that the prepared elements must be visible from now on.
+// committed records that the prepared elements must be visible.
 func (w *writing[T]) committed() {
 	w.visible = append(w.visible, w.pending[:w.prepared]...)
 	w.pending, w.prepared = w.pending[w.prepared:], 0
@@ -202,7 +197,6 @@ func (w *writing[T]) checkpoint(n int) (state []byte) {
 	return state
 }
 
-// look compares the visible elements with w.visible.
 func (w *writing[T]) look(when string) {
 	w.do(func() error {
 		got, err := w.outlet.Visible()
@@ -250,8 +244,8 @@ func commitsAgain[T any](w *writing[T]) {
 	}
 }
 
-// commitsSameAgain repeats Commit after a success, and after a failure of each of its
-// calls.
+// commitsSameAgain repeats Commit after a success, and after a failure of each call in
+// it.
 func commitsSameAgain[T any](w *writing[T]) {
 	const failures = 40
 	w.start(nil)
@@ -352,8 +346,8 @@ func restoresAgain[T any](w *writing[T]) {
 	w.look("after Restore and Commit")
 }
 
-// freshStart starts without a state after another run: first a run without commits, then
-// a run with commits.
+// freshStart starts without a state after a run without commits, then after a run with
+// commits.
 func freshStart[T any](w *writing[T]) {
 	w.start(nil)
 	for _, ending := range endings {
@@ -411,7 +405,7 @@ func stateBelongsToCaller[T any](w *writing[T]) {
 	w.look("after the next Commit")
 }
 
-// randomSchedules takes random steps of a pipeline, with crashes in between.
+// randomSchedules takes random steps, with crashes in between.
 func randomSchedules[T any](w *writing[T]) {
 	random := rand.New(rand.NewPCG(3, 4))
 	w.start(nil)
@@ -426,7 +420,7 @@ func randomSchedules[T any](w *writing[T]) {
 		case 3:
 			state = w.prepare()
 			w.commit(state)
-		case 4: // a crash between the completion of the checkpoint and Commit
+		case 4: // a crash before Commit
 			state = w.prepare()
 			w.committed()
 			w.start(state)

@@ -16,28 +16,26 @@ import (
 	"github.com/weirflow/weir/checkpoint/participant"
 )
 
-// Setup is the storage of the snapshots of one test.
 type Setup struct {
-	// Open opens a store. It is called again after the store was closed, and must find
-	// the saved snapshots. At most one store is open at a time.
+	// Open opens a store, also after another was closed, with the saved snapshots. At
+	// most one store is open at a time.
 	Open func() (checkpoint.Store, error)
 	// TakeOver opens a store on the same storage for another run, so that the open store
-	// loses the storage. If it is nil, because stores of this kind lock their storage or
-	// are not shared, the rules about it are not checked.
+	// loses it. If it is nil, because such stores lock their storage or are not shared,
+	// the rules about it are not checked.
 	TakeOver func() (checkpoint.Store, error)
 	// Fail makes the n-th call fail that the open store makes from now on to its disk or
-	// server. n counts from 1; 0 ends the failures. If Fail is nil, the suite makes calls
-	// fail only by ending their contexts.
+	// server. 0 ends the failures. If Fail is nil, calls fail only by the end of their
+	// contexts.
 	Fail func(n int)
-	// Damage spoils the stored snapshot with a number, as a broken disk would. It is
-	// called while no store is open. If it is nil, the rules about damage are not
-	// checked.
+	// Damage spoils a stored snapshot, while no store is open. If it is nil, the rules
+	// about damage are not checked.
 	Damage func(id uint64) error
 }
 
 // RunStore checks stores against the rules of [checkpoint.Store], in a subtest for each
-// rule. newSetup returns new, empty storage each time; the stores must keep at least the
-// last three snapshots.
+// rule. newSetup returns new, empty storage; the stores must keep at least the last three
+// snapshots.
 func RunStore(t *testing.T, newSetup func(t *testing.T) Setup) {
 	t.Helper()
 	for _, r := range rules {
@@ -56,8 +54,8 @@ func RunStore(t *testing.T, newSetup func(t *testing.T) Setup) {
 	}
 }
 
-// rule is a rule for stores. check returns an error if a store breaks it, so that tests
-// of the suite can check broken stores.
+// rule is a rule for stores. check returns an error, so that tests of the suite can check
+// broken stores.
 type rule struct {
 	name      string
 	check     func(Setup) error
@@ -99,7 +97,6 @@ func open(p Setup, f func(s checkpoint.Store) error) error {
 	return err
 }
 
-// snapshot returns the snapshot that the suite saves under a number.
 func snapshot(id uint64) *checkpoint.Snapshot {
 	return &checkpoint.Snapshot{
 		ID:   id,
@@ -122,7 +119,6 @@ func save(s checkpoint.Store, ids ...uint64) error {
 	return nil
 }
 
-// differ returns an error if two snapshots differ.
 func differ(got, want *checkpoint.Snapshot) error {
 	switch {
 	case got == nil:
@@ -145,7 +141,6 @@ func differ(got, want *checkpoint.Snapshot) error {
 	return nil
 }
 
-// holds returns an error if the loaded snapshot differs from the saved snapshot.
 func holds(s checkpoint.Store, want *checkpoint.Snapshot) error {
 	got, err := s.Load(background, want.ID)
 	if err != nil {
@@ -154,8 +149,6 @@ func holds(s checkpoint.Store, want *checkpoint.Snapshot) error {
 	return differ(got, want)
 }
 
-// latest returns an error if the newest snapshot is not number id, or if snapshots are
-// damaged.
 func latest(s checkpoint.Store, id uint64) error {
 	got, skipped, err := checkpoint.Latest(background, s)
 	if err != nil || len(skipped) > 0 {
@@ -298,8 +291,7 @@ func other(id uint64) *checkpoint.Snapshot {
 	return s
 }
 
-// sameSnapshotAgain repeats a successful Save, whose caller may not have received the
-// result.
+// sameSnapshotAgain repeats a successful Save, whose result may be lost.
 func sameSnapshotAgain(p Setup) error {
 	return open(p, func(s checkpoint.Store) error {
 		if err := save(s, 1, 2); err != nil {
@@ -320,7 +312,7 @@ func sameSnapshotAgain(p Setup) error {
 	})
 }
 
-// failedSaveIsRepeated makes each step of Save fail, and repeats Save.
+// failedSaveIsRepeated repeats Save after each of its steps has failed.
 func failedSaveIsRepeated(p Setup) error {
 	const failures = 40
 	id := uint64(0)
@@ -354,7 +346,7 @@ func failedSaveIsRepeated(p Setup) error {
 	})
 }
 
-// fickle is a context that ends after a number of calls of its methods.
+// fickle is a context that ends after a number of calls.
 type fickle struct {
 	context.Context //nolint:containedctx // wrapped by a context
 	cancel          context.CancelFunc
@@ -445,7 +437,7 @@ func invalidIsRefused(p Setup) error {
 				return fmt.Errorf("saving a snapshot with %s: error %v, want the error of Validate: %w", name, err, want)
 			}
 		}
-		return errors.Join(latest(s, 1), save(s, 2)) // number 2 is still unused
+		return errors.Join(latest(s, 1), save(s, 2)) // number 2 is unused
 	})
 }
 
@@ -541,7 +533,7 @@ func closedReturnsErrClosed(p Setup) error {
 	return open(p, func(s checkpoint.Store) error { return latest(s, 1) })
 }
 
-// concurrentUse lets goroutines save the same numbers, while others read.
+// concurrentUse saves the same numbers in several goroutines, while others read.
 func concurrentUse(p Setup) error {
 	const savers, readers, last = 4, 2, 25
 	return open(p, func(s checkpoint.Store) error {
@@ -583,7 +575,6 @@ func (c *concurrent) fail(err error) {
 	c.errs = append(c.errs, err)
 }
 
-// save saves all numbers. Another goroutine may be faster.
 func (c *concurrent) save(saver byte, last uint64) {
 	for id := uint64(1); id <= last; id++ {
 		mine := snapshot(id)
@@ -626,7 +617,6 @@ func (c *concurrent) read() {
 	}
 }
 
-// load compares a snapshot with the saved snapshot, unless it was removed since.
 func (c *concurrent) load(id uint64) error {
 	got, err := c.store.Load(background, id)
 	switch {
@@ -699,6 +689,5 @@ func allDamagedIsNotEmpty(p Setup) error {
 	})
 }
 
-// maxNameLength is how long the name of a participant may be: see
-// [checkpoint.Snapshot.Validate].
+// maxNameLength is as in [checkpoint.Snapshot.Validate].
 const maxNameLength = 1024

@@ -21,8 +21,8 @@ import (
 	"github.com/weirflow/weir/internal/vfs"
 )
 
-// DirStore keeps every snapshot in a file of its own, in a directory that belongs to a
-// single process at a time.
+// DirStore keeps each snapshot in a file, in a directory that belongs to one process at a
+// time.
 //
 //	dir/LOCK                                    locked while the store is open, as dir is; holds the pid
 //	dir/checkpoint-00000000000000000041.weir    see [checkpoint.Snapshot.WriteTo]
@@ -30,22 +30,20 @@ import (
 //	dir/checkpoint-00000000000000000043.weir.tmp    being written, or left over by a crash: removed by the next opening
 //
 // Save writes a temporary file, syncs it, renames it, syncs the directory, and only then
-// removes all but the last k snapshots ([DirStore.KeepLast]). If the process is killed,
-// or the power is cut, at any time in between, the old snapshots stay, with or without
-// the new snapshot. The checksums detect later damage. Other files in the directory are
-// left alone.
+// removes all but the last k snapshots ([DirStore.KeepLast]). After a crash or a power
+// cut at any time, the old snapshots stay, with or without the new one.
 //
-// DirStore assumes that a rename within a directory is atomic, and that syncs reach the
-// disk. Where directories cannot be synced (Windows, some network file systems), a power
-// cut may lose the last snapshots as a whole. It is safe for concurrent use.
+// DirStore assumes that a rename is atomic, and that syncs reach the disk. Where
+// directories cannot be synced (Windows, some network file systems), a power cut may lose
+// the last snapshots as a whole. It is safe for concurrent use.
 type DirStore struct {
 	dir    string // absolute
 	fs     vfs.FS
-	step   func(string) // called before each change of the disk
-	buffer int          // the most bytes of one write
+	step   func(string) // before each change of the disk
+	buffer int          // bytes of one write at most
 	lock   vfs.Lock
 
-	saving chan struct{} // capacity 1: held by the call that saves or closes
+	saving chan struct{} // capacity 1: held while saving or closing
 
 	mu     sync.Mutex // guards keep, logger, files and closed
 	keep   int
@@ -54,9 +52,9 @@ type DirStore struct {
 	closed bool
 
 	// Guarded by saving.
-	newest uint64            // the highest number that may be on the disk
+	newest uint64            // the highest number perhaps on the disk
 	failed [sha256.Size]byte // digest of the snapshot newest, if its Save has failed
-	fenced error             // returned by each Save after another process has taken over; or nil
+	fenced error             // returned by each Save after another process has taken over
 }
 
 var _ checkpoint.Store = (*DirStore)(nil)
@@ -77,30 +75,29 @@ const (
 	filePerm fs.FileMode = 0o600
 )
 
-// OpenDir opens the store in a directory. If the directory is missing, OpenDir makes it
-// and its parents; the directory and its files are accessible to their owner only.
+// OpenDir opens the store in a directory. It makes a missing directory and its parents;
+// the directory and its files are accessible to their owner only.
 //
 // The error is a *[LockedError] if the directory is open already, in this process or
-// another. The lock ends when the process dies for any reason. It is a lock on the
-// directory itself: it holds even if the file LOCK is removed. If the directory is
-// removed or replaced while it is open, Save returns [checkpoint.ErrFenced].
+// another. The lock ends when the process dies. It is on the directory itself, so it
+// holds even if the file LOCK is removed. If the directory is removed or replaced while
+// it is open, Save returns [checkpoint.ErrFenced].
 //
 // Some systems guarantee less:
 //
 //   - Where directories cannot be locked (NFS), a second process can open the directory
-//     after LOCK was removed. From then on Save of the first process returns an error,
-//     except a Save that is running at that time.
+//     after LOCK was removed. Then the next Save of the first process fails.
 //   - A network file system must share locks between its machines. NFS does unless it is
 //     mounted with local locks; others may not.
-//   - AIX, Solaris, Plan 9 and WebAssembly do not have such locks. A second process is
-//     not detected there. A coordinator logs a warning.
+//   - AIX, Solaris, Plan 9 and WebAssembly do not have such locks, so a second process is
+//     not detected. A coordinator logs a warning.
 //
-// Damaged snapshots, and files that cannot be removed, are logged at warn level, to the
-// logger of the [checkpoint.Coordinator] that uses the store, or to slog.Default().
+// Damaged snapshots, and files that cannot be removed, are logged as warnings: see
+// [DirStore.LogTo].
 func OpenDir(path string) (*DirStore, error) { return openDir(vfs.OS(), path) }
 
 func openDir(fsys vfs.FS, path string) (*DirStore, error) {
-	if path == "" { // filepath.Abs would return the working directory
+	if path == "" { // filepath.Abs would accept it
 		return nil, errors.New("checkpoint: opening a directory: its path is empty")
 	}
 	dir, err := filepath.Abs(path)
@@ -142,8 +139,8 @@ func (d *DirStore) open() error {
 	d.lock = lock
 	err = d.scan()
 	if err == nil {
-		// A process that was killed between renaming and syncing may have left a snapshot
-		// that is visible but not durable. Make it durable before a run resumes from it.
+		// A process that was killed before syncing may have left a snapshot that is
+		// visible but not durable.
 		err = d.fs.SyncDir(d.dir)
 	}
 	if err != nil {
@@ -157,7 +154,6 @@ type noLock struct{}
 func (noLock) Check() error { return nil }
 func (noLock) Close() error { return nil }
 
-// scan lists the snapshots in d.files, and removes temporary files of a crash.
 func (d *DirStore) scan() error {
 	infos, err := d.fs.ReadDir(d.dir)
 	if err != nil {
@@ -193,8 +189,7 @@ func fileName(id uint64) string {
 	return fmt.Sprintf("%s%0*d%s", filePrefix, fileDigits, id, fileSuffix)
 }
 
-// parseFileName returns the number of a snapshot's file. ok is false for a name that
-// fileName would not return.
+// parseFileName returns the number of a snapshot's file; ok is false for other names.
 func parseFileName(name string) (id uint64, ok bool) {
 	digits, ok := strings.CutPrefix(name, filePrefix)
 	if !ok {
@@ -208,9 +203,8 @@ func (d *DirStore) path(id uint64) string { return filepath.Join(d.dir, fileName
 
 const defaultKeepLast = 3
 
-// KeepLast sets how many snapshots are kept, from the next Save on; the default is 3.
-// Snapshots that are known to be damaged do not count. With 1, a restart fails if that
-// snapshot is damaged. It panics if k < 1.
+// KeepLast sets how many undamaged snapshots are kept, from the next Save on; the default
+// is 3. With 1, a restart fails if that snapshot is damaged. It panics if k < 1.
 func (d *DirStore) KeepLast(k int) {
 	if k < 1 {
 		panic(fmt.Sprintf("checkpoint: KeepLast: at least 1 must be kept, got %d", k))
@@ -220,8 +214,8 @@ func (d *DirStore) KeepLast(k int) {
 	d.keep = k
 }
 
-// LogTo sets the logger: a [checkpoint.Coordinator] calls it with its own logger. LogTo
-// logs a warning there if the system does not have locks.
+// LogTo sets the logger, in place of slog.Default(): a [checkpoint.Coordinator] calls it.
+// It logs a warning if the system does not have locks.
 func (d *DirStore) LogTo(l *slog.Logger) {
 	d.mu.Lock()
 	d.logger = guard.Logger(l)
@@ -257,7 +251,7 @@ func (d *DirStore) Save(ctx context.Context, s *checkpoint.Snapshot) error {
 	return fmt.Errorf("checkpoint: saving checkpoint %d: %w", s.ID, err)
 }
 
-// acquire acquires saving. It returns an error if ctx ends first or the store is closed.
+// acquire acquires saving, unless ctx ends first or the store is closed.
 func (d *DirStore) acquire(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -282,11 +276,11 @@ func (d *DirStore) isClosed() bool {
 	return d.closed
 }
 
-// save stores s so that a crash between any two steps does no harm: their order matters.
-// crash_test.go crashes after each step. Called with saving held.
+// save stores s so that a crash between any two steps does no harm; crash_test.go crashes
+// after each. Called with saving held.
 func (d *DirStore) save(ctx context.Context, s *checkpoint.Snapshot) error {
 	if err := d.check(); err != nil {
-		return err // never write into the directory of another process
+		return err // never write into another process's directory
 	}
 	if s.ID <= d.newest {
 		stored, err := d.savedBefore(s)
@@ -304,7 +298,7 @@ func (d *DirStore) save(ctx context.Context, s *checkpoint.Snapshot) error {
 		d.discard(tmp)
 		return err
 	}
-	d.newest = s.ID // from now on s may be on the disk, even if the next calls fail
+	d.newest = s.ID // now s may be on the disk, even if the next calls fail
 	d.step("rename")
 	err = d.fs.Rename(tmp, path)
 	if err == nil {
@@ -324,9 +318,9 @@ func (d *DirStore) save(ctx context.Context, s *checkpoint.Snapshot) error {
 	return nil
 }
 
-// check returns an error if another process has taken over the directory: the lock is
-// lost, or the directory contains a newer checkpoint, which is the only sign on systems
-// without locks. After that every Save fails (law P1).
+// check returns an error if another process has taken over: the lock is lost, or the
+// directory has a newer checkpoint, the only sign on systems without locks. After that
+// every Save fails (law P1).
 func (d *DirStore) check() error {
 	if d.fenced != nil {
 		return d.fenced
@@ -351,8 +345,8 @@ func (d *DirStore) check() error {
 }
 
 // savedBefore reports whether s, whose number is not new, is stored already. It returns a
-// *NumberError if the number belongs to another snapshot, and false without an error if
-// an earlier Save of s has failed.
+// *NumberError if the number belongs to another snapshot. After a failed Save of s it
+// returns false without an error.
 func (d *DirStore) savedBefore(s *checkpoint.Snapshot) (stored bool, err error) {
 	taken := &checkpoint.NumberError{Checkpoint: s.ID, Newest: d.newest}
 	if s.ID < d.newest {
@@ -374,8 +368,6 @@ func (d *DirStore) savedBefore(s *checkpoint.Snapshot) (stored bool, err error) 
 	return stored, nil
 }
 
-// digest returns the digest of the file of a valid snapshot: equal snapshots have equal
-// files.
 func digest(s *checkpoint.Snapshot) (sum [sha256.Size]byte) {
 	h := sha256.New()
 	_, _ = s.WriteTo(h) // cannot fail for a valid snapshot
@@ -409,7 +401,6 @@ func (d *DirStore) write(ctx context.Context, path string, s *checkpoint.Snapsho
 	return size, errors.Join(err, f.Close())
 }
 
-// stepWriter writes until ctx ends.
 type stepWriter struct {
 	ctx  context.Context //nolint:containedctx // of a single call
 	w    io.Writer
@@ -430,11 +421,10 @@ func (w stepWriter) Write(p []byte) (n int, err error) {
 	return n, err
 }
 
-// discard removes a file that a failed Save has left. It may fail: the next opening
-// removes a temporary file, or finds a snapshot that is whole.
+// discard removes a file of a failed Save. If it fails, the next opening removes a
+// temporary file, or finds a whole snapshot.
 func (d *DirStore) discard(path string) { _ = d.fs.Remove(path) }
 
-// prune removes the snapshots that are older than the last d.keep undamaged snapshots.
 func (d *DirStore) prune() {
 	d.mu.Lock()
 	files, keep := slices.Clone(d.files), d.keep
@@ -461,7 +451,7 @@ func (d *DirStore) prune() {
 	d.files = slices.DeleteFunc(d.files, func(f dirFile) bool { return removed[f.ID] })
 }
 
-// Load implements [checkpoint.Store]. It logs a damaged file, too.
+// Load implements [checkpoint.Store], and logs a damaged file.
 func (d *DirStore) Load(ctx context.Context, id uint64) (*checkpoint.Snapshot, error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("checkpoint: loading checkpoint %d: %w", id, context.Cause(ctx))
@@ -513,7 +503,7 @@ func (d *DirStore) read(id uint64) (s *checkpoint.Snapshot, err error) {
 	return s, err
 }
 
-// noteDamage logs the damage, and marks the snapshot so that prune does not count it.
+// noteDamage logs the damage, and makes prune skip the snapshot.
 func (d *DirStore) noteDamage(damage *checkpoint.CorruptError) {
 	d.log().Warn("checkpoint: a checkpoint is damaged", slog.Uint64("checkpoint", damage.Checkpoint),
 		slog.String("path", damage.Path), slog.String("reason", damage.Reason))
@@ -526,7 +516,7 @@ func (d *DirStore) noteDamage(damage *checkpoint.CorruptError) {
 	}
 }
 
-// List implements [checkpoint.Store]. The sizes are the sizes of the files.
+// List implements [checkpoint.Store], with the sizes of the files.
 func (d *DirStore) List(context.Context) ([]checkpoint.Entry, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -557,8 +547,7 @@ func (d *DirStore) Close() error {
 	return nil
 }
 
-// LockedError reports that a directory of checkpoints is open already, in this process or
-// another.
+// LockedError reports that a directory of checkpoints is already open.
 type LockedError struct {
 	Dir string
 	PID int // the process that has it open; 0 if unknown

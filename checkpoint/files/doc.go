@@ -17,16 +17,14 @@
 //
 // # Durability
 //
-// [DirStore] survives the kill of its process and a power cut at any time. Its directory
-// belongs to a single process at a time: see [LockedError].
+// [DirStore] survives the kill of its process and a power cut at any time.
 //
 // An [Output] refuses a file that is not empty when the run does not resume from a
-// checkpoint: see [Output.WithOverwrite]. The file belongs to a single run at a time,
-// too: see [Output.Lock]. If another program writes to the file, the run fails and leaves
-// the bytes in place; a restart moves them to a file beside it.
+// checkpoint: see [Output.WithOverwrite]. The file belongs to one run at a time: see
+// [Output.Lock]. If another program writes to it, the run fails and leaves the bytes in
+// place; a restart moves them to a file beside it.
 //
 // # Hostile bytes
 //
-// Files may be damaged or malicious. Readers then return errors. They do not panic or
-// loop, and do not allocate more memory than the bytes present can fill.
+// Readers return errors for damaged or malicious files: see package checkpoint.
 package files

@@ -13,11 +13,10 @@ import (
 	"github.com/weirflow/weir/internal/varint"
 )
 
-// filePosition is a place in a text file.
 type filePosition struct {
 	offset int64  // in bytes
 	line   int    // lines before it
-	summed bool   // sum is set; false in positions of earlier versions
+	summed bool   // sum is set; false in older positions
 	sum    uint64 // hash of the tail before offset
 }
 
@@ -30,8 +29,8 @@ func (p filePosition) encode() []byte {
 	return b
 }
 
-// in returns p with the hash of the bytes before it in f. It returns p without a hash if
-// they cannot be read: then Next will fail, too.
+// in returns p with the hash of the bytes before it in f, or without if they cannot be
+// read: then Next will fail, too.
 func (p filePosition) in(f *os.File) filePosition {
 	b := make([]byte, min(p.offset, tailSize))
 	if _, err := f.ReadAt(b, p.offset-int64(len(b))); err == nil || len(b) == 0 {
@@ -53,8 +52,8 @@ func decodeFilePosition(b []byte) (filePosition, error) {
 	return p, nil
 }
 
-// seekFile moves to a position, which must be inside the file, and reports whether the
-// line before it had no end yet.
+// seekFile moves to a position inside the file, and reports whether the line before it
+// had no end yet.
 func seekFile(f *os.File, p filePosition) (unended bool, err error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -68,7 +67,7 @@ func seekFile(f *os.File, p filePosition) (unended bool, err error) {
 		return false, fmt.Errorf("checkpoint: %s at byte %d, where the checkpoint resumes: %w", f.Name(), p.offset, errOtherFile)
 	}
 	_, err = f.Seek(p.offset, io.SeekStart)
-	if err != nil || p.line == 0 { // at the start of the file, or after its byte order mark
+	if err != nil || p.line == 0 { // at the start, or after the byte order mark
 		return false, err
 	}
 	var last [1]byte
@@ -76,21 +75,21 @@ func seekFile(f *os.File, p filePosition) (unended bool, err error) {
 	return last[0] != '\n', err
 }
 
-// LineInput reads a text file line by line, without the line ends. [OpenLines] opens one.
+// LineInput reads a text file line by line, without the line ends. Make it with
+// [OpenLines].
 type LineInput struct {
 	file    *os.File
 	config  inputConfig
 	read    *bufio.Reader
 	at      filePosition
-	unended bool  // the last line had no line end when it was read
-	tooLong error // set by a line that is too long; cleared by Seek
+	unended bool  // the last line had no end when it was read
+	tooLong error // set by a too long line; cleared by Seek
 }
 
 // OpenLines returns an input of the lines of a file in UTF-8. An empty line is an
-// element, and so is a last line without line end. If the file grows later, the line end
-// must be appended first. A byte order mark at the start of the file is skipped.
-// OpenLines refuses a file that is compressed, or in UTF-16 or UTF-32. [WithMaxLine]
-// limits the length of a line.
+// element, and so is a last line without line end, which must be appended first if the
+// file grows. A byte order mark at the start is skipped. OpenLines refuses a file that is
+// compressed, or in UTF-16 or UTF-32. [WithMaxLine] limits a line.
 func OpenLines(path string, options ...InputOption) (*LineInput, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -123,9 +122,9 @@ func (in *LineInput) Next() (string, error) {
 	return strings.TrimSuffix(strings.TrimSuffix(line, "\n"), "\r"), nil
 }
 
-// readLine reads a line with its end, if it has one.
+// readLine reads a line with its end, if any.
 func (in *LineInput) readLine() (string, error) {
-	var begin []byte // the start of a line that is longer than the buffer of read
+	var begin []byte // of a line longer than the buffer of read
 	for {
 		part, err := in.read.ReadSlice('\n')
 		if len(begin)+len(part) > in.config.maxLine {
@@ -139,8 +138,8 @@ func (in *LineInput) readLine() (string, error) {
 	}
 }
 
-// skipMark skips the byte order mark at the start of the file. It checks before each read
-// at the start, since the file may have been empty when it was opened.
+// skipMark skips the byte order mark at the start of the file, which may have been empty
+// when it was opened.
 func (in *LineInput) skipMark() error {
 	if in.at.offset > 0 {
 		return nil
@@ -154,7 +153,7 @@ func (in *LineInput) skipMark() error {
 	return err
 }
 
-// Line returns the number of the line that Next returned last, from 1.
+// Line returns the number of the last line that Next returned, from 1.
 func (in *LineInput) Line() int { return in.at.line }
 
 // Position implements [checkpoint.Input].
@@ -177,8 +176,7 @@ func (in *LineInput) Seek(position []byte) error {
 	return nil
 }
 
-// skipEnd skips the line end of the last line, if it was appended after the line was
-// read.
+// skipEnd skips the line end of the last line, if it was appended later.
 func (in *LineInput) skipEnd() error {
 	if !in.unended {
 		return nil
@@ -194,7 +192,7 @@ func (in *LineInput) skipEnd() error {
 	return nil
 }
 
-// Close implements [checkpoint.Input]. The source closes it; another call has no effect.
+// Close implements [checkpoint.Input]. Another call has no effect.
 func (in *LineInput) Close() error { return closeOnce(in.file) }
 
 func closeOnce(f *os.File) error {
@@ -204,7 +202,7 @@ func closeOnce(f *os.File) error {
 	return nil
 }
 
-// CSVInput reads a CSV file record by record. [OpenCSV] opens one.
+// CSVInput reads a CSV file record by record. Make it with [OpenCSV].
 type CSVInput struct {
 	file    *os.File
 	config  inputConfig
@@ -212,22 +210,19 @@ type CSVInput struct {
 	bounded *boundedReader // the source of read
 	read    *csv.Reader
 	start   filePosition // where read began
-	line    int          // on which the last record began
-	lines   int          // before the next record and its preceding blank lines
+	line    int          // of the last record's beginning
+	lines   int          // before the next record and its blank lines
 	at      int64        // end of the last record, relative to start
-	tooLong error        // set by a record that is too long; cleared by Seek
+	tooLong error        // set by a too long record; cleared by Seek
 }
 
-// OpenCSV returns an input of the records of a CSV file in UTF-8 after the header, its
-// first record, which OpenCSV reads. A last record without line end is an element. If the
-// file grows later, the line end must be appended first. A byte order mark at the start
-// of the file is skipped. OpenCSV refuses a file that is compressed, or in UTF-16 or
-// UTF-32. [WithMaxLine] limits the length of a record.
+// OpenCSV returns an input of the records of a CSV file in UTF-8 after the header, which
+// OpenCSV reads. It treats a missing last line end, a byte order mark and other encodings
+// as [OpenLines] does. [WithMaxLine] limits a record.
 //
 // The error for a malformed record wraps a *csv.ParseError. Next returns a record with
-// the wrong number of fields together with [csv.ErrFieldCount], and the call after that
-// reads the next record. So an input of yours that wraps this one can store the record
-// and continue.
+// the wrong number of fields together with [csv.ErrFieldCount], and then the next record.
+// So your input around this one can store the record and continue.
 func OpenCSV(path string, options ...InputOption) (*CSVInput, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -264,16 +259,16 @@ func (in *CSVInput) begin(at filePosition) {
 	in.tooLong = nil
 	in.bounded = &boundedReader{file: in.file, limit: int64(in.config.maxLine)}
 	in.read = csv.NewReader(in.bounded)
-	in.read.FieldsPerRecord = len(in.header) // 0 for the header itself: the reader takes its number
+	in.read.FieldsPerRecord = len(in.header) // 0 for the header itself
 }
 
 // boundedReader reads a file, and fails when a record is longer than limit. The
-// csv.Reader reads more only when it has used up all bytes before.
+// csv.Reader reads only when it has used all bytes before.
 type boundedReader struct {
 	file   *os.File
 	limit  int64
-	given  int64 // bytes returned by Read so far
-	record int64 // offset at which the current record begins
+	given  int64 // returned so far
+	record int64 // offset of the current record
 }
 
 func (r *boundedReader) Read(b []byte) (int, error) {
@@ -285,7 +280,6 @@ func (r *boundedReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Header returns the fields of the first record.
 func (in *CSVInput) Header() []string { return in.header }
 
 // Next implements [checkpoint.Input].
@@ -309,7 +303,7 @@ func (in *CSVInput) Next() ([]string, error) {
 		in.line = in.start.line + line
 		in.lines = in.line
 		for _, field := range record {
-			in.lines += strings.Count(field, "\n") // the reader turns each quoted line end into "\n"
+			in.lines += strings.Count(field, "\n") // the reader turns quoted line ends into "\n"
 		}
 	}
 	if wrong, ok := errors.AsType[*csv.ParseError](err); ok { // its lines are counted from start
@@ -323,8 +317,7 @@ func (in *CSVInput) Next() ([]string, error) {
 	return record, nil
 }
 
-// Line returns the number of the line on which the record that Next returned last began,
-// from 1.
+// Line returns the number of the line on which Next's last record began, from 1.
 func (in *CSVInput) Line() int { return in.line }
 
 // Position implements [checkpoint.Input].
@@ -343,11 +336,11 @@ func (in *CSVInput) Seek(position []byte) error {
 		return err
 	}
 	in.begin(at)
-	if unended { // the reader counts the missing line end as a line of its own
+	if unended { // the reader counts the missing line end as a line
 		in.start.line--
 	}
 	return nil
 }
 
-// Close implements [checkpoint.Input]. The source closes it; another call has no effect.
+// Close implements [checkpoint.Input]. Another call has no effect.
 func (in *CSVInput) Close() error { return closeOnce(in.file) }

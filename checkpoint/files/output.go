@@ -28,18 +28,16 @@ import (
 // Elements written since the last barrier go to a part file beside it (path.part-N). A
 // barrier ends the part and makes it durable. When the checkpoint completes, the output
 // appends its parts to the file, makes the file durable, and removes the parts. The state
-// of a checkpoint has the length of the file before and after that, and the parts that
-// make the difference. So a restart can bring the file to exactly this state, after a
-// crash at any time: it cuts off extra bytes, and appends missing parts again. The state
-// also has a hash of the last KiB before each length. So another file than the
-// checkpoint's is refused and left unchanged. Bytes that are cut off are kept beside the
-// file (path.cut-N), unless they belong to the parts that are appended again.
+// of a checkpoint has the parts, and the length of the file before and after them. So
+// after a crash at any time a restart cuts off extra bytes, and appends missing parts. A
+// hash of the last KiB before each length detects another file, which is refused and left
+// unchanged. Bytes that are cut off are kept beside the file (path.cut-N), unless they
+// belong to parts that are appended again.
 //
-// The file belongs to a single run at a time: see [Output.Lock]. If the file is longer
-// than this run left it when a checkpoint is published, another program writes to it:
-// Commit leaves it unchanged, and its error matches [checkpoint.ErrFenced], so the run
-// fails at once. This detects a second run where locks do not, for instance on machines
-// that do not share locks.
+// The file belongs to a single run at a time: see [Output.Lock]. If Commit finds the file
+// longer than this run left it, as by a second run on a machine that does not share
+// locks, it leaves the file unchanged, and its error matches [checkpoint.ErrFenced], so
+// the run fails at once.
 type Output[T any] struct {
 	fs        vfs.FS
 	path      string
@@ -49,7 +47,7 @@ type Output[T any] struct {
 
 	visible   int64  // length of the file after the last commit
 	sum       uint64 // hash of the tail of the file at that length
-	tail      []byte // last bytes of the file and its parts: tailSize or more, unless there are fewer
+	tail      []byte // last bytes of the file and its parts: at least tailSize, unless there are fewer
 	published []byte // state of the last commit
 	parts     []part // ended and not committed, oldest first
 	next      uint64 // number of the next part
@@ -66,9 +64,9 @@ type part struct {
 }
 
 // NewOutput returns an output that appends each element to the file at path; encode
-// appends the bytes of an element to dst. Without a checkpoint to resume from, the file
-// must be empty or missing: see [Output.WithOverwrite]. Files are created with mode 0644,
-// before the umask. It panics if path is empty or encode is nil.
+// appends its bytes to dst. Without a checkpoint to resume from, the file must be empty
+// or missing: see [Output.WithOverwrite]. Files are created with mode 0644, before the
+// umask. It panics if path is empty or encode is nil.
 func NewOutput[T any](path string, encode func(dst []byte, v T) ([]byte, error)) *Output[T] {
 	guard.RefuseNil("checkpoint: NewOutput", "encode", encode)
 	return newFileOutput("NewOutput", path, encode)
@@ -81,17 +79,15 @@ func newFileOutput[T any](constructor, path string, encode func(dst []byte, v T)
 	return &Output[T]{fs: vfs.OS(), path: path, encode: encode, logger: guard.Logger(nil)}
 }
 
-// NewLineOutput returns an output that appends each string to the file at path, with a
-// line end, like [NewOutput].
+// NewLineOutput is [NewOutput] for strings, each with a line end.
 func NewLineOutput(path string) *Output[string] {
 	return newFileOutput("NewLineOutput", path, func(dst []byte, v string) ([]byte, error) {
 		return append(append(dst, v...), '\n'), nil
 	})
 }
 
-// NewJSONLinesOutput returns an output that appends each element to the file at path, as
-// a line of JSON. The characters <, > and & are not escaped. An element that
-// encoding/json refuses fails the run. It is otherwise like [NewOutput].
+// NewJSONLinesOutput is [NewOutput] for lines of JSON. The characters <, > and & are not
+// escaped. An element that encoding/json refuses fails the run.
 func NewJSONLinesOutput[T any](path string) *Output[T] {
 	return newFileOutput("NewJSONLinesOutput", path, appendJSONLine[T])
 }
@@ -109,22 +105,21 @@ func appendJSONLine[T any](dst []byte, v T) ([]byte, error) {
 
 // WithOverwrite makes o empty the file when the run does not resume from a checkpoint,
 // and returns o. By default such a run refuses a file that is not empty, because the
-// checkpoints may be lost or in another directory. Call it before [checkpoint.NewSink].
+// checkpoints may be lost or elsewhere. Call it before [checkpoint.NewSink].
 func (o *Output[T]) WithOverwrite() *Output[T] {
 	o.overwrite = true
 	return o
 }
 
-// LogTo sets the logger. A [checkpoint.Coordinator] calls it with its own logger.
+// LogTo sets the logger. A [checkpoint.Coordinator] calls it.
 func (o *Output[T]) LogTo(l *slog.Logger) { o.logger = guard.Logger(l) }
 
-// fileState is the state of an Output in a checkpoint.
 type fileState struct {
-	before, after int64 // length of the file before and after the parts are appended
+	before, after int64 // length of the file without and with the parts
 	parts         []part
 	next          uint64 // number of the next part
 
-	summed              bool   // the sums are set; false in states of earlier versions
+	summed              bool   // the sums are set; false in older states
 	beforeSum, afterSum uint64 // hashes of the tails at before and after
 }
 
@@ -185,9 +180,9 @@ func (o *Output[T]) absolute() string {
 
 // Lock locks the file for a sink of a run: a [checkpoint.Coordinator] calls it at its
 // Start, and unlock when the run has ended. It returns an error if another sink has the
-// file, of this run or another, in this process or another. The lock is on a file beside
-// it (path.weir-lock), which unlock removes. The lock ends when the process dies for any
-// reason. On systems without locks (see [OpenDir]), Lock logs a warning and returns nil.
+// file, of any run in any process. The lock is on a file beside it (path.weir-lock),
+// which unlock removes, and ends when the process dies. On systems without locks (see
+// [OpenDir]), Lock logs a warning and returns nil.
 func (o *Output[T]) Lock() (unlock func() error, err error) {
 	path := o.path
 	if real, err := filepath.EvalSymlinks(path); err == nil { // otherwise the file does not exist yet
@@ -221,8 +216,7 @@ func (o *Output[T]) FreshStart(context.Context) error {
 	return o.restore(fileState{}, others)
 }
 
-// CheckFresh returns an error if FreshStart would empty a file that it must keep. It does
-// not change the file.
+// CheckFresh returns an error if FreshStart would empty a file that it must keep.
 func (o *Output[T]) CheckFresh() error {
 	if o.overwrite {
 		return nil
@@ -251,8 +245,7 @@ func (o *Output[T]) Restore(_ context.Context, state []byte) error {
 	return o.restore(s, o.keep)
 }
 
-// Check returns an error if Restore would fail, for instance for another file. It does
-// not change the file.
+// Check returns an error if Restore would fail, for instance for another file.
 func (o *Output[T]) Check(state []byte) error {
 	s, err := decodeFileState(state)
 	if err != nil {
@@ -277,8 +270,8 @@ func (o *Output[T]) Check(state []byte) error {
 	return err
 }
 
-// keep copies the bytes that a restart will cut off to a file and logs a warning. from is
-// the length that is left, size the present size.
+// keep copies the bytes from offset from to size, which a restart will cut off, to a
+// file, and logs a warning.
 func (o *Output[T]) keep(from, size int64) error {
 	kept, err := o.keepCut(from)
 	if err != nil {
@@ -289,8 +282,7 @@ func (o *Output[T]) keep(from, size int64) error {
 	return nil
 }
 
-// refuse returns an error: this run has left the file with visible bytes, so another
-// program has written the bytes after them.
+// refuse returns an error: another program has written bytes after those of this run.
 func (o *Output[T]) refuse(_, size int64) error {
 	return &strangerError{path: o.absolute(), size: size, left: o.visible}
 }
@@ -308,7 +300,6 @@ func (e *strangerError) Error() string {
 // Is makes e match ErrFenced: a repetition cannot succeed.
 func (e *strangerError) Is(target error) bool { return target == checkpoint.ErrFenced }
 
-// keepCut copies the bytes of the file after from to a new file, and returns its path.
 func (o *Output[T]) keepCut(from int64) (path string, err error) {
 	f, err := o.fs.OpenFile(o.path, os.O_RDONLY, 0)
 	if err != nil {
@@ -334,7 +325,7 @@ func (o *Output[T]) keepCut(from int64) (path string, err error) {
 	if err == nil {
 		err = o.fs.SyncDir(filepath.Dir(o.path))
 	}
-	if err != nil { // on a full disk, each restart would leave another incomplete file (law W3)
+	if err != nil { // on a full disk, each restart would leave another (law W3)
 		return "", errors.Join(err, o.fs.Remove(path))
 	}
 	return path, nil
@@ -363,7 +354,7 @@ func (o *Output[T]) restore(s fileState, others func(from, size int64) error) er
 }
 
 // haveParts reports whether all parts exist. If one is missing, all were committed: parts
-// are removed only after the file with their contents is durable.
+// are removed only after the file is durable.
 func (o *Output[T]) haveParts(parts []part) (bool, error) {
 	for _, p := range parts {
 		if _, err := o.fs.Stat(o.partPath(p.number)); errors.Is(err, fs.ErrNotExist) {
@@ -375,8 +366,8 @@ func (o *Output[T]) haveParts(parts []part) (bool, error) {
 	return true, nil
 }
 
-// need returns the length that the file must have at least, and the hash of its tail
-// there. If appendParts is false, the file must contain the parts already.
+// need returns the least length of the file, and the hash of its tail there. Without
+// appendParts, the file must contain the parts.
 func (s fileState) need(appendParts bool) (length int64, sum uint64) {
 	if appendParts {
 		return s.before, s.beforeSum
@@ -384,8 +375,7 @@ func (s fileState) need(appendParts bool) (length int64, sum uint64) {
 	return s.after, s.afterSum
 }
 
-// open opens the file. It returns an error if the file is shorter than s needs, or if its
-// content differs from the hash.
+// open opens the file, unless it is shorter than s needs, or has another hash.
 func (o *Output[T]) open(s fileState, appendParts bool, flags int) (vfs.File, error) {
 	need, sum := s.need(appendParts)
 	f, err := o.fs.OpenFile(o.path, flags, 0o644)
@@ -415,8 +405,8 @@ func (o *Output[T]) open(s fileState, appendParts bool, flags int) (vfs.File, er
 }
 
 // others checks the lengths of the parts of s, and returns the offset in f after which
-// bytes do not belong to s: they are beyond s.before, and not the rest of an earlier
-// attempt to append the parts. The offset is the size of f if all bytes belong to s.
+// bytes do not belong to s: beyond s.before, and not left by an earlier attempt to append
+// the parts.
 func (o *Output[T]) others(f vfs.File, s fileState) (from int64, err error) {
 	size, err := f.Size()
 	if err != nil {
@@ -445,7 +435,7 @@ func (o *Output[T]) others(f vfs.File, s fileState) (from int64, err error) {
 }
 
 // leftOver reports whether the next n bytes of file may come from an interrupted attempt
-// to append part. A power cut leaves zeros for bytes that were not written.
+// to append part. A power cut leaves zeros for unwritten bytes.
 func leftOver(file, part io.Reader, n int64) (bool, error) {
 	var a, b [8 << 10]byte
 	for n > 0 {
@@ -466,10 +456,10 @@ func leftOver(file, part io.Reader, n int64) (bool, error) {
 	return true, nil
 }
 
-// publish brings the file to the state s: exactly s.after bytes. It appends the parts if
-// appendParts is set; otherwise the file must contain them. Before it cuts off bytes that
-// do not belong to s, it calls others with their offset and the size of the file, and
-// stops if that returns an error.
+// publish brings the file to exactly s.after bytes. It appends the parts if appendParts
+// is set; otherwise the file must contain them. Before it cuts off bytes that do not
+// belong to s, it calls others with their offset and the file's size, and stops at its
+// error.
 func (o *Output[T]) publish(s fileState, appendParts bool, others func(from, size int64) error) error {
 	flags := os.O_RDWR
 	if need, _ := s.need(appendParts); need == 0 {
@@ -497,8 +487,7 @@ func (o *Output[T]) publish(s fileState, appendParts bool, others func(from, siz
 		}
 	}
 	if appendParts && len(s.parts) > 0 {
-		// The length of the file is no evidence that the parts were appended: a crash may
-		// have left the full length without the contents.
+		// The file may have the full length without the contents after a crash.
 		if err := f.Truncate(s.before); err != nil {
 			return err
 		}
@@ -527,7 +516,7 @@ func (o *Output[T]) publish(s fileState, appendParts bool, others func(from, siz
 	return nil
 }
 
-// withPart opens part p for use. It returns an error if its length is not p.length.
+// withPart opens part p for use, if its length is p.length.
 func (o *Output[T]) withPart(p part, use func(vfs.File) error) error {
 	f, err := o.fs.OpenFile(o.partPath(p.number), os.O_RDONLY, 0)
 	if err != nil {
@@ -553,7 +542,7 @@ func (o *Output[T]) appendPart(to io.Writer, p part) error {
 	})
 }
 
-// removeParts removes all part files, for instance of an earlier run.
+// removeParts removes all part files, even of an earlier run.
 func (o *Output[T]) removeParts() error {
 	dir, prefix := filepath.Dir(o.path), filepath.Base(o.path)+".part-"
 	entries, err := o.fs.ReadDir(dir)
@@ -594,7 +583,6 @@ func (o *Output[T]) Write(_ context.Context, v T) error {
 	return err
 }
 
-// remember appends b to tail, and bounds tail.
 func (o *Output[T]) remember(b []byte) {
 	b = b[max(0, len(b)-tailSize):]
 	if len(o.tail)+len(b) > 8*tailSize {
@@ -648,7 +636,7 @@ func (o *Output[T]) Commit(_ context.Context, state []byte) error {
 	if err != nil {
 		return err
 	}
-	if !bytes.Equal(state, o.published) { // otherwise a repeated Commit, which may only have to remove parts
+	if !bytes.Equal(state, o.published) { // otherwise a repeated Commit, which may only remove parts
 		if s.before != o.visible {
 			return fmt.Errorf("checkpoint: %s has %d bytes committed, but the state to commit begins at %d", o.path, o.visible, s.before)
 		}
@@ -672,7 +660,7 @@ func (o *Output[T]) Close() error {
 	if o.file == nil {
 		return nil
 	}
-	err := o.file.Close() // without Flush: a part that was not prepared is not needed
+	err := o.file.Close() // without Flush: an unprepared part is not needed
 	o.file = nil
 	return err
 }

@@ -6,11 +6,10 @@ import (
 	"io"
 )
 
-// tailSize is the number of bytes before a position whose hash is stored in a checkpoint.
-// The hash detects another file.
+// tailSize is the number of bytes before a position whose hash, stored in a checkpoint,
+// detects another file.
 const tailSize = 1 << 10
 
-// sumOf returns the hash of the last tailSize bytes of b.
 func sumOf(b []byte) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write(b[max(0, len(b)-tailSize):])

@@ -9,12 +9,11 @@ import (
 	"github.com/weirflow/weir/internal/vfs"
 )
 
-// ErrLineTooLong reports a line, or a record of a CSV file, that is longer than
-// [WithMaxLine] allows. The input ends with it: the rest of the line is not read.
+// ErrLineTooLong reports a line, or a record of a CSV file, longer than [WithMaxLine].
+// The input ends with it.
 var ErrLineTooLong = errors.New("too long: is it a text file? files.WithMaxLine allows longer lines")
 
-// DefaultMaxLine is the longest line, or record of a CSV file, without [WithMaxLine]: 16
-// MiB.
+// DefaultMaxLine is the longest line or CSV record without [WithMaxLine]: 16 MiB.
 const DefaultMaxLine = 16 << 20
 
 // InputOption configures [OpenLines] and [OpenCSV].
@@ -22,10 +21,9 @@ type InputOption func(*inputConfig)
 
 type inputConfig struct{ maxLine int }
 
-// WithMaxLine limits a line, or a record of a CSV file, to n bytes including its line
-// end. In a CSV file, blank lines before a record count as part of it. A longer line is
-// [ErrLineTooLong]. The input keeps one line in memory. Default [DefaultMaxLine].
-// WithMaxLine panics if n is below 1.
+// WithMaxLine limits a line, or a record of a CSV file with the blank lines before it, to
+// n bytes including its line end. A longer line is [ErrLineTooLong]. The input keeps one
+// line in memory. Default [DefaultMaxLine]. WithMaxLine panics if n is below 1.
 func WithMaxLine(n int) InputOption {
 	if n < 1 {
 		panic(fmt.Sprintf("files: WithMaxLine: %d bytes are too few for a line", n))
@@ -41,8 +39,8 @@ func configOf(options []InputOption) inputConfig {
 	return c
 }
 
-// checkStart returns the length of the byte order mark at the start of a file, or 0. It
-// returns an error if the first bytes are not UTF-8 text.
+// checkStart returns the length of the byte order mark at the start of a file, or an
+// error if the first bytes are not UTF-8 text.
 func checkStart(f *os.File) (mark int64, err error) {
 	start := make([]byte, vfs.TextStart)
 	n, err := f.ReadAt(start, 0)

@@ -11,11 +11,9 @@ import (
 	"github.com/weirflow/weir/internal/varint"
 )
 
-// State is the data that a participant receives after a restart: bytes that only the
-// participant understands.
+// State is the data that a participant receives after a restart, in its own encoding.
 //
-// A state may have several pieces, so that a large state need not be copied. The cuts are
-// arbitrary: a store may return the state cut elsewhere, or whole.
+// A large state need not be copied into one piece. A store may return it cut elsewhere.
 type State [][]byte
 
 // Size returns the number of bytes.
@@ -27,7 +25,7 @@ func (s State) Size() int64 {
 	return n
 }
 
-// Bytes returns the state in a single piece. It copies only if there are several.
+// Bytes returns the state in a single piece. It copies if there are several.
 func (s State) Bytes() []byte {
 	if len(s) == 1 {
 		return s[0]
@@ -42,9 +40,8 @@ func (s State) Bytes() []byte {
 // where schema and value are preceded by their lengths.
 const stateVersion = 2
 
-// MarshalState returns a state that holds a single value, with the schema of its codec.
-// It is for participants whose state is small, such as the position of a source. A panic
-// of the codec becomes an error.
+// MarshalState returns a state that holds a single small value, such as a position, with
+// the schema of its codec. A panic of the codec becomes an error.
 func MarshalState[T any](c codec.Codec[T], v T) (_ State, err error) {
 	defer recoverTo(&err)
 	value, err := c.Append(nil, v)
@@ -56,9 +53,8 @@ func MarshalState[T any](c codec.Codec[T], v T) (_ State, err error) {
 	return State{b, value}, nil
 }
 
-// UnmarshalState returns the value of a state from [MarshalState]. It returns an error if
-// the state has another format, is damaged, or does not fit the codec, and for a panic of
-// the codec.
+// UnmarshalState returns the value of a state from [MarshalState]. It fails for another
+// format, a damaged state, a codec that does not fit, and a panic of the codec.
 func UnmarshalState[T any](c codec.Codec[T], state State) (v T, err error) {
 	defer recoverTo(&err)
 	r := varint.Reader{Rest: state.Bytes()}
@@ -81,7 +77,6 @@ func UnmarshalState[T any](c codec.Codec[T], state State) (v T, err error) {
 	return c.Decode(value)
 }
 
-// recoverTo turns a panic of a codec into an error.
 func recoverTo(err *error) {
 	if r := recover(); r != nil {
 		*err = guard.Recovered("participant", r)
