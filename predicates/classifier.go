@@ -17,26 +17,25 @@ import (
 //	any reason, false   this classifier does not know the outcome, which is accepted
 //	                    if no classifier of the chain knows it
 //
-// Accepted means that the element ends with the outcome: results or an error. A
-// classifier is called for results, too; a.Err is then nil. It must not block, and must
-// not change a, except for a.Stage if it has proof of another stage.
+// Accepted means that the element ends with the outcome. For results, a.Err is nil. A
+// classifier must not block, and must not change a, except for a.Stage if it has proof of
+// another stage.
 //
-// A classifier is a function, and a switch is often enough:
+// A switch is often enough:
 //
 //	func(a *predicates.Attempt[Row]) (predicates.Reason, bool) {
 //		return NotSent, a.Err != nil && a.Stage == predicates.ClientDispatch
 //	}
 //
 // [ByException], [ByResult] and [ByCode] make classifiers from predicates and tables,
-// [Classifiers] chains them. These classifiers are safe for concurrent use if the
-// functions they were built from are.
+// [Classifiers] chains them. They are safe for concurrent use if their functions are.
 //
 // # Joined errors
 //
 // A function may make several requests and join their errors ([errors.Join], or several
-// %w). A retry repeats all requests. A policy (strategies.ReasonAware) passes each error
-// to the classifier separately, in its own stage, as if it were the attempt's only error.
-// The reason that allows least counts:
+// %w). A policy (strategies.ReasonAware) passes each error to the classifier separately,
+// in its own stage, as if it were the attempt's only error. The reason that allows least
+// counts:
 //
 //	one of several errors                           effect on the reasons of the other errors
 //	has a reason                                    they allow only retries that this reason allows, too
@@ -49,14 +48,14 @@ import (
 type Classifier[OUT any] func(a *Attempt[OUT]) (Reason, bool)
 
 // Classifiers returns a classifier that calls classifiers in order and returns the first
-// result that is true. Without classifiers it returns false. It panics if any is nil.
+// result that is true, otherwise false. It panics if any is nil.
 func Classifiers[OUT any](classifiers ...Classifier[OUT]) Classifier[OUT] {
 	for i, c := range classifiers {
 		if c == nil {
 			panic(fmt.Sprintf("predicates: Classifiers: nil classifier at index %d", i))
 		}
 	}
-	classifiers = slices.Clone(classifiers) // the caller may reuse its slice
+	classifiers = slices.Clone(classifiers)
 	return func(a *Attempt[OUT]) (Reason, bool) {
 		for _, c := range classifiers {
 			if r, ok := c(a); ok {
@@ -67,7 +66,7 @@ func Classifiers[OUT any](classifiers ...Classifier[OUT]) Classifier[OUT] {
 	}
 }
 
-// Named returns a classifier of errors of [WithReason], even if they are wrapped.
+// Named returns a classifier of errors of [WithReason].
 func Named[OUT any]() Classifier[OUT] {
 	return func(a *Attempt[OUT]) (Reason, bool) {
 		if a.Err == nil {
@@ -82,9 +81,8 @@ func Named[OUT any]() Classifier[OUT] {
 }
 
 // ByCode returns a classifier that looks up codes in a table. code returns the code of
-// the outcome, or false if it does not have a code: httpretry.StatusCode, grpcretry.Code
-// and pgretry.SQLState return such functions. A row with the zero reason accepts the
-// outcome. ByCode panics if code is nil.
+// the outcome, or false: httpretry.StatusCode, grpcretry.Code and pgretry.SQLState return
+// such functions. The zero reason accepts the outcome. ByCode panics if code is nil.
 func ByCode[OUT any, C comparable](code func(a *Attempt[OUT]) (C, bool), table map[C]Reason) Classifier[OUT] {
 	if code == nil {
 		panic("predicates: ByCode: nil code")

@@ -5,9 +5,8 @@ import (
 	"slices"
 )
 
-// The combinators are generic over the type of the predicate, P. So one name serves both
-// kinds, and plain functions mix with named types. If any argument has a named type, the
-// result has it, too.
+// The combinators are generic over the predicate type P, so they serve both kinds and
+// plain functions. If any argument has a named type, the result has it.
 
 // Not returns the opposite of predicate. It panics if predicate is nil.
 func Not[A any, P ~func(A) bool](predicate P) P {
@@ -37,8 +36,8 @@ func AllOf[A any, P ~func(A) bool](predicates ...P) P {
 	}
 }
 
-// checked returns a copy of predicates, since the caller may reuse its slice. It panics
-// in the name of caller if there are no predicates, or one is nil.
+// checked returns a copy of predicates, and panics in the name of caller without
+// predicates, or if one is nil.
 func checked[A any, P ~func(A) bool](caller string, predicates []P) []P {
 	if len(predicates) == 0 {
 		panic(fmt.Sprintf("predicates: %s: no predicates", caller))

@@ -1,5 +1,5 @@
-// Package predicates has the predicates with which a retry strategy judges whether the
-// outcome of an attempt deserves another try.
+// Package predicates has the predicates with which a retry strategy judges whether an
+// attempt deserves another try.
 //
 //	strategies.FixedDelay[Row](3, 100*time.Millisecond).
 //		RetryIfResult(predicates.EmptyResult).
@@ -23,45 +23,39 @@
 // # Guarantees
 //
 // The error predicates look through wrapping and joins as [errors.Is] and [errors.As] do.
-// AnyOf and AllOf call the predicates in order and stop as soon as the result is clear.
-// Predicates do not keep state or change their arguments. If an argument is missing, the
-// constructor panics and names it.
+// AnyOf and AllOf stop as soon as the result is clear. Predicates do not keep state or
+// change their arguments. A constructor panics if an argument is missing.
 //
 // # Reasons
 //
 // A [Classifier] names the [Reason] of a retry. A reason defines whether even a call that
 // must not happen twice may be repeated, and whether the call is always repeated. The
-// classifier sees the whole [Attempt]: the element, the [Stage] in which it failed,
-// whether the call is [Idempotent], the reasons so far ([ReasonSet]). It also identifies
-// requests that were refused for good ([NewRejection]).
+// classifier sees the whole [Attempt].
 //
-// [ByException], [ByResult] and [ByCode] make classifiers, [Named] reads the reason that
-// a function has added to its error ([WithReason]), and [Classifiers] chains them. An
-// error of [WithSnooze] is not judged: its call asks for a later time.
-// Ready-made classifiers are in httpretry, grpcretry and netretry, and for clients of
-// databases in modules of their own, such as ext/postgres, ext/couchbase and
-// ext/hbase.
-// strategies.ReasonAware makes a policy of a classifier, for an operator.
+// [Named] reads the reason that a function has added to its error ([WithReason]). An
+// error of [WithSnooze] is not judged: its call asks for a later time. Ready-made
+// classifiers are in httpretry, grpcretry and netretry, and for clients of databases in
+// modules such as ext/postgres, ext/couchbase and ext/hbase. strategies.ReasonAware makes
+// a policy of a classifier.
 //
-// A function may make several requests and join their errors. Each error is classified
-// separately, and the reason that allows least decides. An error that no classifier knows
-// counts as a request that may have had an effect: see [Classifier].
+// If a function joins the errors of several requests, the reason that allows least
+// decides: see [Classifier].
 //
 // # Stages
 //
 // The function of a call reports how far the call has come ([ReportStage]), its clients
 // report their requests ([ReportSent]), and the error of a failed request may carry a
-// stage ([StageError]). The latest stage counts, which is the safe assumption. Reports
-// find the attempt through the context; outside of an operator they are ignored.
+// stage ([StageError]). The latest stage counts, which is the safe assumption. Outside of
+// an operator reports are ignored.
 //
-// A request whose server recognises a repetition is reported as deduplicated
-// ([WithDeduplicated]). A call may be repeated if all its requests are deduplicated.
+// A call may be repeated if its servers recognise a repetition of all its requests
+// ([WithDeduplicated]).
 //
 // # Concurrency
 //
-// The predicates of this package are safe for concurrent use if the functions they were
-// built from are. An operator calls its predicates one at a time, and they must not
-// block; operators that share a predicate call it concurrently.
+// Predicates are safe for concurrent use if their functions are. They must not block. An
+// operator calls its predicates one at a time; operators that share a predicate call it
+// concurrently.
 //
 // # Types
 //

@@ -2,8 +2,8 @@ package predicates
 
 import "fmt"
 
-// NoRetryReason is the reason why an element was not retried. Package strategies has the
-// constants for its values, such as strategies.OverBudget.
+// NoRetryReason is why an element was not retried. Package strategies has its constants,
+// such as strategies.OverBudget.
 type NoRetryReason uint8
 
 var noRetryReasons = [...]string{

@@ -7,21 +7,18 @@ import (
 	"unique"
 )
 
-// AsyncRetryPredicate is the pair of predicates of a retry strategy. Either may be nil;
-// if both are nil, attempts are never retried. An operator reads the pair once, when it
-// is built, so the methods must always return the same predicates.
+// AsyncRetryPredicate is the pair of predicates of a retry strategy. Either may be nil,
+// which means never. An operator reads the pair once, when it is built, so the methods
+// must always return the same predicates.
 type AsyncRetryPredicate[OUT any] interface {
-	// ResultPredicate judges attempts that ended with results. If it is nil, results are
-	// never retried.
+	// ResultPredicate judges attempts that ended with results, or is nil.
 	ResultPredicate() ResultPredicate[OUT]
 
-	// ExceptionPredicate judges attempts that ended with an error. If it is nil, errors
-	// are never retried.
+	// ExceptionPredicate judges attempts that ended with an error, or is nil.
 	ExceptionPredicate() ExceptionPredicate
 }
 
-// RetryIf returns the pair of result and exception, for authors of strategies. Either may
-// be nil, which means never.
+// RetryIf returns the pair of result and exception, for authors of strategies.
 func RetryIf[OUT any](result ResultPredicate[OUT], exception ExceptionPredicate) AsyncRetryPredicate[OUT] {
 	return retryIf[OUT]{result: result, exception: exception}
 }
@@ -38,14 +35,14 @@ func (r retryIf[OUT]) ExceptionPredicate() ExceptionPredicate { return r.excepti
 // again. err is never nil. See [HasException], [ErrorIs] and [ErrorAs].
 type ExceptionPredicate func(err error) bool
 
-// HasException reports whether err is not nil, which includes a cancelled context and the
-// error for a panic of the user's function. It is an [ExceptionPredicate].
+// HasException reports whether err is not nil, which includes a cancelled context and a
+// panic of the user's function. It is an [ExceptionPredicate].
 func HasException(err error) bool {
 	return err != nil
 }
 
-// ErrorIs returns a predicate that is true if [errors.Is] finds any of
-// the targets. It panics without targets, or if any is nil.
+// ErrorIs returns a predicate that is true if [errors.Is] finds any target. It panics
+// without targets, or if any is nil.
 func ErrorIs(targets ...error) ExceptionPredicate {
 	if len(targets) == 0 {
 		panic("predicates: ErrorIs: no targets")
@@ -55,7 +52,7 @@ func ErrorIs(targets ...error) ExceptionPredicate {
 			panic(fmt.Sprintf("predicates: ErrorIs: nil target at index %d", i))
 		}
 	}
-	targets = slices.Clone(targets) // the caller may reuse its slice
+	targets = slices.Clone(targets)
 	return func(err error) bool {
 		return slices.ContainsFunc(targets, func(target error) bool {
 			return errors.Is(err, target)
@@ -69,15 +66,14 @@ func ErrorIs(targets ...error) ExceptionPredicate {
 //	predicates.ErrorAs[*net.OpError]()
 //	predicates.ErrorAs(func(e net.Error) bool { return e.Timeout() })
 //
-// As with errors.AsType, the first T counts, even if others are joined to it. It panics
-// if a condition is nil.
+// Only the first T counts. It panics if a condition is nil.
 func ErrorAs[T error](conditions ...func(err T) bool) ExceptionPredicate {
 	for i, condition := range conditions {
 		if condition == nil {
 			panic(fmt.Sprintf("predicates: ErrorAs: nil condition at index %d", i))
 		}
 	}
-	conditions = slices.Clone(conditions) // the caller may reuse its slice
+	conditions = slices.Clone(conditions)
 	return func(err error) bool {
 		target, ok := errors.AsType[T](err)
 		return ok && !slices.ContainsFunc(conditions, func(condition func(err T) bool) bool {
@@ -87,18 +83,18 @@ func ErrorAs[T error](conditions ...func(err T) bool) ExceptionPredicate {
 }
 
 // A ResultPredicate reports whether an attempt that ended with results should be tried
-// again. It receives all results of the attempt, which may be empty, and must neither
-// change nor keep the slice. See [EmptyResult] and [AnyResult].
+// again. It receives all results of the attempt, perhaps none, and must neither change
+// nor keep the slice. See [EmptyResult] and [AnyResult].
 type ResultPredicate[OUT any] func(results []OUT) bool
 
-// EmptyResult reports whether results is empty: the usual sign of a lookup that came too
-// early. It is a [ResultPredicate].
+// EmptyResult reports whether results is empty, as after a lookup that came too early. It
+// is a [ResultPredicate].
 func EmptyResult[OUT any](results []OUT) bool {
 	return len(results) == 0
 }
 
 // AnyResult returns a predicate that is true if condition holds for at least one result.
-// It is false if there are no results. It panics if condition is nil.
+// It panics if condition is nil.
 func AnyResult[OUT any](condition func(result OUT) bool) ResultPredicate[OUT] {
 	if condition == nil {
 		panic("predicates: AnyResult: nil condition")
@@ -108,8 +104,8 @@ func AnyResult[OUT any](condition func(result OUT) bool) ResultPredicate[OUT] {
 	}
 }
 
-// Reason is the reason why an attempt deserves another try. Reasons are an open set:
-// authors of classifiers make their own, as package variables, with [NewReason].
+// Reason is why an attempt deserves another try. Authors of classifiers make their own,
+// as package variables, with [NewReason].
 //
 //	AllowsNonIdempotentRetry   the call has certainly not taken effect, so that
 //	                           even a call that must not happen twice may be repeated
@@ -117,15 +113,11 @@ func AnyResult[OUT any](condition func(result OUT) bool) ResultPredicate[OUT] {
 //	                           the time runs out, after 1, 10, 50, 100, 500 ms, and
 //	                           then every second
 //
-// The stage is the evidence, the reason is the conclusion: a strategy that has a reason
-// need not look at the stage again.
+// A rejection ([NewRejection]) prevents a retry: the call was refused for good, without
+// effect.
 //
-// A rejection ([NewRejection]) prevents a retry: the call was answered and refused for
-// good, without effect. Its element ends at once, and its failure is not in doubt.
-//
-// The zero Reason means no reason. Two reasons are equal (==) if the name and all
-// properties are equal. A Reason is as small as a pointer; it is a value and safe for
-// concurrent use.
+// The zero Reason means no reason. Reasons are equal (==) if the name and all properties
+// are. A Reason is as small as a pointer, and safe for concurrent use.
 type Reason struct {
 	handle unique.Handle[reason]
 }
@@ -144,24 +136,23 @@ var (
 	// BestEffortStrategy.RefuseUnknown in package strategies.
 	Unknown = NewReason("UNKNOWN", false, false)
 
-	// CircuitBreakerOpen means that a circuit breaker of your own refused the call before
-	// it was sent, so it has not taken effect.
+	// CircuitBreakerOpen means that your own circuit breaker refused the call before it
+	// was sent.
 	CircuitBreakerOpen = NewReason("CIRCUIT_BREAKER_OPEN", true, false)
 )
 
 // NewReason returns the reason with this name and these properties.
 //
 //   - allowsNonIdempotentRetry: the call has certainly not taken effect, so even a call
-//     that must not happen twice may be repeated. For a call that may be repeated
-//     anyway, such as a read under strategies.Policy.Idempotent, it makes no difference.
+//     that must not happen twice may be repeated. It makes no difference for other calls,
+//     such as a read under strategies.Policy.Idempotent.
 //   - alwaysRetry: the call is repeated without asking the strategy, until the time runs
-//     out. With false, the strategy decides whether and when.
+//     out.
 //
 // So the reason of a read whose row is not there yet is NewReason("ABSENT", true, false).
 //
 // NewReason panics if name is empty, or if alwaysRetry is set without
-// allowsNonIdempotentRetry: that would repeat calls that may have taken effect without
-// asking the strategy.
+// allowsNonIdempotentRetry.
 func NewReason(name string, allowsNonIdempotentRetry, alwaysRetry bool) Reason {
 	if name == "" {
 		panic("predicates: NewReason: empty name")
@@ -172,10 +163,9 @@ func NewReason(name string, allowsNonIdempotentRetry, alwaysRetry bool) Reason {
 	return Reason{unique.Make(reason{name: name, nonIdempotent: allowsNonIdempotentRetry, always: alwaysRetry})}
 }
 
-// NewRejection returns the reason of calls that were answered and refused for good,
-// without effect: an HTTP 404, a violated unique constraint. The call is not retried, and
-// the strategy is not asked. The element fails; its failure has the reason and is not in
-// doubt.
+// NewRejection returns the reason of calls that were refused for good, without effect: an
+// HTTP 404, a violated unique constraint. The strategy is not asked. The element fails at
+// once; its failure has the reason and is not in doubt.
 //
 //	var Duplicate = predicates.NewRejection("DUPLICATE_KEY")
 //	return predicates.WithReason(err, Duplicate) // in the function, for the classifier Named
@@ -188,7 +178,7 @@ func NewRejection(name string) Reason {
 	return Reason{unique.Make(reason{name: name, nonIdempotent: true, rejection: true})}
 }
 
-// IsZero reports whether r is the zero value, which is not a reason.
+// IsZero reports whether r is the zero value.
 func (r Reason) IsZero() bool { return r == Reason{} }
 
 func (r Reason) value() reason {
@@ -202,8 +192,7 @@ func (r Reason) value() reason {
 func (r Reason) Name() string { return r.value().name }
 
 // AllowsNonIdempotentRetry reports whether even a call that must not happen twice may be
-// repeated, because it has certainly not taken effect. It is true for a rejection, too,
-// although a repetition is useless.
+// repeated, because it has certainly not taken effect. It is true for a rejection, too.
 func (r Reason) AllowsNonIdempotentRetry() bool { return r.value().nonIdempotent }
 
 // AlwaysRetry reports whether the call is repeated without asking the strategy.
@@ -220,14 +209,12 @@ func (r Reason) String() string {
 	return r.Name()
 }
 
-// MarshalText returns the name, or "" for the zero value. So a Reason is its name in
-// JSON, as a value and as a key of a map.
+// MarshalText returns the name, or "" for the zero value, for JSON values and keys.
 func (r Reason) MarshalText() ([]byte, error) { return []byte(r.Name()), nil }
 
 // UnmarshalText makes r a reason with this name that does not allow any retry, or the
-// zero value for an empty name. A text does not include what the reason allows, and there
-// is no registry of reasons: compare the name with the names of the reasons that you
-// expect, such as httpretry.Reasons().
+// zero value for an empty name. A text does not include what the reason allows: compare
+// the name with the reasons that you expect, such as httpretry.Reasons().
 func (r *Reason) UnmarshalText(text []byte) error {
 	*r = Reason{}
 	if len(text) > 0 {
@@ -236,14 +223,13 @@ func (r *Reason) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// reasonError is an error that names its own reason.
 type reasonError struct {
 	reason Reason
 	err    error
 }
 
-// WithReason adds the reason why the attempt deserves another try to err, for functions
-// that know the reason. The classifier [Named] reads it. It returns nil if err is nil.
+// WithReason adds the reason for another try to err, for functions that know it. The
+// classifier [Named] reads it. It returns nil if err is nil.
 func WithReason(err error, r Reason) error {
 	if err == nil {
 		return nil
@@ -251,7 +237,7 @@ func WithReason(err error, r Reason) error {
 	return &reasonError{reason: r, err: err}
 }
 
-// Error returns the message of the error after the name of the reason.
+// Error returns the message after the name of the reason.
 func (e *reasonError) Error() string { return fmt.Sprintf("%v: %v", e.reason, e.err) }
 
 func (e *reasonError) Unwrap() error { return e.err }

@@ -8,11 +8,10 @@ import (
 // A ServerPushback is an error or a result with the delay after which its server may be
 // called again. Reason-aware strategies obey it: see HonorPushback of package strategies.
 //
-// The term comes from gRPC's A6, Client Retries. Retry-After of HTTP is a pushback, too.
+// The term comes from gRPC's A6, Client Retries. HTTP's Retry-After is a pushback, too.
 type ServerPushback interface {
-	// RetryPushback returns the delay that the server demands before the next attempt: 0
-	// means at once, a negative delay never. ok is false if the server does not demand a
-	// delay.
+	// RetryPushback returns the delay before the next attempt: 0 means at once, a
+	// negative delay never. ok is false if the server does not demand a delay.
 	RetryPushback() (delay time.Duration, ok bool)
 }
 
@@ -25,7 +24,6 @@ func WithPushback(err error, delay time.Duration) error {
 	return &pushbackError{delay: max(delay, -1), err: err}
 }
 
-// pushbackError is the error of [WithPushback].
 type pushbackError struct {
 	delay time.Duration // negative for never
 	err   error
@@ -33,7 +31,7 @@ type pushbackError struct {
 
 var _ ServerPushback = (*pushbackError)(nil)
 
-// Error returns the message of the error with the demand.
+// Error returns the message with the demand.
 func (e *pushbackError) Error() string {
 	if e.delay < 0 {
 		return fmt.Sprintf("%v (the server asks not to retry)", e.err)

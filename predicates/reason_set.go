@@ -8,8 +8,8 @@ import (
 	"unique"
 )
 
-// ReasonSet is the set of reasons for which an element has been retried so far:
-// A, B, A makes {A, B}. The zero value is the empty set.
+// ReasonSet is the set of reasons for which an element has been retried: A, B, A makes
+// {A, B}. The zero value is the empty set.
 //
 // Sets are values: With returns another set. Equal sets are == and share their memory, so
 // a set of any size costs an element only a pointer. It is safe for concurrent use.
@@ -17,8 +17,8 @@ type ReasonSet struct {
 	handle unique.Handle[reasonNode]
 }
 
-// reasonNode is a set as a list in descending order of reasons, so that equal sets are
-// equal lists.
+// reasonNode is a set as a descending list of reasons, so that equal sets are equal
+// lists.
 type reasonNode struct {
 	last Reason
 	rest ReasonSet
@@ -27,7 +27,7 @@ type reasonNode struct {
 // IsEmpty reports whether s is empty.
 func (s ReasonSet) IsEmpty() bool { return s == ReasonSet{} }
 
-// With returns s with the given reasons added. Zero reasons are ignored.
+// With returns s with reasons added, except zero reasons.
 func (s ReasonSet) With(reasons ...Reason) ReasonSet {
 	for _, r := range reasons {
 		s = s.with(r)
@@ -87,7 +87,7 @@ func (s ReasonSet) Slice() []Reason {
 	return reasons
 }
 
-// String returns the names in braces, as in "{KV_LOCKED, UNKNOWN}".
+// String returns the names, as in "{KV_LOCKED, UNKNOWN}".
 func (s ReasonSet) String() string {
 	names := make([]string, 0, s.Len())
 	for r := range s.All() {
@@ -116,8 +116,7 @@ func (s *ReasonSet) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// compareReasons orders reasons by name, and reasons of the same name by the number of
-// their properties.
+// compareReasons orders reasons by name, then by the number of their properties.
 func compareReasons(a, b Reason) int {
 	x, y := a.value(), b.value()
 	if c := strings.Compare(x.name, y.name); c != 0 {

@@ -7,14 +7,12 @@ import (
 	"github.com/weirflow/weir/internal/ctxkey"
 )
 
-// ReportStage reports how far the call that ctx belongs to has come, for reason-aware
-// retries: see [Stage]. It finds the attempt of an operator through its context. Stages
-// only advance: a report of an earlier stage than the last is ignored. So is a report
-// after the attempt has ended, or with a context that does not belong to an attempt.
+// ReportStage reports how far the call of ctx has come, for reason-aware retries: see
+// [Stage]. A report of an earlier stage than the last is ignored. So is a report after
+// the attempt has ended, or with a context that does not belong to an attempt.
 //
-// A call without a report counts as [NetworkTime] from its start on, which is the safe
-// assumption. So a function that works for a while before it sends should first report
-// ClientDispatch:
+// A call without a report counts as [NetworkTime] from its start on. So a function that
+// works for a while before it sends should first report ClientDispatch:
 //
 //	predicates.ReportStage(ctx, predicates.ClientDispatch)
 //	conn, err := pool.Get(ctx)  // an error here cannot have had an effect
@@ -22,8 +20,7 @@ import (
 //	predicates.ReportStage(ctx, predicates.NetworkTime)
 //	reply, err := conn.Do(ctx, request)
 //
-// A stage alone is not a reason for another attempt. Classifiers, for instance of
-// packages netretry, httpretry and grpcretry, use it to find the reason.
+// Classifiers use the stage to find the reason for another attempt.
 //
 // An attempt that the operator's attempt timeout cuts off counts as NetworkTime even if
 // ClientDispatch was reported: its call may be about to send.
@@ -31,9 +28,9 @@ import (
 // If an operator runs in a call of another operator, a report of NetworkTime or later in
 // the inner operator counts as a [ReportSent] of the outer call.
 //
-// ReportStage reports for the whole call. The adapter of a client sees only its own
-// requests, and uses [ReportSent]. ReportStage panics for an unknown stage. It is safe
-// for concurrent use.
+// ReportStage is for the whole call. The adapter of a client sees only its own requests,
+// and uses [ReportSent]. ReportStage panics for an unknown stage. It is safe for
+// concurrent use.
 func ReportStage(ctx context.Context, stage Stage) {
 	if stage > ResponseReceived {
 		panic(fmt.Sprintf("predicates: ReportStage: no such stage: %d", uint8(stage)))
@@ -44,9 +41,9 @@ func ReportStage(ctx context.Context, stage Stage) {
 }
 
 // ReportSent is for the adapter of a client, such as httpretry.Transport. It reports that
-// a request of the call is about to be sent. Call it before the first byte may be
-// written. From then on the call counts as in [NetworkTime], and [Attempt.InDoubt] is
-// set. The refusal of a later request does not change that.
+// a request is about to be sent, before its first byte may be written. From then on the
+// call counts as in [NetworkTime], and [Attempt.InDoubt] is set, even if a later request
+// is refused.
 //
 //	sent := predicates.ReportSent(ctx)
 //	reply, err := send(request)
@@ -55,8 +52,7 @@ func ReportStage(ctx context.Context, stage Stage) {
 //	}
 //
 // An adapter reports each request once, except requests without effect, such as a GET.
-// For a request that was not sent, it returns a [*StageError] of ClientDispatch instead
-// of a report, since it does not see the other requests of the call.
+// For an unsent request, it returns a [*StageError] of ClientDispatch instead.
 //
 // ReportSent does not allocate. It is safe for concurrent use.
 func ReportSent(ctx context.Context) SentRequest {
@@ -71,8 +67,7 @@ func ReportSent(ctx context.Context) SentRequest {
 type SentRequest struct{ to stageReporter }
 
 // Refused withdraws the report: the request certainly did not take effect, because its
-// server reported that, or because it was not sent after all. It must be called at most
-// once.
+// server reported that, or it was not sent after all. Call it at most once.
 func (s SentRequest) Refused() {
 	if s.to != nil {
 		s.to.ReportRefused(false)
@@ -80,18 +75,16 @@ func (s SentRequest) Refused() {
 }
 
 // WithDeduplicated returns a copy of ctx for a deduplicated request: its server
-// recognises a repetition and does not execute it again. Such a request has an identity
-// that is the same in all attempts, like the requests of package exactlyonce. A request
-// reported under the copy ([ReportSent], and ReportStage of NetworkTime) counts as
-// deduplicated.
+// recognises a repetition, by an identity that is the same in all attempts, and does not
+// execute it again, as in package exactlyonce. A request reported under the copy
+// ([ReportSent], and ReportStage of NetworkTime) counts as deduplicated.
 //
-// If a call has deduplicated requests, and all its requests that may have taken effect
-// are deduplicated, it may be repeated: [Attempt.Idempotent] is then set, even if the
-// element returns false. Another request that may have taken effect, or a NetworkTime
-// that the function reports under its own context, prevents the repetition. The failure
-// of such a call is still in doubt: a later sender of the element does not have the
-// identity. It is not in doubt once the servers have answered the requests of the call
-// with refusals that they keep, which the clients of package exactlyonce detect.
+// If all requests of a call that may have taken effect are deduplicated, it may be
+// repeated: [Attempt.Idempotent] is then set, even if the element returns false. Another
+// request that may have taken effect, or a NetworkTime reported under another context,
+// prevents the repetition. The failure of such a call is still in doubt, because a later
+// sender of the element lacks the identity, until the servers have answered with refusals
+// that they keep, which the clients of package exactlyonce detect.
 //
 // WithDeduplicated is for adapters of clients. Use it only if you know that the server
 // recognises the request: for a named endpoint, not for any server to which a header is
@@ -109,10 +102,9 @@ func WithDeduplicated(ctx context.Context) context.Context {
 }
 
 // WithStageReporter returns a copy of ctx whose reports go to report instead of the
-// attempt. [ReportSent] calls report with NetworkTime; Refused does not call it. If
-// report is nil, reports are dropped. That is for a request that does not belong to the
-// call, such as a request for a token. Tests of a client use WithStageReporter to check
-// its reports.
+// attempt, for tests of a client. [ReportSent] calls report with NetworkTime; Refused
+// does not call it. A nil report drops them, for a request that does not belong to the
+// call, such as a request for a token.
 //
 // report must be safe for concurrent use.
 func WithStageReporter(ctx context.Context, report func(stage Stage)) context.Context {
@@ -128,7 +120,6 @@ type stageReporter interface {
 	ReportStage(stage Stage)
 	// ReportSent counts a request, unless the attempt has ended.
 	ReportSent(deduplicated bool) (counted bool)
-	// ReportRefused withdraws a counted request.
 	ReportRefused(deduplicated bool)
 }
 
@@ -137,7 +128,6 @@ func reporterIn(ctx context.Context) stageReporter {
 	return r
 }
 
-// deduplicated reports requests as deduplicated.
 type deduplicated struct{ stageReporter }
 
 func (t deduplicated) ReportStage(stage Stage) {

@@ -6,45 +6,42 @@ import (
 	"time"
 )
 
-// snoozeUnit is the least delay of a snooze, so that a message does not spin. All delays
-// are multiples of it, so that a queue releases many messages in one write.
+// snoozeUnit is the least delay, so that a message does not spin. All delays are
+// multiples of it, so that a queue releases many messages in one write.
 const snoozeUnit = time.Second
 
-// longestSnooze is the longest delay with which a message is released: 25 years.
 const longestSnooze = 25 * 365 * 24 * time.Hour
 
 // WithSnooze makes err the error of a call that asks to be made again after a delay, for
-// instance because a shop opens only then. It returns nil if err is nil. The delay is
-// rounded up to whole seconds. It is at least a second, and at most 25 years. For a time
-// t, use time.Until(t).
+// instance when a shop opens. It returns nil if err is nil. The delay is rounded up to
+// whole seconds, from a second to 25 years. For a time t, use time.Until(t).
 //
 //	return "", predicates.WithSnooze(errClosed, time.Until(opening))
 //
-// The call is a call for a message, such as a message of a delivery.Queue. The operator
-// releases the message (message.Released): it leaves its slot, and waits where it is,
-// in its queue or layer. It is redelivered after the delay, to any worker. That is not
-// a failure:
+// The call is for a message, such as a message of a delivery.Queue. The operator releases
+// the message (message.Released): it waits in its queue or layer, and is redelivered
+// after the delay, to any worker. That is not a failure:
 //
-//   - Its visit does not count, and neither do the attempts of the visit. Key, headers and
-//     provider are kept. With delivery.WithOrdered later messages of its key wait for it.
+//   - Its visit does not count, and neither do the attempts of the visit. Key, headers
+//     and provider are kept. With delivery.WithOrdered later messages of its key wait for
+//     it.
 //   - Strategies, fallbacks and failure sinks are not asked. The call is not evidence
 //     about its backend, but backend.Adaptive measures its duration. The flood guard of
-//     delivery.Run does not count it. If it is the probe of a backend or a tenant that is
-//     down, the next call is the probe.
+//     delivery.Run does not count it. If it is the probe of a backend or a tenant, the
+//     next call is the probe.
 //   - Summaries count the message as released, and statistics its element as abandoned.
 //     Observers get an attempt without results and without an error.
 //
-// The number of snoozes is not limited: give the message a deadline (delivery.Deadline)
-// if it must end. After a deadline it is a dead letter.
+// The number of snoozes is not limited: a message that must end needs a deadline
+// (delivery.Deadline), after which it is a dead letter.
 //
 // WithSnooze has no effect, and err is judged as without it, in these two cases:
 //
 //   - The element is not a message, as in a pipeline without a source of messages.
-//   - An earlier attempt of the visit is in doubt, and the call is not idempotent. Then the
-//     message must not be called again without a look.
+//   - An earlier attempt of the visit is in doubt, and the call is not idempotent.
 //
 // An error that wraps an error of WithSnooze, also beside others ([errors.Join]), snoozes
-// its message as well.
+// its message, too.
 func WithSnooze(err error, delay time.Duration) error {
 	if err == nil {
 		return nil
@@ -52,7 +49,7 @@ func WithSnooze(err error, delay time.Duration) error {
 	return &snoozeError{delay: inUnits(delay), err: err}
 }
 
-// inUnits rounds a delay up to a multiple of snoozeUnit (law D3), and limits it.
+// inUnits rounds a delay up to snoozeUnits (law D3), and limits it.
 func inUnits(delay time.Duration) time.Duration {
 	if delay >= longestSnooze {
 		return longestSnooze
@@ -74,7 +71,6 @@ func SnoozeOf(err error) (delay time.Duration, ok bool) {
 	return e.delay, true
 }
 
-// snoozeError is the error of [WithSnooze].
 type snoozeError struct {
 	delay time.Duration
 	err   error

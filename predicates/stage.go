@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// Stage is how far a request had come when its attempt ended. The decision about a retry
-// depends on it: a call that was never sent cannot have taken effect.
+// Stage is how far a request had come when its attempt ended. A call that was never sent
+// cannot have taken effect.
 //
 //	|--- ClientDispatch --->|
 //	                        |--- NetworkTime --->|
@@ -17,24 +17,24 @@ import (
 //	NetworkTime        unknown: it was sent, but a complete response did not arrive
 //	ResponseReceived   depends on the response, if the classifier can read it
 //
-// Stages are ordered by time. The zero value, [Unreported], is the safe assumption: it
-// counts as NetworkTime from the start of the call on, except that the error itself may
-// prove that the request was not sent. A reported NetworkTime outranks such an error: a
-// function that makes several requests may have sent one before another failed.
+// Stages are ordered by time. The zero value, [Unreported], counts as NetworkTime from
+// the start of the call on, unless the error proves that the request was not sent. A
+// reported NetworkTime outranks such an error, since the function may have sent another
+// request.
 //
 // The stages come from RFC 0049 of the Couchbase SDKs.
 type Stage uint8
 
 const (
-	// Unreported means that the function did not report a stage. It counts as
-	// NetworkTime.
+	// Unreported counts as NetworkTime.
 	Unreported Stage = iota
 	// ClientDispatch means that the request was not sent. Every call may be retried.
 	ClientDispatch
 	// NetworkTime means that the request was at least partly sent, and a complete
 	// response did not arrive. Only idempotent calls may be retried.
 	NetworkTime
-	// ResponseReceived means that a complete response arrived. It decides about a retry.
+	// ResponseReceived means that a complete response arrived, which decides about a
+	// retry.
 	ResponseReceived
 )
 
@@ -53,7 +53,7 @@ func (s Stage) String() string {
 	return fmt.Sprintf("Stage(%d)", uint8(s))
 }
 
-// MarshalText returns the text of String, for JSON and logs.
+// MarshalText returns the text of String.
 func (s Stage) MarshalText() ([]byte, error) {
 	if s > ResponseReceived {
 		return nil, fmt.Errorf("predicates: no such stage: %d", uint8(s))
@@ -72,9 +72,8 @@ func (s *Stage) UnmarshalText(text []byte) error {
 	return fmt.Errorf("predicates: no such stage: %q", text)
 }
 
-// StageError is an error with the stage in which it happened. It is for code that knows
-// the stage of a request but not the attempt: a wrapper of a client, such as
-// httpretry.Transport.
+// StageError is an error with its stage, for code that knows the stage of a request but
+// not the attempt: a wrapper of a client, such as httpretry.Transport.
 type StageError struct {
 	Stage Stage
 	Err   error
@@ -86,11 +85,10 @@ func (e *StageError) Error() string { return fmt.Sprint(e.Err) }
 // Unwrap returns Err.
 func (e *StageError) Unwrap() error { return e.Err }
 
-// timeout is an error that reports whether it is a timeout, such as a net.Error.
 type timeout interface{ Timeout() bool }
 
-// Timeout reports whether Err is a timeout, as net.Error does: wrappers such as url.Error
-// call the method of the error that they wrap directly.
+// Timeout reports whether Err is a timeout: wrappers such as url.Error call this method
+// directly.
 func (e *StageError) Timeout() bool {
 	var t timeout
 	return errors.As(e.Err, &t) && t.Timeout()

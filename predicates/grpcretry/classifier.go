@@ -19,8 +19,8 @@ var (
 	// Unavailable, 14: the server could not be reached, or was lost.
 	Unavailable = predicates.NewReason("GRPC_UNAVAILABLE", false, false)
 
-	// InvalidArgument, 3, is a rejection, like the following reasons: the server refused
-	// the call for good, without effect.
+	// InvalidArgument, 3, is a rejection, like the following reasons: the call was
+	// refused for good, without effect.
 	InvalidArgument = predicates.NewRejection("GRPC_INVALID_ARGUMENT")
 	// NotFound, 5, is a rejection.
 	NotFound = predicates.NewRejection("GRPC_NOT_FOUND")
@@ -34,7 +34,7 @@ var (
 	Unauthenticated = predicates.NewRejection("GRPC_UNAUTHENTICATED")
 )
 
-// Reasons returns all reasons of this package, for code that reads names.
+// Reasons returns all reasons of this package.
 func Reasons() []predicates.Reason {
 	return []predicates.Reason{
 		DeadlineExceeded, ResourceExhausted, Unavailable,
@@ -54,17 +54,17 @@ var (
 		14: Unavailable,
 		16: Unauthenticated,
 	}
-	// unsentByCode applies to calls that were reported as not sent. RESOURCE_EXHAUSTED
-	// then concerns a resource of the client, such as the size of a message.
+	// unsentByCode is for unsent calls. RESOURCE_EXHAUSTED then concerns the client, such
+	// as the size of a message.
 	unsentByCode = map[uint32]predicates.Reason{
 		4:  netretry.NotSent,
 		14: netretry.NotSent,
 	}
 )
 
-// Classifier returns a classifier of gRPC calls by their status code. code returns the
-// code of an error: status.Code of google.golang.org/grpc, or connect.CodeOf of
-// connectrpc.com/connect. See the package documentation for its table. It panics if code
+// Classifier returns a classifier of gRPC calls by their status code, according to the
+// table of the package. code returns the code of an error: status.Code of
+// google.golang.org/grpc, or connect.CodeOf of connectrpc.com/connect. It panics if code
 // is nil.
 func Classifier[OUT any, C ~uint32](code func(err error) C) predicates.Classifier[OUT] {
 	extract := Code[OUT](code)
@@ -81,7 +81,7 @@ func Classifier[OUT any, C ~uint32](code func(err error) C) predicates.Classifie
 		reason, ok := sent(a)
 		switch {
 		case reason == ResourceExhausted && tooLarge(a.Err):
-			return predicates.Reason{}, true // a retry is useless; if the answer is too large, the call may have had an effect
+			return predicates.Reason{}, true // the answer may be too large, after an effect
 		case reason.IsRejection() && a.InDoubt: // another request may have had an effect
 			return predicates.Reason{}, true
 		}
@@ -89,8 +89,8 @@ func Classifier[OUT any, C ~uint32](code func(err error) C) predicates.Classifie
 	})
 }
 
-// tooLarge reports whether a message exceeded a limit. It compares the error texts of the
-// implementations of gRPC and Connect, which do not have a code for it.
+// tooLarge reports whether a message exceeded a limit, by the texts of gRPC and Connect,
+// which have no code for it.
 func tooLarge(err error) bool {
 	text := strings.ToLower(err.Error())
 	return strings.Contains(text, "message") && slices.ContainsFunc(limits, func(limit string) bool {
@@ -99,7 +99,7 @@ func tooLarge(err error) bool {
 }
 
 var limits = []string{
-	"larger than", // gRPC for Go, C++ and the languages built on it, JavaScript; Connect
+	"larger than", // gRPC for Go, C++ and its dependents, JavaScript; Connect
 	"too large",
 	"exceeds maximum size", // Java
 	"exceeds the maximum",  // .NET

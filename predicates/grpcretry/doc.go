@@ -1,11 +1,8 @@
 // Package grpcretry classifies failed gRPC calls, without importing gRPC: it takes a
-// function that returns the code of an error, such as google's status.Code and Connect's
+// function that returns the code of an error, such as google's status.Code or Connect's
 // connect.CodeOf.
 //
 //	strategies.ReasonAware(grpcretry.Classifier[Row](status.Code), strategies.BestEffort[Row]())
-//
-// (An interface with the method GRPCStatus would have to import the type of its result,
-// and reflection is slower than a function.)
 //
 // # Vocabulary
 //
@@ -21,30 +18,26 @@
 //	16 UNAUTHENTICATED      Unauthenticated
 //	others                  no reason: the outcome is accepted
 //
-// RESOURCE_EXHAUSTED for a message that is too large is accepted, too, since a retry
-// would have the same size. gRPC does not have a code for that, so it is recognised by
-// its text.
+// RESOURCE_EXHAUSTED for a message that is too large, recognised by its text, is
+// accepted, too.
 //
 // ABORTED does not get a reason, since the transaction around the call has to be
-// repeated, not the call. Neither does UNKNOWN, the code of any error that did not come
-// from gRPC: put netretry.Classifier after this classifier for those errors. OUT_OF_RANGE
-// and UNIMPLEMENTED may come from a client that cannot read the answer.
+// repeated. Neither does UNKNOWN, the code of errors that did not come from gRPC: put
+// netretry.Classifier after this classifier for them. OUT_OF_RANGE and UNIMPLEMENTED may
+// come from a client that cannot read the answer.
 //
 // # Calls that were not sent
 //
-// UNAVAILABLE and DEADLINE_EXCEEDED of a call that was not sent are netretry.NotSent, and
-// retried even if the call must not happen twice. gRPC's errors do not show whether it
-// was sent. For google.golang.org/grpc use the module ext/grpc:
+// UNAVAILABLE and DEADLINE_EXCEEDED of an unsent call are netretry.NotSent, and retried
+// even if the call must not happen twice. gRPC's errors do not show that. For
+// google.golang.org/grpc use the module ext/grpc:
 //
 //	conn, err := grpc.NewClient(target, append(grpcstage.DialOptions(), creds)...)
 //
-// For other clients, return a predicates.StageError of ClientDispatch if the call was not
-// sent; an adapter also reports its requests (predicates.ReportSent).
+// For other clients, return a predicates.StageError of ClientDispatch for an unsent call;
+// an adapter also reports its requests (predicates.ReportSent).
 //
-// If a function joins the errors of several calls, the error that allows least decides:
-// see predicates.Classifier.
-//
-// For a service with more specific codes, put a table of your own before this table:
+// Put a table of your own first for a service with more specific codes:
 //
 //	predicates.Classifiers(
 //		predicates.ByCode(grpcretry.Code[Row](status.Code), map[codes.Code]predicates.Reason{…}),

@@ -15,16 +15,16 @@ import (
 
 func init() { decision.SetNamedErrors(Classifier[struct{}](), plainTexts...) }
 
-// plainTexts are the beginnings of the texts of all errors made by errors.New that the
-// classifier may know: see kindOf and netretry.KindOf.
+// plainTexts are the beginnings of the texts of all plain errors that the classifier may
+// know: see kindOf and netretry.KindOf.
 var plainTexts = []string{
 	"http: server closed idle connection", "net/http: ", "http2: ", "stream error: ", "connection error: ",
 	io.EOF.Error(), io.ErrUnexpectedEOF.Error(), io.ErrClosedPipe.Error(), driver.ErrBadConn.Error(),
 }
 
 // Classifier returns a classifier of HTTP calls: by the status of each [*StatusError] or
-// each *http.Response among the results, otherwise by the error of the connection. See
-// the package documentation for its table, and for calls with several requests.
+// each *http.Response among the results, otherwise by the error of the connection, as in
+// the package documentation.
 func Classifier[OUT any]() predicates.Classifier[OUT] {
 	connection := netretry.ClassifierOf[OUT](kindOf)
 	ofError := decision.EachError(func(a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
@@ -44,7 +44,6 @@ func Classifier[OUT any]() predicates.Classifier[OUT] {
 	}
 }
 
-// ofStatus returns the reason of an attempt that ended with e.
 func ofStatus[OUT any](a *predicates.Attempt[OUT], e *StatusError) (predicates.Reason, bool) {
 	reason, ok := reasonFor(e.StatusCode, e.tracker)
 	if around, found := errors.AsType[*predicates.StageError](a.Err); found &&
@@ -59,8 +58,7 @@ func ofStatus[OUT any](a *predicates.Attempt[OUT], e *StatusError) (predicates.R
 	return besideOthers(a, reason, e), ok
 }
 
-// besideOthers weakens reason, the reason of one request, if another request of the call
-// may have had an effect.
+// besideOthers weakens the reason of one request, if another may have had an effect.
 func besideOthers[OUT any](a *predicates.Attempt[OUT], reason predicates.Reason, e *StatusError) predicates.Reason {
 	switch {
 	case !e.Redirected && !a.InDoubt:
@@ -71,7 +69,6 @@ func besideOthers[OUT any](a *predicates.Attempt[OUT], reason predicates.Reason,
 	return decision.WeakestOf(reason, predicates.Reason{})
 }
 
-// ofResponses returns the reason of an attempt that ended with responses.
 func ofResponses[OUT any](a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
 	var reasons []predicates.Reason
 	for resp := range responses(a) {
@@ -87,9 +84,9 @@ func ofResponses[OUT any](a *predicates.Attempt[OUT]) (predicates.Reason, bool) 
 	return reason, !reason.IsZero()
 }
 
-// StatusCode returns a function for [predicates.ByCode] that returns the status code of a
+// StatusCode returns a function for [predicates.ByCode] that returns the status of a
 // [*StatusError] or of an *http.Response among the results. It returns false if several
-// codes differ, or if a joined error does not have a status.
+// codes differ, or a joined error has no status.
 func StatusCode[OUT any]() func(a *predicates.Attempt[OUT]) (int, bool) {
 	return func(a *predicates.Attempt[OUT]) (int, bool) {
 		var code int
@@ -118,7 +115,6 @@ func StatusCode[OUT any]() func(a *predicates.Attempt[OUT]) (int, bool) {
 	}
 }
 
-// responses yields the results that are responses.
 func responses[OUT any](a *predicates.Attempt[OUT]) iter.Seq[*http.Response] {
 	return func(yield func(*http.Response) bool) {
 		if a.Err != nil || !holdsResponse[OUT]() {
@@ -132,8 +128,7 @@ func responses[OUT any](a *predicates.Attempt[OUT]) iter.Seq[*http.Response] {
 	}
 }
 
-// holdsResponse reports whether an OUT can be a response. If not, results need not be
-// checked one by one.
+// holdsResponse reports whether an OUT can be a response.
 func holdsResponse[OUT any]() bool {
 	var none OUT
 	switch any(&none).(type) {
@@ -144,11 +139,11 @@ func holdsResponse[OUT any]() bool {
 }
 
 // cannotRewind is the error of a request that could not be written to its connection, nor
-// to another connection, since its body was closed. net/http repeats a request that was
-// written only if its body can be read again.
+// to another, since its body was closed. net/http repeats a written request only if its
+// body can be read again.
 const cannotRewind = "net/http: cannot rewind body after connection loss"
 
-// kindOf is netretry.KindOf, and also knows errors of net/http that have only a text.
+// kindOf is netretry.KindOf, and also knows texts of net/http.
 func kindOf(err error) netretry.Kind {
 	if e, ok := errors.AsType[*notSentError](err); ok && refusedByProxy(e.error) {
 		return netretry.Dial
@@ -166,8 +161,8 @@ func kindOf(err error) netretry.Kind {
 	return netretry.KindOf(err)
 }
 
-// refusedByProxy reports whether err, of a request that was not sent, is a temporary
-// refusal of CONNECT by a proxy. net/http keeps only the status text of the answer.
+// refusedByProxy reports whether err, of an unsent request, is a temporary refusal of
+// CONNECT by a proxy. net/http keeps only the status text.
 func refusedByProxy(err error) bool {
 	switch err.Error() {
 	case http.StatusText(http.StatusTooManyRequests), http.StatusText(http.StatusBadGateway),

@@ -4,9 +4,8 @@
 // # Vocabulary
 //
 // [CheckResponse] makes an error of a response with an error status; a response may also
-// be the result of the call itself. Package netretry classifies failures without a
-// response. This package adds the stage, with [Transport], and the errors of net/http
-// that do not have a type.
+// be a result of the call. Package netretry classifies failures without a response. This
+// package adds the stage, with [Transport], and the errors of net/http without a type.
 //
 //	status   reason                      a POST may be retried
 //	408      RequestTimeout              yes: the server did not receive the whole request
@@ -20,18 +19,16 @@
 //	others   see below
 //
 // Other statuses of 4xx are rejections ([predicates.NewRejection]), named like
-// HTTP_404_NOT_FOUND: the server has refused for good and did not execute the request.
-// They are not retried, and their failure is not in doubt. They are 400 to 405, 407, 409
-// to 415, 417, 421 to 424, 426, 428, 431 and 451. The list excludes 406 and 416, which
-// may follow an effect, and statuses that no RFC defines: these, and 5xx that are not in
-// the table, do not get a reason, and their call is in doubt.
+// HTTP_404_NOT_FOUND: 400 to 405, 407, 409 to 415, 417, 421 to 424, 426, 428, 431 and
+// 451. They are not retried, and their failure is not in doubt. 406 and 416, which may
+// follow an effect, statuses that no RFC defines, and other 5xx do not get a reason, and
+// their call is in doubt.
 //
-// A tracker of package exactlyonce answers requests with an id. The header
-// Exactly-Once-Result distinguishes its answers from the answers of the service. 409
-// while an earlier attempt of the request runs is InProgress: it is retried if the call
-// may be repeated, for instance because it is deduplicated. 503 of a full tracker is
+// A tracker of package exactlyonce marks its answers with the header Exactly-Once-Result.
+// 409 while an earlier attempt runs is InProgress: it is retried if the call may be
+// repeated, for instance because it is deduplicated. 503 of a full tracker is
 // TrackerFull, and may be repeated. A stale request, 410, does not get a reason and is in
-// doubt: it is unknown whether it was executed.
+// doubt.
 //
 // After a redirect that changed the method, such as a 303 that turns a POST into a GET,
 // the first three become AfterRedirect, since the POST was executed. A rejection then
@@ -40,12 +37,11 @@
 // # Calls with several requests
 //
 // A call that joins the errors of several requests, or has several responses as results,
-// is retried as a whole: for the reason that allows least (see [predicates.Classifier]).
-// So a 429 together with a 502, a 200 or a lost connection does not lead to a repeated
-// POST.
+// is retried for the reason that allows least (see [predicates.Classifier]). So a 429
+// together with a 502, a 200 or a lost connection does not lead to a repeated POST.
 //
-// [Transport] also reports requests that succeeded to the attempt. If a POST may have
-// been executed, the call is not repeated because of a later request:
+// [Transport] also reports successful requests. If a POST may have been executed, the
+// call is not repeated because of a later request:
 //
 //	refused dial, 408, 425, 429, rejections   withdraw only their own request
 //	307, 308                                  the same: the request went elsewhere
@@ -66,29 +62,26 @@
 // # Guarantees
 //
 // Without [Transport], requests are not reported, and errors of an http.Client never
-// count as "not sent", since they do not show whether the client has followed a redirect.
-// With Transport they count as "not sent" if that is certain. So the default is safe for
-// calls of one request, but a POST to a host that refuses connections is retried only
-// with Transport.
+// count as "not sent", since the client may have followed a redirect. So the default is
+// safe for calls of one request, but a POST to a host that refuses connections is retried
+// only with Transport.
 //
 // A proxy that answers CONNECT with 429, 502, 503 or 504 has not sent the request. With
-// Transport that is netretry.NotConnected, without it the error does not have a reason.
+// Transport that is netretry.NotConnected, without it no reason.
 //
 // Over HTTP/2 a stream or a connection that ends is a lost connection
-// (netretry.ConnectionLost). With Transport, REFUSED_STREAM and a GOAWAY whose last
-// stream is below the stream of the request count as "not sent": the server has not
-// processed the request.
+// (netretry.ConnectionLost). With Transport, REFUSED_STREAM and a GOAWAY below the stream
+// of the request count as "not sent".
 //
 // The first of these headers that is present demands a delay: Retry-After-Ms, in
 // milliseconds; Retry-After; and, in an answer of 429, X-Ratelimit-Reset,
-// X-Ratelimit-Reset-NAME and Anthropic-Ratelimit-NAME-Reset. If several limits have a
-// reset, the longest reset of the limits whose header Remaining is 0 counts; if there is
-// no such limit, the shortest reset.
+// X-Ratelimit-Reset-NAME and Anthropic-Ratelimit-NAME-Reset. Of several resets, the
+// longest of the limits whose header Remaining is 0 counts; without such a limit, the
+// shortest.
 //
 // Such a delay is a pushback ([predicates.ServerPushback]), which strategies.ReasonAware
-// obeys: a retry follows after exactly this delay, or not at all if the element's time
-// ends before. A delay of 0, such as a date that has passed, is not a demand: the
-// strategy's own delay counts.
+// obeys. A delay of 0, such as a date that has passed, is not a demand: the strategy's
+// own delay counts.
 //
 // # Concurrency
 //
@@ -110,9 +103,8 @@
 //	})
 //	policy := strategies.ReasonAware(httpretry.Classifier[Page](), strategies.BestEffort[Page]()).Idempotent()
 //
-// Put a table of your own first: it overrides rows of the table above. It applies to the
-// whole call: if a call makes several requests, a row that allows a POST to be repeated
-// allows it for all of them.
+// Put a table of your own first: it overrides rows of the table above. It applies to all
+// requests of a call:
 //
 //	predicates.Classifiers(
 //		predicates.ByCode(httpretry.StatusCode[Page](), map[int]predicates.Reason{503: httpretry.TooManyRequests}),

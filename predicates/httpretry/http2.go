@@ -2,8 +2,8 @@ package httpretry
 
 import "strings"
 
-// net/http does not export types for the errors of HTTP/2. The errors of
-// golang.org/x/net/http2 have the same texts.
+// net/http exports no types for errors of HTTP/2. golang.org/x/net/http2 has the same
+// texts.
 
 const (
 	goAwayBelow   = "http2: Transport received Server's graceful shutdown GOAWAY"
@@ -11,7 +11,7 @@ const (
 	cannotRetry   = "http2: Transport: cannot retry err ["
 )
 
-// lostOverHTTP2 reports whether text is an error of a connection or a stream that ended.
+// lostOverHTTP2 reports whether text is an error of an ended connection or stream.
 func lostOverHTTP2(text string) bool {
 	if code, ok := streamError(text); ok {
 		return code != "HTTP_1_1_REQUIRED" && code != "INADEQUATE_SECURITY" // a retry would fail the same way
@@ -28,7 +28,7 @@ func lostOverHTTP2(text string) bool {
 }
 
 // streamError returns the code of the error that ended a stream. ok is false for another
-// error, or if the client ended the stream because it could not read the answer.
+// error, or if the client could not read the answer.
 func streamError(text string) (code string, ok bool) {
 	text, ok = strings.CutPrefix(text, "stream error: stream ID ")
 	if !ok {
@@ -40,8 +40,8 @@ func streamError(text string) (code string, ok bool) {
 }
 
 // unprocessed reports whether err proves that the server has not processed the request
-// (RFC 9113, 8.7): RST_STREAM with REFUSED_STREAM, or a GOAWAY whose last stream is below
-// the stream of the request; or that the request was never written.
+// (RFC 9113, 8.7): RST_STREAM with REFUSED_STREAM, a GOAWAY below the stream of the
+// request, or a request that was never written.
 func unprocessed(err error) bool {
 	text := err.Error()
 	if inner, ok := strings.CutPrefix(text, cannotRetry); ok {

@@ -5,10 +5,10 @@ import "net/http"
 // Idempotent reports whether input is a *[http.Request] that may be sent twice: by its
 // method (RFC 9110, 9.2.2), or because it carries an Idempotency-Key or
 // X-Idempotency-Key, by which the server recognises the repetition. The key has to be the
-// same for all attempts, so it belongs to the element, not to the attempt.
+// same for all attempts.
 //
-// As in net/http, a key that is present but empty counts, too: the request is sent
-// without it, but the caller has declared that the request may be repeated.
+// As in net/http, an empty key counts, too: the request is sent without it, but may be
+// repeated.
 //
 //	policy.IdempotentIf(httpretry.Idempotent)
 func Idempotent(input any) bool {
@@ -16,14 +16,13 @@ func Idempotent(input any) bool {
 	return ok && (IdempotentMethod(req.Method) || hasKey(req))
 }
 
-// IdempotentMethod reports whether requests of method may be sent twice; "" is
-// GET. POST, PATCH, CONNECT and methods that are not in RFC 9110 may not.
+// IdempotentMethod reports whether requests of method may be sent twice; "" is GET. POST,
+// PATCH, CONNECT and methods outside RFC 9110 may not.
 func IdempotentMethod(method string) bool {
 	return safeMethod(method) || method == http.MethodPut || method == http.MethodDelete
 }
 
-// safeMethod reports whether requests of method do not request an effect (RFC 9110,
-// 9.2.1).
+// safeMethod reports whether method has no effect (RFC 9110, 9.2.1).
 func safeMethod(method string) bool {
 	switch method {
 	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:

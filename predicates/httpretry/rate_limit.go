@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// demandedDelay returns the delay that a response demands. ok is false if it does not
-// demand a delay. The first of these headers counts:
+// demandedDelay returns the delay that a response demands, if any. The first of these
+// headers counts:
 //
 //	Retry-After-Ms: 250                                   milliseconds
 //	Retry-After: 120                                      see RetryAfter
@@ -16,8 +16,8 @@ import (
 //	X-Ratelimit-Reset: 1767225600                         seconds since 1970
 //	Anthropic-Ratelimit-Tokens-Reset: 2026-01-01T00:00:00Z   429 only: a time
 //
-// If several limits have a reset, the delay is the longest reset of the limits whose
-// header Remaining is 0. If there is no such limit, it is the shortest reset.
+// Of several resets, the longest of the limits whose header Remaining is 0 counts;
+// without such a limit, the shortest.
 func demandedDelay(status int, h http.Header, now time.Time) (delay time.Duration, ok bool) {
 	if ms := strings.TrimSpace(h.Get("Retry-After-Ms")); ms != "" {
 		n, err := strconv.ParseFloat(ms, 64)
@@ -32,7 +32,6 @@ func demandedDelay(status int, h http.Header, now time.Time) (delay time.Duratio
 	return resetDelay(h, now)
 }
 
-// resetDelay returns the delay that the headers of rate limits demand.
 func resetDelay(h http.Header, now time.Time) (delay time.Duration, ok bool) {
 	if date, err := http.ParseTime(h.Get("Date")); err == nil {
 		now = date
@@ -65,8 +64,8 @@ func resetDelay(h http.Header, now time.Time) (delay time.Duration, ok bool) {
 	return shortest, found
 }
 
-// remainingHeader returns the name of the header with the remaining calls or tokens that
-// belongs to a header with the reset of a limit.
+// remainingHeader returns the name of the header with the remaining calls or tokens of a
+// limit, for the header with its reset.
 func remainingHeader(reset string) (remaining string, ok bool) {
 	const openAI, anthropic, end = "X-Ratelimit-Reset", "Anthropic-Ratelimit-", "-Reset"
 	switch {
@@ -78,8 +77,8 @@ func remainingHeader(reset string) (remaining string, ok bool) {
 	return "", false
 }
 
-// sinceEpoch is the least number of seconds that counts as a time since 1970 rather than
-// a delay.
+// sinceEpoch is the least number of seconds that counts as a time since 1970, not a
+// delay.
 const sinceEpoch = 1e9
 
 // parseReset reads the value of a header with the reset of a limit.

@@ -27,10 +27,10 @@ var (
 	// GatewayTimeout, 504: the server behind the proxy did not answer in time.
 	GatewayTimeout = predicates.NewReason("HTTP_504_GATEWAY_TIMEOUT", false, false)
 	// Overloaded, 529: the service is overloaded. No RFC defines this status; providers
-	// of language models use it. A proxy may use it as well.
+	// of language models, and perhaps proxies, use it.
 	Overloaded = predicates.NewReason("HTTP_529_OVERLOADED", false, false)
-	// AfterRedirect: 408, 425 or 429 in answer to a later request than the first, which
-	// has been executed.
+	// AfterRedirect: 408, 425 or 429 in answer to a request after the first, which has
+	// been executed.
 	AfterRedirect = predicates.NewReason("HTTP_REFUSED_AFTER_REDIRECT", false, false)
 
 	// InProgress, 409 of a tracker (package exactlyonce): an earlier attempt of the
@@ -40,7 +40,7 @@ var (
 	TrackerFull = predicates.NewReason("HTTP_503_TRACKER_FULL", true, false)
 )
 
-// Reasons returns all reasons of this package, for code that reads names.
+// Reasons returns all reasons of this package.
 func Reasons() []predicates.Reason {
 	all := []predicates.Reason{
 		RequestTimeout, TooEarly, TooManyRequests, InternalServerError, BadGateway, ServiceUnavailable,
@@ -74,9 +74,8 @@ var byStatus = func() map[int]predicates.Reason {
 	return table
 }()
 
-// rejections are the statuses with which a server refuses to execute the request, before
-// any effect. They exclude 406 and 416, which concern the answer and may follow an
-// effect, and statuses that are not defined.
+// rejections are statuses of permanent refusals before any effect: see the package
+// documentation.
 var rejections = []int{
 	http.StatusBadRequest, http.StatusUnauthorized, http.StatusPaymentRequired, http.StatusForbidden, http.StatusNotFound,
 	http.StatusMethodNotAllowed, http.StatusProxyAuthRequired, http.StatusConflict, http.StatusGone,
@@ -87,15 +86,14 @@ var rejections = []int{
 	http.StatusUnavailableForLegalReasons,
 }
 
-// reasonFor returns the reason for a status. tracker is the result of a tracker that came
-// with it, or "".
+// reasonFor returns the reason for a status. tracker is the tracker's result, or "".
 func reasonFor(status int, tracker string) (predicates.Reason, bool) {
 	switch tracker {
 	case oncewire.InProgress:
 		return InProgress, true
 	case oncewire.Full:
 		return TrackerFull, true
-	case oncewire.Stale: // law X1: the request stays in doubt, since its 410 is not a refusal
+	case oncewire.Stale: // law X1: its 410 is not a refusal
 		return predicates.Reason{}, true
 	}
 	reason, ok := byStatus[status]
@@ -103,7 +101,7 @@ func reasonFor(status int, tracker string) (predicates.Reason, bool) {
 }
 
 // withoutEffect reports whether resp proves that the request was not executed: it was
-// refused, for now or for good, or sent elsewhere with its method.
+// refused, or sent elsewhere with its method.
 func withoutEffect(resp *http.Response) bool {
 	switch resp.StatusCode {
 	case http.StatusTemporaryRedirect, http.StatusPermanentRedirect:

@@ -41,9 +41,9 @@ func RetryAfter(h http.Header, now time.Time) (delay time.Duration, ok bool) {
 	return max(0, at.Sub(now)), true
 }
 
-// Pushback returns the longest delay that the responses among the results of a call
-// demand, for strategies.HonorPushback. A [*StatusError] does not need it: strategies
-// obey its delay anyway.
+// Pushback returns the longest delay that responses among the results demand, for
+// strategies.HonorPushback. A [*StatusError] does not need it: strategies obey its delay
+// anyway.
 func Pushback[OUT any](a *predicates.Attempt[OUT]) (delay time.Duration, ok bool) {
 	for resp := range responses(a) {
 		if d, demanded := statusError(resp).RetryPushback(); demanded {

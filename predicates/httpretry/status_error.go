@@ -13,19 +13,19 @@ import (
 // StatusError is a response with an error status. See [CheckResponse].
 type StatusError struct {
 	StatusCode int
-	Method     string // of the request that was answered; "" if unknown
-	URL        string // of the request that was answered; password, query and fragment are hidden; "" if unknown
+	Method     string // of the answered request; "" if unknown
+	URL        string // of the answered request, without password, query and fragment; "" if unknown
 
-	// Redirected reports that an earlier request of the call had another method: it was
-	// answered with a redirect, so it may have been executed.
+	// Redirected reports that an earlier request of the call had another method: it may
+	// have been executed before the redirect.
 	Redirected bool
 
-	// Delay is the delay that the server demands by Retry-After or another header, if
-	// HasDelay is set: see the package documentation.
+	// Delay is the delay that the server demands, if HasDelay is set: see the package
+	// documentation.
 	Delay    time.Duration
 	HasDelay bool
 
-	tracker string // result of a tracker of package exactlyonce, see oncewire; "" for an answer of the service
+	tracker string // result of an exactlyonce tracker, or ""
 }
 
 var _ predicates.ServerPushback = (*StatusError)(nil)
@@ -33,9 +33,9 @@ var _ predicates.ServerPushback = (*StatusError)(nil)
 // CheckResponse returns nil for a status below 400, otherwise a [*StatusError] with the
 // delay that the response demands. It neither reads nor closes the body.
 //
-// A Retry-After that is a date is measured from the header Date of the response, so that
-// the clocks of client and server need not agree; without a Date, from the wall clock. A
-// policy (strategies.ReasonAware) with [Classifier] waits for that delay.
+// A date in Retry-After is measured from the header Date, so that the clocks of client
+// and server need not agree; without a Date, from the wall clock. A policy
+// (strategies.ReasonAware) with [Classifier] waits for that delay.
 func CheckResponse(resp *http.Response) error {
 	if resp.StatusCode < 400 {
 		return nil
@@ -59,19 +59,17 @@ func (e *StatusError) Error() string {
 	if e.Method != "" {
 		s = e.Method + " " + e.URL + ": " + s
 	}
-	if delay, ok := e.RetryPushback(); ok { // so the message of a timeout shows why there was no retry
+	if delay, ok := e.RetryPushback(); ok { // shows why there was no retry
 		s += fmt.Sprintf(" (the server asks to wait %v)", delay)
 	}
 	return s
 }
 
-// RetryPushback implements [predicates.ServerPushback]. A Delay of 0 is not a demand:
-// Retry-After is the least that a client should wait.
+// RetryPushback implements [predicates.ServerPushback]. A Delay of 0 is not a demand.
 func (e *StatusError) RetryPushback() (delay time.Duration, ok bool) {
 	return e.Delay, e.HasDelay && e.Delay > 0
 }
 
-// methodChanged reports whether req follows a redirect of a request of another method.
 func methodChanged(req *http.Request) bool {
 	for r := req; r.Response != nil && r.Response.Request != nil; r = r.Response.Request {
 		if method(r.Response.Request) != method(req) {
@@ -81,7 +79,6 @@ func methodChanged(req *http.Request) bool {
 	return false
 }
 
-// method returns the method of req, which may be "" for GET.
 func method(req *http.Request) string {
 	if req.Method == "" {
 		return http.MethodGet

@@ -22,29 +22,25 @@ import (
 //	NetworkTime      otherwise
 //	not wrapped      base does not support package httptrace
 //
-// Errors are otherwise unchanged. The text of errors of ClientDispatch mentions the
-// stage, too, since an http.Client whose Timeout has run out replaces errors by their
-// text.
+// The text of errors of ClientDispatch mentions the stage, too, since an http.Client
+// whose Timeout has run out replaces errors by their text.
 //
-// Each request is reported to the attempt that its context belongs to
-// ([predicates.ReportSent]) and stays in doubt unless its error or its status proves that
-// it had no effect: see the package documentation. So if a call makes two POSTs and the
-// second is refused, the call is not repeated if the first may have been executed.
-// Requests with a safe method (GET, HEAD, OPTIONS, TRACE; RFC 9110, 9.2.1) are not
-// reported, since they do not have an effect.
+// Each request is reported to the attempt of its context ([predicates.ReportSent]) and
+// stays in doubt unless its error or its status proves that it had no effect: see the
+// package documentation. Requests with a safe method (GET, HEAD, OPTIONS, TRACE; RFC
+// 9110, 9.2.1) are not reported.
 //
-// base has to call the hooks GetConn, GotConn and WroteHeaderField of httptrace, as an
-// http.Transport does. An *http.Transport may repeat a request by itself, but a POST only
-// if the server has certainly not received it. With another base, a request counts as
-// sent from the first header on, and stays in doubt if base repeats it, whatever the last
-// answer is. An error after base got a connection is in NetworkTime, since such a base
-// may have a timeout of its own. A nil base means http.DefaultTransport. Transport is
-// safe for concurrent use if base is.
+// base has to call the hooks GetConn, GotConn and WroteHeaderField of httptrace. An
+// *http.Transport may repeat a request by itself, but a POST only if the server has
+// certainly not received it. With another base, a request counts as sent from the first
+// header on, and stays in doubt if base repeats it, whatever the last answer is. An error
+// after such a base got a connection is in NetworkTime, since it may have its own
+// timeout. A nil base means http.DefaultTransport. Transport is safe for concurrent use
+// if base is.
 //
-// There is one exception, which cannot be distinguished from other repetitions: over
-// HTTP/2 net/http repeats a POST after RST_STREAM with PROTOCOL_ERROR, which some servers
-// send for requests that came too late. Requests with a body and without GetBody are not
-// repeated.
+// There is one exception, which cannot be detected: over HTTP/2 net/http repeats a POST
+// after RST_STREAM with PROTOCOL_ERROR, which some servers send for late requests, unless
+// it has a body without GetBody.
 func Transport(base http.RoundTripper) http.RoundTripper {
 	if base == nil {
 		base = http.DefaultTransport
@@ -56,7 +52,7 @@ type transport struct{ base http.RoundTripper }
 
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx := req.Context()
-	if ctx.Err() != nil { // base would fail, too, but without the stage
+	if ctx.Err() != nil { // base would fail without the stage
 		if req.Body != nil {
 			_ = req.Body.Close()
 		}
@@ -80,7 +76,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		if resp == nil {
 			return nil, nil //nolint:nilnil // base breaks its contract: an http.Client reports that
 		}
-		if withoutEffect(resp) && !p.repeated() { // the answer is only for the last repetition
+		if withoutEffect(resp) && !p.repeated() { // the answer is for the last repetition
 			sent.Refused()
 		}
 		resp.Request = req
@@ -93,9 +89,8 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return nil, withStage(req, stage, err)
 }
 
-// withStage adds the stage of the call to err. stage is the stage of req alone: if req
-// follows a redirect of a request of another method, the stage of the call is
-// NetworkTime.
+// withStage adds the stage of the call to err. stage is the stage of req alone: after a
+// redirect of a request of another method, the call is in NetworkTime.
 func withStage(req *http.Request, stage predicates.Stage, err error) error {
 	switch {
 	case methodChanged(req):
@@ -108,10 +103,9 @@ func withStage(req *http.Request, stage predicates.Stage, err error) error {
 	return &predicates.StageError{Stage: stage, Err: err}
 }
 
-// idleCloser is an http.RoundTripper of which http.Client can close idle connections.
 type idleCloser interface{ CloseIdleConnections() }
 
-// CloseIdleConnections closes the idle connections of base, for http.Client.
+// CloseIdleConnections closes the idle connections of base.
 func (t *transport) CloseIdleConnections() {
 	if c, ok := t.base.(idleCloser); ok {
 		c.CloseIdleConnections()
@@ -121,13 +115,13 @@ func (t *transport) CloseIdleConnections() {
 // progress records how far a request has come.
 type progress struct {
 	plain      bool // base is an *http.Transport
-	repeatable bool // net/http may repeat the request although it was sent
+	repeatable bool // net/http may repeat a sent request
 
 	mu      sync.Mutex // base may call the hooks on any goroutine
-	asked   bool       // base has asked for a connection
-	got     bool       // base has got a connection
-	wrote   bool       // base has written a header, perhaps only to a buffer
-	earlier bool       // the request was written to another connection before
+	asked   bool       // for a connection
+	got     bool       // a connection
+	wrote   bool       // a header, perhaps to a buffer
+	earlier bool       // the request was written to an earlier connection
 }
 
 func (p *progress) getConn() {
@@ -144,9 +138,8 @@ func (p *progress) gotConn() {
 	p.got = true
 }
 
-// again records that the request moves to another connection. Unless the request is
-// repeatable, an *http.Transport does that only if the server has not received it. Called
-// with mu held.
+// again records that the request moves to another connection. Unless it is repeatable, an
+// *http.Transport does that only if the server has not received it. Called with mu held.
 func (p *progress) again() {
 	if !p.plain || p.repeatable {
 		p.earlier = p.earlier || p.wrote
@@ -160,16 +153,15 @@ func (p *progress) writes() {
 	p.wrote = true
 }
 
-// repeated reports whether the request was also sent over an earlier connection, and may
-// have been executed there.
+// repeated reports whether the request may have been executed over an earlier connection.
 func (p *progress) repeated() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.earlier
 }
 
-// stage returns how far the request had come when it failed with err. over means that the
-// request was cancelled.
+// stage returns how far the request had come when it failed with err. over means that it
+// was cancelled.
 func (p *progress) stage(err error, over bool) predicates.Stage {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -187,7 +179,6 @@ func (p *progress) stage(err error, over bool) predicates.Stage {
 	}
 }
 
-// notSentError is the error of a request that was not executed.
 type notSentError struct{ error }
 
 const notSentText = "httpretry: request not executed: "
@@ -195,14 +186,12 @@ const notSentText = "httpretry: request not executed: "
 func (e *notSentError) Error() string { return notSentText + e.error.Error() }
 func (e *notSentError) Unwrap() error { return e.error }
 
-// notSent reports whether err is an error in which an http.Client has replaced a
-// notSentError by its text.
+// notSent reports whether an http.Client has replaced a notSentError by its text.
 func notSent(err error) bool {
 	e, ok := errors.AsType[*url.Error](err)
 	return ok && e.Err != nil && strings.HasPrefix(e.Err.Error(), notSentText)
 }
 
-// over reports whether req was cancelled.
 func over(req *http.Request) bool {
 	select {
 	case <-req.Cancel: //nolint:staticcheck // an http.Client with a Timeout sets it

@@ -8,9 +8,9 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Classifier returns a classifier of connection errors. See the package documentation for
-// its table. If the error of a dial proves that the request was not sent, it sets the
-// stage of the attempt to ClientDispatch.
+// Classifier returns a classifier of connection errors, according to the table of the
+// package. If the error of a dial proves that the request was not sent, it sets the stage
+// of the attempt to ClientDispatch.
 func Classifier[OUT any]() predicates.Classifier[OUT] { return ClassifierOf[OUT](KindOf) }
 
 // ClassifierOf is [Classifier] with kind in place of [KindOf], for clients whose errors
@@ -42,8 +42,7 @@ var reasons = map[Kind]struct{ unsent, sent predicates.Reason }{
 	Timeout: {NotSent, TimedOut},
 }
 
-// redirectable reports whether err comes from a client that may have followed redirects,
-// so that it concerns only the last request.
+// redirectable reports whether err comes from a client that may have followed redirects.
 func redirectable(err error) bool {
 	_, ok := errors.AsType[*url.Error](err)
 	return ok

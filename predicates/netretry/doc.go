@@ -1,12 +1,10 @@
-// Package netretry classifies failed connections: which errors of package net, of
-// contexts and of connections deserve another try, and whether the call may have taken
-// effect.
+// Package netretry classifies failed connections: which errors of package net, contexts
+// and connections deserve another try, and whether the call may have taken effect.
 //
 // # Vocabulary
 //
-// A kind is an event: a connection could not be made, an established connection was lost,
-// or time ran out. The stage ([predicates.Stage]) is how far the request had come. Both
-// together make the reason:
+// A kind is an event: a connection could not be made, a connection was lost, or time ran
+// out. With the stage ([predicates.Stage]) it makes the reason:
 //
 //	kind            ClientDispatch   Unreported        NetworkTime, ResponseReceived
 //	not connected   NotConnected     NotConnected (*)  HopNotConnected
@@ -22,32 +20,27 @@
 //
 // # Guarantees
 //
-// A timeout does not count as "not connected", except a timeout of dialing: after another
-// timeout, the call may have taken effect.
+// Only a timeout of dialing counts as "not connected": after another timeout, the call
+// may have taken effect.
 //
 // (*) The error of a dial proves that the request was not sent only if it is the only
 // request of the call. It is not a proof
 //
-//   - after the function reported NetworkTime or ResponseReceived: a function that
-//     makes several requests has to report its stage;
-//   - inside a *[net/url.Error], which an http.Client returns: it follows
-//     redirects, and a POST that was answered with 303 has taken effect, although
-//     the connection for the following GET failed. Use
+//   - after the function reported NetworkTime or ResponseReceived, as a function of
+//     several requests must;
+//   - inside a *[net/url.Error] of an http.Client: a POST that was answered with 303 has
+//     taken effect, although the connection for the following GET failed. Use
 //     httpretry.Transport, which reports the requests.
 //
 // A refusal (ECONNREFUSED) is the error of a dial only if connect reports it: a datagram
-// was sent before the refusal came back. driver.ErrBadConn of database/sql counts as the
-// error of a dial: a driver must not return it if the server may have performed the
-// operation. Some do: lib/pq v1.10.9 returns it for connections that end in flight, and
-// database/sql then repeats the statement by itself. With such a driver, report the stage
-// (predicates.ReportStage) in a function whose call must not happen twice.
+// was sent before. driver.ErrBadConn of database/sql counts as the error of a dial: a
+// driver must not return it if the server may have performed the operation. Some do:
+// lib/pq v1.10.9 returns it for connections that end in flight, and database/sql then
+// repeats the statement. With such a driver, report the stage (predicates.ReportStage) of
+// a call that must not happen twice.
 //
-// If a function joins errors, the error that allows least decides, and an error that is
-// not known here does not allow any retry: see predicates.Classifier.
-//
-// Permanent errors do not get a reason: a host name that does not exist, an address that
-// cannot be parsed, a certificate that is not trusted. Neither does context.Canceled,
-// since the caller has cancelled the call.
+// Permanent errors do not get a reason: an unknown host name, an invalid address, an
+// untrusted certificate. Neither does context.Canceled.
 //
 // # Concurrency
 //

@@ -13,13 +13,13 @@ import (
 	"syscall"
 )
 
-// Kind is the kind of a failure of a connection, independent of the stage.
+// Kind is the kind of a connection's failure, independent of the stage.
 type Kind uint8
 
 const (
 	// Other means another failure, or a permanent failure of a connection.
 	Other Kind = iota
-	// Dial means that no connection could be made, or that no usable connection was left
+	// Dial means that no connection could be made, or no usable one was left
 	// (driver.ErrBadConn of database/sql).
 	Dial
 	// Lost means that an established connection ended.
@@ -43,8 +43,8 @@ func (k Kind) String() string {
 	return fmt.Sprintf("Kind(%d)", uint8(k))
 }
 
-// KindOf returns the kind of err. It looks through wrapping, as errors.Is and errors.As
-// do. The outermost *[net.OpError] determines the operation.
+// KindOf returns the kind of err, even if it is wrapped. The outermost *[net.OpError]
+// determines the operation.
 func KindOf(err error) Kind {
 	if err == nil || errors.Is(err, context.Canceled) || permanent(err) {
 		return Other
@@ -69,16 +69,14 @@ func KindOf(err error) Kind {
 	return Other
 }
 
-// lost are the errors of a connection that has ended.
 var lost = []error{
 	io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, net.ErrClosed,
 	syscall.ECONNRESET, syscall.ECONNABORTED, syscall.ECONNREFUSED, syscall.EPIPE, syscall.ENETRESET,
 }
 
-// dialing reports whether making a connection failed, or err reports that the operation
-// was not performed. Only these errors prove that the request was not sent. ECONNREFUSED
-// proves it only if connect returned it: a read on a UDP socket is refused after the
-// datagram was sent.
+// dialing reports whether making a connection failed, or the operation was not performed.
+// Only these errors prove that the request was not sent: see the package documentation
+// for ECONNREFUSED.
 func dialing(err error) bool {
 	if errors.Is(err, driver.ErrBadConn) {
 		return true
@@ -97,7 +95,6 @@ func dialing(err error) bool {
 	return ok && (call.Syscall == "connect" || call.Syscall == "connectex")
 }
 
-// permanent reports whether a retry would fail with the same error.
 func permanent(err error) bool {
 	if dns, ok := errors.AsType[*net.DNSError](err); ok {
 		return dns.IsNotFound
@@ -107,7 +104,7 @@ func permanent(err error) bool {
 }
 
 // certificate reports whether a certificate was refused, or the peer does not speak TLS.
-// Such an error is permanent, and the request was not sent.
+// Such an error is permanent and precedes the request.
 func certificate(err error) bool {
 	return is[*tls.CertificateVerificationError](err) || is[tls.RecordHeaderError](err) ||
 		is[x509.UnknownAuthorityError](err) || is[x509.HostnameError](err) || is[x509.CertificateInvalidError](err)
@@ -118,7 +115,7 @@ func is[E error](err error) bool {
 	return ok
 }
 
-// timeout is an error that reports whether it is a timeout. It need not be a net.Error.
+// timeout need not be a net.Error.
 type timeout interface{ Timeout() bool }
 
 func asTimeout(err error) (t timeout, ok bool) {

@@ -10,8 +10,8 @@ var (
 	// NotSent: the connection failed, or time ran out, before the request was sent.
 	NotSent = predicates.NewReason("REQUEST_NOT_SENT", true, false)
 
-	// HopNotConnected: a connection could not be made, but the call may have sent an
-	// earlier request over another connection.
+	// HopNotConnected: a connection could not be made, but an earlier request may have
+	// been sent over another.
 	HopNotConnected = predicates.NewReason("HOP_NOT_CONNECTED", false, false)
 
 	// ConnectionLost: the connection ended while the call was in flight.
@@ -21,7 +21,7 @@ var (
 	TimedOut = predicates.NewReason("TIMED_OUT_IN_FLIGHT", false, false)
 )
 
-// Reasons returns all reasons of this package, for code that reads names.
+// Reasons returns all reasons of this package.
 func Reasons() []predicates.Reason {
 	return []predicates.Reason{NotConnected, NotSent, HopNotConnected, ConnectionLost, TimedOut}
 }
