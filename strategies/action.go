@@ -16,27 +16,24 @@ type Action struct {
 	// Retry makes another attempt after Delay.
 	Retry bool
 	// Delay is at least 0. The operator spreads it by the policy's [Jitter], unless it is
-	// Demanded, and cuts it to the element's remaining time.
+	// Demanded, and cuts it to the element's time.
 	Delay time.Duration
 	// Demanded means that a server demands Delay, for instance with Retry-After: the next
-	// attempt follows after exactly Delay, without jitter, even if the input ends
-	// meanwhile.
+	// attempt follows after exactly Delay, without jitter, even if the input ends.
 	Demanded bool
 
-	// Err, if not nil, replaces the error or the results of the attempt. Without Retry
-	// the element fails with it; with Retry it becomes the element's last error, which a
-	// timeout reports.
+	// Err, if not nil, replaces the outcome. Without Retry the element fails with it;
+	// with Retry it becomes the element's last error, which a timeout reports.
 	Err error
 
-	// Before, if not nil, is called after the delay, right before the next attempt, for
+	// Before, if not nil, is called right before the next attempt, if that is made, for
 	// instance to refresh a route or to evict a cached plan. It may block. An error or
-	// panic is the outcome of that attempt, in stage ClientDispatch, since the call was
-	// not made. It is not called if the attempt is not made.
+	// panic is the outcome of that attempt, in stage ClientDispatch.
 	Before func(ctx context.Context) error
 }
 
-// RetryAfter returns the action to retry after delay; 0 means at once. With a negative
-// delay the element fails ([Failed]).
+// RetryAfter returns the action to retry after delay; 0 means at once. A negative delay
+// fails the element ([Failed]).
 func RetryAfter(delay time.Duration) Action { return Action{Retry: true, Delay: delay} }
 
 // WithError returns a with an error that replaces the outcome.

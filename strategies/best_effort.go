@@ -9,8 +9,8 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// BestEffortStrategy retries if that is safe, until the element's time runs out. Made by
-// [BestEffort], it never changes and is safe for concurrent use.
+// BestEffortStrategy retries if that is safe, until the element's time runs out. It is
+// safe for concurrent use.
 //
 // Embed it to override single reasons:
 //
@@ -34,15 +34,14 @@ type BestEffortStrategy[OUT any] struct {
 //	idempotent call         retry                                retry
 //	non-idempotent call     retry                                no retry
 //
-// A call that is deduplicated ([predicates.WithDeduplicated]) counts as idempotent.
+// A deduplicated call ([predicates.WithDeduplicated]) counts as idempotent.
 //
 // The delay is as in ExponentialBackoff(Unlimited, 1ms, 500ms, 2):
 //
 //	attempts made   1     2     3     4     5      6      7      8       9       10
 //	delay           1ms   2ms   4ms   8ms   16ms   32ms   64ms   128ms   256ms   500ms
 //
-// The element's time is the only limit, unless WithMaxRetries sets another. The strategy
-// ignores stages: the classifier has considered them for the reason.
+// The element's time is the only limit, unless WithMaxRetries sets another.
 func BestEffort[OUT any]() *BestEffortStrategy[OUT] {
 	return &BestEffortStrategy[OUT]{
 		backoff:    ExponentialBackoff[OUT](Unlimited, time.Millisecond, 500*time.Millisecond, 2).BackoffTime,
@@ -52,8 +51,7 @@ func BestEffort[OUT any]() *BestEffortStrategy[OUT] {
 
 // WithBackoff returns a copy of s with other delays. backoff returns the delay after the
 // given number of attempts, 1 at the first failure. It must not block or return a
-// negative delay, and may be called from several goroutines at once. BackoffTime of
-// another strategy fits:
+// negative delay, and may be called concurrently. BackoffTime of another strategy fits:
 //
 //	strategies.BestEffort[Row]().WithBackoff(strategies.FixedDelay[Row](0, time.Second).BackoffTime)
 //
@@ -66,8 +64,7 @@ func (s *BestEffortStrategy[OUT]) WithBackoff(backoff func(attempts int) time.Du
 }
 
 // WithMaxRetries returns a copy of s that allows n retries; the default is [Unlimited].
-// Reasons that are always retried do not count: the strategy is not asked about them. It
-// panics if n is negative.
+// Reasons that are always retried do not count. It panics if n is negative.
 func (s *BestEffortStrategy[OUT]) WithMaxRetries(n int) *BestEffortStrategy[OUT] {
 	if n < 0 {
 		panic(fmt.Sprintf("strategies: BestEffort: negative maxRetries: %d", n))
@@ -77,10 +74,9 @@ func (s *BestEffortStrategy[OUT]) WithMaxRetries(n int) *BestEffortStrategy[OUT]
 	return &c
 }
 
-// RefuseUnknown returns a copy of s that never retries [predicates.Unknown], not even for
-// idempotent calls. RFC 0049 contradicts itself here: according to its text, UNKNOWN must
-// not be retried, but its algorithm, the default here, checks only idempotence and the
-// reason's property.
+// RefuseUnknown returns a copy of s that never retries [predicates.Unknown]. The text of
+// RFC 0049 requires that, but its algorithm, the default here, checks only idempotence
+// and the reason's property.
 func (s *BestEffortStrategy[OUT]) RefuseUnknown() *BestEffortStrategy[OUT] {
 	c := *s
 	c.refuseUnknown = true

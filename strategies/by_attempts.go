@@ -12,34 +12,32 @@ import (
 // AsyncRetryStrategy decides whether and when an element is tried again.
 //
 // A strategy serves every element of an operator, so CanRetry and BackoffTime should
-// depend on the attempt alone; a strategy that shares state on purpose, such as a budget
-// of retries, has to guard it. An operator never calls a strategy concurrently, but
-// several operators may share it. No method may block.
+// depend on the attempt alone. An operator never calls a strategy concurrently, but
+// several operators may share it: guard state that it shares on purpose, such as a budget
+// of retries. No method may block.
 //
 // A strategy may have two more methods, which the operator calls once, when it is built:
 // Jitter() Jitter, whose result spreads the delays, and MaxRetries() int, which
 // asyncop.LatencyFirst needs. A wrapper has Unwrap() any instead of MaxRetries.
 type AsyncRetryStrategy[OUT any] interface {
 	// CanRetry reports whether an element may be tried again after currentAttempts
-	// attempts, counted from 1 (law A4). Once false it stays false for all greater
-	// numbers.
+	// attempts, counted from 1 (law A4). Once false it stays false for greater numbers.
 	CanRetry(currentAttempts int) bool
 
 	// BackoffTime returns the delay before the next attempt, at least 0, after
-	// currentAttempts attempts. It is called only if CanRetry is true, and must always
-	// return the same for the same number.
+	// currentAttempts attempts: always the same for the same number. It is called only if
+	// CanRetry is true.
 	BackoffTime(currentAttempts int) time.Duration
 
-	// RetryPredicate returns the predicate of outcomes that deserve another try; nil
-	// means never. It is read once, when the operator is built.
+	// RetryPredicate returns the predicate of outcomes that deserve another try, or nil
+	// for never. It is read once, when the operator is built.
 	RetryPredicate() predicates.AsyncRetryPredicate[OUT]
 }
 
 // Unlimited as maxRetries allows retries until the element's timeout.
 const Unlimited = math.MaxInt
 
-// settings are the settings of all strategies of this package. S is the strategy's
-// own type, of which the setters return a copy.
+// settings are common to all strategies of this package. Setters return a copy of S.
 type settings[OUT, S any] struct {
 	maxRetries int
 	result     predicates.ResultPredicate[OUT]
@@ -56,17 +54,16 @@ func newSettings[OUT, S any](constructor string, maxRetries int, with func(setti
 	return settings[OUT, S]{maxRetries: maxRetries, with: with}
 }
 
-// RetryIfResult returns a copy of the strategy that retries attempts whose results
-// satisfy p. It replaces the result predicate. If p is nil, results are never retried.
+// RetryIfResult returns a copy of the strategy with the result predicate p. If it is nil,
+// results are never retried.
 func (s *settings[OUT, S]) RetryIfResult(p predicates.ResultPredicate[OUT]) S {
 	c := *s
 	c.result = p
 	return c.with(c)
 }
 
-// RetryIfException returns a copy of the strategy that retries attempts whose error
-// satisfies p. It replaces the exception predicate. If p is nil, errors are never
-// retried.
+// RetryIfException returns a copy of the strategy with the exception predicate p. If it
+// is nil, errors are never retried.
 func (s *settings[OUT, S]) RetryIfException(p predicates.ExceptionPredicate) S {
 	c := *s
 	c.exception = p
@@ -74,7 +71,7 @@ func (s *settings[OUT, S]) RetryIfException(p predicates.ExceptionPredicate) S {
 }
 
 // WithJitter returns a copy of the strategy whose delays operators spread by jitter. The
-// default is nil: no jitter.
+// default is nil, no jitter.
 func (s *settings[OUT, S]) WithJitter(jitter Jitter) S {
 	c := *s
 	c.jitter = jitter
@@ -86,8 +83,7 @@ var (
 	_ decision.LimitedStrategy = noRetry[any]{}
 )
 
-// MaxRetries returns the number of retries allowed. An element makes at most one call
-// more.
+// MaxRetries returns the number of retries allowed.
 func (s *settings[OUT, S]) MaxRetries() int { return s.maxRetries }
 
 // Jitter returns the jitter of WithJitter, or nil.
@@ -98,8 +94,8 @@ func (s *settings[OUT, S]) CanRetry(currentAttempts int) bool {
 	return currentAttempts <= s.maxRetries
 }
 
-// RetryPredicate returns the predicates of RetryIfResult and RetryIfException, or nil,
-// which means never to retry, if neither is set.
+// RetryPredicate returns the predicates of RetryIfResult and RetryIfException, or nil if
+// neither is set.
 func (s *settings[OUT, S]) RetryPredicate() predicates.AsyncRetryPredicate[OUT] {
 	if s.result == nil && s.exception == nil {
 		return nil
@@ -107,9 +103,8 @@ func (s *settings[OUT, S]) RetryPredicate() predicates.AsyncRetryPredicate[OUT] 
 	return predicates.RetryIf(s.result, s.exception)
 }
 
-// FixedDelayStrategy waits the same time before every retry. Made by [FixedDelay], it
-// never changes and is safe for concurrent use. S, which its setters return, is
-// *FixedDelayStrategy[OUT].
+// FixedDelayStrategy waits the same time before every retry. See [FixedDelay]. It is safe
+// for concurrent use. Its setters return a *FixedDelayStrategy[OUT].
 type FixedDelayStrategy[OUT any] struct {
 	settings[OUT, *FixedDelayStrategy[OUT]]
 
@@ -127,8 +122,7 @@ type FixedDelayStrategy[OUT any] struct {
 //	delay           100ms   100ms   100ms   no retry
 //
 // maxRetries may be 0 or [Unlimited], delay may be 0; FixedDelay panics if either is
-// negative. It does not retry before RetryIfResult or RetryIfException is set. Flink
-// calls the number of retries maxAttempts.
+// negative. It does not retry before RetryIfResult or RetryIfException is set.
 func FixedDelay[OUT any](maxRetries int, delay time.Duration) *FixedDelayStrategy[OUT] {
 	if delay < 0 {
 		panic(fmt.Sprintf("strategies: FixedDelay: negative delay: %v", delay))
@@ -139,14 +133,14 @@ func FixedDelay[OUT any](maxRetries int, delay time.Duration) *FixedDelayStrateg
 	return with(newSettings("FixedDelay", maxRetries, with))
 }
 
-// BackoffTime returns the delay, whatever currentAttempts is.
+// BackoffTime returns the delay.
 func (s *FixedDelayStrategy[OUT]) BackoffTime(int) time.Duration {
 	return s.delay
 }
 
-// ExponentialBackoffStrategy waits longer before every retry, up to a bound. Made by
-// [ExponentialBackoff], it never changes and is safe for concurrent use. S, which its
-// setters return, is *ExponentialBackoffStrategy[OUT].
+// ExponentialBackoffStrategy waits longer before every retry, up to a bound. See
+// [ExponentialBackoff]. It is safe for concurrent use. Its setters return an
+// *ExponentialBackoffStrategy[OUT].
 type ExponentialBackoffStrategy[OUT any] struct {
 	settings[OUT, *ExponentialBackoffStrategy[OUT]]
 
@@ -168,14 +162,12 @@ type ExponentialBackoffStrategy[OUT any] struct {
 //	delay           100ms   200ms   400ms   800ms   1.6s   3.2s   5s   5s   no retry
 //
 // The delay is computed from the attempt alone, in constant time, and rounded to the
-// nearest nanosecond. Flink keeps d(n-1) in a field for all records of a subtask, so
-// concurrent back-offs disturb each other's sequence there.
+// nearest nanosecond.
 //
 // maxRetries may be 0 or [Unlimited]. An initial of 0 stays 0 and a multiplier of 1 makes
 // the delay constant. ExponentialBackoff panics if maxRetries or initial is negative, max
 // is below initial, or multiplier is below 1 or not finite. It does not retry before
-// RetryIfResult or RetryIfException is set. Flink calls the number of retries
-// maxAttempts.
+// RetryIfResult or RetryIfException is set.
 func ExponentialBackoff[OUT any](maxRetries int, initial, max time.Duration, multiplier float64) *ExponentialBackoffStrategy[OUT] {
 	switch {
 	case initial < 0:

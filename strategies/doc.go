@@ -8,39 +8,34 @@
 //
 // # Attempts and retries
 //
-// An attempt is a call of the user's function for an element. Attempts count from 1. A
-// retry is any attempt but the first, so an element with r retries makes r+1 calls. A
-// strategy is called with the number of attempts made so far: 1 means that the first call
-// has just ended, and that the predicates of the strategy (package predicates) ask for
-// another.
+// An attempt is a call of the user's function for an element, counted from 1. A retry is
+// any attempt but the first. A strategy is called with the number of attempts made so
+// far, if its predicates (package predicates) ask for another.
 //
 //	strategy             retries      delay after attempt n
 //	NoRetry              0            –
 //	FixedDelay           maxRetries   delay
 //	ExponentialBackoff   maxRetries   min(initial × multiplierⁿ⁻¹, max)
 //
-// [Unlimited] retries continue until the element's timeout ends them. A [Jitter] spreads
-// the delays at random, so that elements that failed together do not return together. The
-// operator applies it; the strategy itself is predictable.
+// [Unlimited] retries continue until the element's timeout. A [Jitter], applied by the
+// operator, spreads the delays at random.
 //
-// A strategy without a predicate never retries. Constructors panic for wrong arguments,
-// and name the argument and its value.
+// A strategy without a predicate never retries. Constructors panic for wrong arguments.
 //
 // # Reasons
 //
-// A predicate sees only an error or results. Whether a call may be repeated depends on
-// more: was it sent, and may it happen twice? [ReasonAware] makes a [Policy] from a
-// classifier (package predicates), which finds the reason of an outcome, and a
-// [ReasonStrategy], which decides. An operator takes a strategy or a policy, as a
-// [Retry]:
+// Whether a call may be repeated depends on more than an error or results: was it sent,
+// and may it happen twice? [ReasonAware] makes a [Policy] from a classifier (package
+// predicates), which finds the reason of an outcome, and a [ReasonStrategy], which
+// decides. An operator takes a strategy or a policy, as a [Retry]:
 //
 //	strategies.ReasonAware(httpretry.Classifier[Row](), strategies.BestEffort[Row]())
 //
-// [BestEffort] is the default, and the strategy to embed in a strategy of your own. A
-// policy also defines which calls may happen twice ([Policy.IdempotentIf]), and may limit
-// the number of elements that wait for a retry. [PolicyOf] adds these limits to a
-// strategy without reasons. The backend can limit the share of retries
-// (backend.RetryBudget). The rules follow RFC 0049 of the Couchbase SDKs.
+// [BestEffort] is the default, and the strategy to embed in your own. A policy also
+// defines which calls may happen twice ([Policy.IdempotentIf]), and may limit the waiting
+// elements. [PolicyOf] adds these limits to a strategy without reasons. The backend can
+// limit the share of retries (backend.RetryBudget). The rules follow RFC 0049 of the
+// Couchbase SDKs.
 //
 // # Your own strategy
 //
@@ -50,15 +45,12 @@
 //
 // # Coming from Flink
 //
-// The interface follows FLIP-232. Flink's maxAttempts is called maxRetries here, since it
-// counts retries in Flink, too. Flink's exponential strategy keeps the last delay in a
-// field shared by all records; here the delay is computed from the attempt. Flink cuts
-// delays to milliseconds and checks few arguments; here delays are exact to the
-// nanosecond if a float64 is. 0 retries and a delay of 0 are valid, negative values are
-// not.
+// The interface follows FLIP-232. Flink's maxAttempts, which counts retries, is called
+// maxRetries here. Flink's exponential strategy keeps the last delay in a field shared by
+// all records; here the delay is computed from the attempt.
 //
 // # Concurrency
 //
-// Strategies here never change after construction and are safe for concurrent use.
-// Setters return a changed copy. A strategy serves all elements of an operator.
+// Strategies here never change and are safe for concurrent use. Setters return a changed
+// copy.
 package strategies

@@ -19,20 +19,18 @@ import (
 //	never            no retry; inner is not asked     no retry; inner is not asked
 //
 // A demand is found in the error or the results ([predicates.ServerPushback]), or by the
-// functions in more, if it has another form. The first demand found counts. The delay
-// replaces the delay of inner, without jitter. It is not a permission: inner decides
-// whether the call may be repeated.
+// functions in more. The first demand found counts. The delay is not spread by jitter.
+// inner decides whether the call may be repeated.
 //
-// An operator keeps the wait, up to the element's deadline, even if the input ends: it
-// makes the last attempt of other waiting elements at once, but of this element after the
-// wait. If the delay exceeds the element's time, no attempt is made: the element waits
-// for its deadline, or ends at once with asyncop.WithEarlyTimeout.
+// An operator keeps the wait even if the input ends. If the delay exceeds the element's
+// time, no attempt is made: the element waits for its deadline, or ends at once with
+// asyncop.WithEarlyTimeout.
 //
-// [ReasonAware] applies HonorPushback to every strategy. Use it yourself only to pass
-// more, or for a strategy that another strategy calls.
+// [ReasonAware] applies HonorPushback to every strategy. Use it yourself to pass more, or
+// for a strategy that another calls.
 //
 // This follows gRPC's A6, Client Retries, except that A6 restarts its own delays after a
-// demanded retry; here they depend only on the number of attempts.
+// demanded retry.
 //
 // HonorPushback panics if inner is nil. It is safe for concurrent use if inner is.
 func HonorPushback[OUT any](

@@ -9,12 +9,11 @@ import (
 
 // A Jitter turns the delay of a strategy, base, into the actual wait, so that elements
 // that failed together are not retried together. Operators apply it with their own random
-// source: the strategy itself is a pure function, and a test that fixes the source fixes
-// the delays.
+// source.
 //
-// base is never negative, random is never nil, and the result should not be negative.
-// Several operators may call a Jitter at once, each with its own random, so it must not
-// use another source. Nil means no jitter.
+// base and the result are never negative, random is never nil. Several operators may call
+// a Jitter at once, each with its own random; it must not use another source. Nil means
+// no jitter.
 //
 //	nil                     base                 all at once
 //	FullJitter              [0, base]            the least load on a service that recovers
@@ -22,12 +21,10 @@ import (
 //	ProportionalJitter(f)   base×[1-f, 1+f]      keeps the mean
 //
 // Full and equal jitter come from Marc Brooker, "Exponential Backoff And Jitter", AWS
-// Architecture Blog, 2015, where full jitter needs the fewest calls. The article's
-// decorrelated jitter is missing here: it depends on the delay before, not only on the
-// attempt, and would need memory for every element.
+// Architecture Blog, 2015, where full jitter needs the fewest calls. Its decorrelated
+// jitter would need memory for every element.
 //
-// WithJitter of a strategy or a [Policy] takes a Jitter. A strategy of your own may have
-// a method Jitter() Jitter; operators read it once, when they are built.
+// WithJitter of a strategy or a [Policy] takes a Jitter.
 type Jitter func(base time.Duration, random *rand.Rand) time.Duration
 
 // FullJitter is the [Jitter] that draws evenly from [0, base].
@@ -43,9 +40,8 @@ func EqualJitter(base time.Duration, random *rand.Rand) time.Duration {
 }
 
 // ProportionalJitter returns the [Jitter] that draws evenly from base plus or minus a
-// fraction of it, so that a delay can exceed the max of [ExponentialBackoff]. The
-// connection back-off of gRPC uses a fraction of 0.2. ProportionalJitter panics if
-// fraction is not in [0, 1].
+// fraction of it, so a delay can exceed the max of [ExponentialBackoff]. gRPC's
+// connection back-off uses 0.2. ProportionalJitter panics if fraction is not in [0, 1].
 func ProportionalJitter(fraction float64) Jitter {
 	if !(fraction >= 0 && fraction <= 1) { // also excludes NaN
 		panic(fmt.Sprintf("strategies: ProportionalJitter: fraction outside [0, 1]: %v", fraction))
@@ -57,8 +53,8 @@ func ProportionalJitter(fraction float64) Jitter {
 	}
 }
 
-// between draws evenly from [low, high], and returns at most the greatest Duration.
-// high-low must be less than the greatest uint64.
+// between draws evenly from [low, high], at most the greatest Duration. high-low must be
+// less than the greatest uint64.
 func between(low, high uint64, random *rand.Rand) time.Duration {
 	d := low + random.Uint64N(high-low+1)
 	return time.Duration(min(d, math.MaxInt64))

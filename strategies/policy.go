@@ -12,8 +12,7 @@ import (
 )
 
 // Policy defines the retries of an operator: a classifier that finds the reason of an
-// outcome, a strategy that decides about it, and limits that hold for any strategy.
-// [PolicyOf] makes a policy of a strategy without reasons.
+// outcome, a strategy that decides about it, and limits for any strategy.
 //
 //	                    ┌ no reason, rejection ────────────────────────────────▶ end
 //	outcome ─▶ classify ┤ the operator has stopped retrying ───────────────────▶ end
@@ -21,18 +20,17 @@ import (
 //	                    └ otherwise ─▶ strategy ─▶ yes ─▶ jitter ─▶ cap ─▶ next attempt
 //	                                       └ no, error, panic ─────────────────▶ end
 //
-// End means that the element ends with the outcome. The methods return a changed copy: a
-// Policy itself never changes. It is safe for concurrent use if its classifier and its
-// strategy are. strategiestest.Decide shows the decisions of a policy.
+// End means that the element ends with the outcome. The methods return a changed copy. A
+// Policy is safe for concurrent use if its classifier and its strategy are.
+// strategiestest.Decide shows its decisions.
 //
-// The constructors of an operator take a *Policy or an [AsyncRetryStrategy]: both are a
-// [Retry]. To change the decisions of a policy, override Decide of a [ReasonStrategy], as
-// [BestEffortStrategy] shows; a type that embeds a *Policy is not a policy.
+// To change its decisions, override Decide of a [ReasonStrategy], as [BestEffortStrategy]
+// shows; a type that embeds a *Policy is not a policy.
 type Policy[OUT any] struct {
 	held[OUT]
 	classify predicates.Classifier[OUT] // the argument of ReasonAware
 	harmless []error
-	strategy ReasonStrategy[OUT] // nil if the policy was made of an AsyncRetryStrategy
+	strategy ReasonStrategy[OUT] // nil for an AsyncRetryStrategy
 }
 
 // held makes the steps of a policy accessible to operators.
@@ -42,18 +40,16 @@ func (p *Policy[OUT]) steps() *decision.Steps[OUT] { return decision.StepsOf[OUT
 
 // Retry decides which outcomes are retried, and when: it is an [AsyncRetryStrategy],
 // which decides by the number of attempts, or a [*Policy], which decides by reasons.
-// Operators take either.
 type Retry[OUT any] interface {
 	// RetryPredicate returns the predicates of outcomes that deserve another attempt, or
-	// nil, which means never.
+	// nil for never.
 	RetryPredicate() predicates.AsyncRetryPredicate[OUT]
 }
 
 var _ Retry[any] = (*Policy[any])(nil)
 
 // ReasonAware returns a policy with a classifier, which finds the reasons, and a
-// strategy, which decides about them. Pass it to an operator instead of a FLIP-232
-// strategy:
+// strategy, which decides about them:
 //
 //	op := asyncop.OrderedWaitWithRetry(call, 5*time.Second, 1000,
 //		strategies.ReasonAware(httpretry.Classifier[Row](), strategies.BestEffort[Row]()))
@@ -61,9 +57,9 @@ var _ Retry[any] = (*Policy[any])(nil)
 // classify sees joined errors one by one: see [predicates.Classifier]. A nil strategy
 // means [BestEffort].
 //
-// A delay that a server demands, such as Retry-After of HTTP or the pushback of gRPC,
-// replaces the delay of the strategy ([HonorPushback]), unless [Policy.IgnorePushback]
-// switches that off. ReasonAware panics if classify is nil.
+// A delay that a server demands replaces the delay of the strategy ([HonorPushback]),
+// unless [Policy.IgnorePushback] switches that off. ReasonAware panics if classify is
+// nil.
 func ReasonAware[OUT any](classify predicates.Classifier[OUT], strategy ReasonStrategy[OUT]) *Policy[OUT] {
 	mustNotBeNil("ReasonAware", classify)
 	if guard.IsNil(strategy) {
@@ -83,8 +79,8 @@ func asking[OUT any](s ReasonStrategy[OUT]) func(context.Context, *predicates.At
 }
 
 // PolicyOf returns retry itself if it is a policy, otherwise a policy that follows the
-// strategy: CanRetry and BackoffTime decide, and PolicyOf reads its predicates and its
-// [Jitter] once. Use it to limit the waiting elements of such a strategy:
+// strategy, whose predicates and [Jitter] it reads once. Use it to limit the waiting
+// elements:
 //
 //	strategies.PolicyOf(strategy).WithMaxWaiting(100)
 //
@@ -110,7 +106,7 @@ func byAttempts[OUT any](strategy AsyncRetryStrategy[OUT]) *Policy[OUT] {
 	if guard.IsNil(pair) {
 		return p
 	}
-	// Read the predicates only once: an operator ignores later changes.
+	// An operator ignores later changes.
 	pair = predicates.RetryIf(pair.ResultPredicate(), pair.ExceptionPredicate())
 	p.steps().Results, p.steps().Errors = pair.ResultPredicate() != nil, pair.ExceptionPredicate() != nil
 	if p.steps().Results || p.steps().Errors {
@@ -122,26 +118,23 @@ func byAttempts[OUT any](strategy AsyncRetryStrategy[OUT]) *Policy[OUT] {
 	return p
 }
 
-// reasonOfError returns the classifier for failures that the policy's own classifier does not
-// know, or that has none. It does not decide about retries.
 func reasonOfError[OUT any]() predicates.Classifier[OUT] {
 	return decision.EachError(predicates.Classifiers(predicates.Named[OUT](), decision.NamedErrors[OUT]))
 }
 
-// jittered is a strategy whose delays operators spread.
 type jittered interface{ Jitter() Jitter }
 
 var _ jittered = (*settings[any, any])(nil)
 
-// The reasons of a strategy without reasons. A result proves that the call was answered;
-// the call of an error may have been lost in flight.
+// The reasons of a strategy without reasons. A result proves an answer; the call of an
+// error may have been lost in flight.
 var (
 	resultMatched    = predicates.NewReason("RESULT_MATCHED", true, false)
 	exceptionMatched = predicates.NewReason("EXCEPTION_MATCHED", false, false)
 )
 
 // byPredicates makes a classifier of the predicates, which may be nil. It does not chain
-// two classifiers, since it is called for every result.
+// classifiers, since it is called for every result.
 func byPredicates[OUT any](
 	result predicates.ResultPredicate[OUT], exception predicates.ExceptionPredicate,
 ) predicates.Classifier[OUT] {
@@ -154,7 +147,7 @@ func byPredicates[OUT any](
 }
 
 // askingByAttempts returns a function that calls CanRetry and BackoffTime of s. As in
-// FLIP-232, the reason, idempotence and delays that servers demand do not matter.
+// FLIP-232, reason, idempotence and pushbacks do not matter.
 func askingByAttempts[OUT any](
 	s AsyncRetryStrategy[OUT],
 ) func(context.Context, *predicates.Attempt[OUT]) (decision.Action, error) {
@@ -170,17 +163,17 @@ func askingByAttempts[OUT any](
 	}
 }
 
-// WithJitter returns a copy of p whose delays are spread by jitter, except delays that a
-// server demands and delays of reasons that are always retried. Nil means no jitter.
+// WithJitter returns a copy of p whose delays are spread by jitter, except demanded
+// delays and delays of reasons that are always retried. Nil means no jitter.
 func (p *Policy[OUT]) WithJitter(jitter Jitter) *Policy[OUT] {
 	c := *p
 	c.steps().Jitter = jitter
 	return &c
 }
 
-// WithMaxWaiting returns a copy of p with which at most n elements wait for a retry at
-// the same time. Further elements are not retried for any reason. The default is 0: only
-// the operator's capacity limits them. It panics if n is negative.
+// WithMaxWaiting returns a copy of p with which at most n elements wait for a retry.
+// Further elements are not retried for any reason. The default is 0: only the operator's
+// capacity limits them. It panics if n is negative.
 func (p *Policy[OUT]) WithMaxWaiting(n int) *Policy[OUT] {
 	if n < 0 {
 		panic(fmt.Sprintf("strategies: WithMaxWaiting: negative number of elements: %d", n))
@@ -192,15 +185,14 @@ func (p *Policy[OUT]) WithMaxWaiting(n int) *Policy[OUT] {
 
 // WithMaxRetriesFor returns a copy of p with which an element is retried at most n times
 // for this reason. After that its retry is [Refused]. Retries for other reasons do not
-// count, and have the limits of the strategy and of the element's timeout:
+// count:
 //
 //	strategies.ReasonAware(classify, nil).
 //		WithMaxRetriesFor(badAnswer, 2).
 //		WithMaxRetriesFor(httpretry.InternalServerError, 5) // and a 503 until the timeout
 //
 // At a backend, a retry after an outage or a throttle (429) does not count. A restored
-// element begins with 0 retries. Within the limit, the strategy decides, and may have a
-// lower limit of its own (MaxRetries). The limit also holds for reasons that are always
+// element begins with 0 retries. The limit also holds for reasons that are always
 // retried. WithMaxRetriesFor replaces an earlier limit for the reason. It panics if
 // reason is zero or a rejection, if n is negative, or for a policy without reasons
 // ([PolicyOf]).
@@ -225,11 +217,11 @@ func (p *Policy[OUT]) WithMaxRetriesFor(reason predicates.Reason, n int) *Policy
 	return &c
 }
 
-// WithMaxDelay returns a copy of p that refuses a retry with a delay of more than d:
-// [Refused]. The delay is the delay of the strategy, or the delay that a server demands,
-// without jitter. Reasons that are always retried are not limited. So an element with a
-// long wait leaves the operator, for a layer (delivery.Queue), and its slot is free. The
-// default is 0: only the element's timeout limits the delay. It panics if d is negative.
+// WithMaxDelay returns a copy of p that refuses a retry with a delay, before jitter, of
+// more than d: [Refused]. Reasons that are always retried are not limited. So an element
+// with a long wait leaves the operator, for a layer (delivery.Queue), and its slot is
+// free. The default is 0: only the element's timeout limits the delay. It panics if d is
+// negative.
 func (p *Policy[OUT]) WithMaxDelay(d time.Duration) *Policy[OUT] {
 	if d < 0 {
 		panic(fmt.Sprintf("strategies: WithMaxDelay: negative delay: %v", d))
@@ -239,7 +231,7 @@ func (p *Policy[OUT]) WithMaxDelay(d time.Duration) *Policy[OUT] {
 	return &c
 }
 
-// Idempotent returns a copy of p whose calls may all happen twice, except the calls of
+// Idempotent returns a copy of p whose calls may all happen twice, except those of
 // elements whose method Idempotent returns false ([predicates.Idempotent]).
 func (p *Policy[OUT]) Idempotent() *Policy[OUT] {
 	return p.IdempotentIf(func(any) bool { return true })
@@ -252,9 +244,8 @@ func (p *Policy[OUT]) Idempotent() *Policy[OUT] {
 //
 // The default is nil: no call may happen twice.
 //
-// If an element implements [predicates.Idempotent], its method decides instead, and
-// idempotent is not called. idempotent must not block, and is called from several
-// goroutines at once.
+// The method of an element that implements [predicates.Idempotent] decides instead.
+// idempotent must not block, and is called from several goroutines at once.
 func (p *Policy[OUT]) IdempotentIf(idempotent func(input any) bool) *Policy[OUT] {
 	c := *p
 	c.steps().Idempotent = idempotent
@@ -262,11 +253,10 @@ func (p *Policy[OUT]) IdempotentIf(idempotent func(input any) bool) *Policy[OUT]
 }
 
 // Harmless returns a copy of p that ignores these errors if a call joins them with other
-// errors, such as the sentinel in fmt.Errorf("%w: %w", ErrLookup, err). Otherwise an
-// error that the classifier does not know counts as a request that may have had an
-// effect, and calls that must not happen twice are not repeated. See
-// [predicates.Classifier]. Harmless has no effect on a FLIP-232 strategy, whose
-// predicates see the joined error. It panics if an error is nil.
+// errors, such as the sentinel in fmt.Errorf("%w: %w", ErrLookup, err). Other errors that
+// the classifier does not know prevent the repetition of calls that must not happen
+// twice: see [predicates.Classifier]. Harmless has no effect on a FLIP-232 strategy,
+// whose predicates see the joined error. It panics if an error is nil.
 func (p *Policy[OUT]) Harmless(errs ...error) *Policy[OUT] {
 	for i, err := range errs {
 		if err == nil {
@@ -281,8 +271,8 @@ func (p *Policy[OUT]) Harmless(errs ...error) *Policy[OUT] {
 	return &c
 }
 
-// IgnorePushback returns a copy of p that ignores the delays that servers demand, unless
-// its strategy itself obeys them. See [HonorPushback].
+// IgnorePushback returns a copy of p that ignores demanded delays, unless its strategy
+// obeys them. See [HonorPushback].
 func (p *Policy[OUT]) IgnorePushback() *Policy[OUT] {
 	c := *p
 	if p.strategy != nil {
@@ -292,17 +282,16 @@ func (p *Policy[OUT]) IgnorePushback() *Policy[OUT] {
 }
 
 // Immediate returns a copy of p and promises that its strategy never blocks. An operator
-// then calls the strategy on its loop, never concurrently, which saves a goroutine. The
-// strategies of this package do not need this promise; a type that embeds such a strategy
-// does.
+// then calls the strategy on its loop, never concurrently, which saves a goroutine. Types
+// that embed a strategy of this package need it; the strategies do not.
 func (p *Policy[OUT]) Immediate() *Policy[OUT] {
 	c := *p
 	c.steps().AtOnce = true
 	return &c
 }
 
-// ErrorsOnly returns a copy of p that accepts all results without calling the classifier.
-// That saves time if the classifier never returns a reason for results.
+// ErrorsOnly returns a copy of p that accepts all results without calling the classifier,
+// which saves time.
 func (p *Policy[OUT]) ErrorsOnly() *Policy[OUT] {
 	c := *p
 	c.steps().Results = false
@@ -310,9 +299,8 @@ func (p *Policy[OUT]) ErrorsOnly() *Policy[OUT] {
 }
 
 // RetryPredicate returns predicates of the outcomes for which p has a reason that is not
-// a rejection. The strategy decides whether their elements are retried. The predicates
-// see only the outcome, so the classifier does not find input, stage or history. The
-// result is nil if p ignores all outcomes.
+// a rejection. The classifier does not find input, stage or history, and the strategy is
+// not asked. The result is nil if p ignores all outcomes.
 func (p *Policy[OUT]) RetryPredicate() predicates.AsyncRetryPredicate[OUT] {
 	deserves := func(a *predicates.Attempt[OUT]) bool {
 		reason, known := p.steps().Classify(a)

@@ -6,25 +6,22 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// ReasonStrategy decides about a retry and sees the whole attempt: the element, the
-// stage, the reason, whether the call may happen twice, and the earlier attempts. It is
-// the RetryStrategy of RFC 0049. Start from [BestEffort]; [ReasonAware] makes a policy of
-// a ReasonStrategy, for an operator.
+// ReasonStrategy decides about a retry and sees the whole attempt. It is the
+// RetryStrategy of RFC 0049. [ReasonAware] makes a policy of it, for an operator.
 //
-// It is called only for outcomes with a reason. It is not called for rejections, for
-// reasons that are always retried, or after the operator has stopped retrying. A strategy
-// that wraps another should have a method Unwrap() any that returns the inner strategy,
-// so that an operator finds its MaxRetries() int.
+// It is called only for outcomes with a reason, but not for rejections, for reasons that
+// are always retried, or after the operator has stopped retrying. A wrapper should have a
+// method Unwrap() any that returns the inner strategy, so that an operator finds its
+// MaxRetries() int.
 type ReasonStrategy[OUT any] interface {
 	// Decide returns the action after the attempt a. It may block, on I/O for instance:
 	// other elements do not wait for it. ctx ends with the element. It has the values of
-	// the attempt's context: the values of observers, the element's message, and the
+	// the attempt's context: values of observers, the element's message, and the
 	// attempt's number.
 	//
 	// An operator may call it from several goroutines at once, at most twice as many as
-	// it has slots. Calls that still run after ctx has ended count; beyond that number,
-	// calls fail. An error or a panic means no retry, and is joined to the element's
-	// error.
+	// it has slots. Calls that still run after ctx has ended count; more calls fail. An
+	// error or a panic means no retry, and is joined to the element's error.
 	//
 	// a must not be changed, and must not be kept after the call.
 	Decide(ctx context.Context, a *predicates.Attempt[OUT]) (Action, error)
@@ -39,8 +36,8 @@ func (f ReasonStrategyFunc[OUT]) Decide(ctx context.Context, a *predicates.Attem
 }
 
 // decidesAtOnce reports whether s is known not to block. Strategies of this package do
-// not block, unless they wrap a strategy that may. A type that embeds one of them may
-// override Decide, so it counts as blocking: see [Policy.Immediate].
+// not, unless they wrap another. A type that embeds one may override Decide: see
+// [Policy.Immediate].
 func decidesAtOnce[OUT any](s ReasonStrategy[OUT]) bool {
 	switch s := s.(type) {
 	case *BestEffortStrategy[OUT]:

@@ -15,21 +15,21 @@ import (
 type Decision struct {
 	Retry         bool                     // another attempt follows, after Delay
 	Delay         time.Duration            // before jitter
-	Late          bool                     // the strategy retries, but the element's time ends before Delay
+	Late          bool                     // the strategy retries, but the element's time ends earlier
 	NoRetryReason strategies.NoRetryReason // why there is no retry; not set if Retry or Late
 	Reason        predicates.Reason        // as returned by the classifier; a rejection ends the element
 	Stage         predicates.Stage         // of the attempt, as set by the classifier
 
-	// Before is called right before the next attempt, if it is not nil.
+	// Before, unless nil, is called right before the next attempt.
 	Before func(ctx context.Context) error
 
-	// Err is the present error of the element, with which it fails without Retry. It is
-	// nil if the attempt has results.
+	// Err is the present error of the element, with which it fails without Retry, or nil
+	// for results.
 	Err error
 }
 
-// String returns the decision without its error, such as "retry after 1ms (BUSY)" or "no
-// retry: refused (BUSY)".
+// String returns the decision without its error, "retry after 1ms (BUSY)" or "no retry:
+// refused (BUSY)".
 func (d Decision) String() string {
 	reason := ""
 	if !d.Reason.IsZero() {
@@ -45,10 +45,10 @@ func (d Decision) String() string {
 }
 
 // Decide returns the decision of an operator with this strategy or policy after the
-// attempt a. Like an operator, it calls the classifier or the predicates, then the
-// strategy, and then applies the limits of the policy. A budget is credited and charged.
+// attempt a. It calls the classifier or the predicates, then the strategy, and then
+// applies the limits of the policy. A budget is credited and charged.
 //
-//	d := strategiestest.Decide(policy, predicates.Attempt[Row]{Input: "key", Err: ErrBusy})
+//	d := strategiestest.Decide(policy, predicates.Attempt[Row]{Err: ErrBusy})
 //
 // Set the fields of a that your code reads, usually Err or Results. A Number of 0 means
 // 1, and a Remaining of 0 means an element without timeout. Decide sets Idempotent from

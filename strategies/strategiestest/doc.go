@@ -1,4 +1,4 @@
-// Package strategiestest tests retry strategies, policies and classifiers of your own.
+// Package strategiestest tests your own retry strategies, policies and classifiers.
 //
 // [Run] is the conformance suite for strategies: the laws that operators rely on.
 //
@@ -6,7 +6,7 @@
 //		strategiestest.Run(t, func() *MyStrategy { return NewMyStrategy(3, time.Second) })
 //	}
 //
-// Run it with -race: some laws are about calls from many goroutines.
+// Run it with -race.
 //
 // [Decide] shows what an operator does after an attempt:
 //

@@ -15,17 +15,16 @@ import (
 
 // Run checks the strategies that newStrategy returns against the laws of
 // [strategies.AsyncRetryStrategy], in a subtest for each law. newStrategy must return a
-// new strategy with the same configuration each time, since laws are checked on different
-// strategies. Types are inferred:
+// new strategy with the same configuration each time:
 //
 //   - CanRetry, once false, stays false for all later attempts.
-//   - CanRetry and BackoffTime depend on the attempt alone, not on earlier calls,
-//     their order or their goroutines. A strategy that shares state between elements on
-//     purpose cannot pass.
+//   - CanRetry and BackoffTime depend on the attempt alone, not on earlier calls, their
+//     order or their goroutines. A strategy that shares state between elements on purpose
+//     cannot pass.
 //   - BackoffTime is never negative if CanRetry is true; otherwise it is not called.
 //   - RetryPredicate always has the same of its two predicates. They do not panic for
 //     empty results and any error.
-//   - The jitter of a strategy that has a method Jitter() strategies.Jitter is never
+//   - The jitter of a strategy with a method Jitter() strategies.Jitter is never
 //     negative, and draws only from its argument random.
 func Run[OUT any, S strategies.AsyncRetryStrategy[OUT]](t *testing.T, newStrategy func() S) {
 	t.Helper()
@@ -39,8 +38,8 @@ func Run[OUT any, S strategies.AsyncRetryStrategy[OUT]](t *testing.T, newStrateg
 	}
 }
 
-// law is a law for strategies. broken returns an error if the strategies made by fresh
-// break it, so that tests of the suite can check broken strategies.
+// law is a law for strategies. broken returns an error, so that tests of the suite can
+// check broken strategies.
 type law[OUT any] struct {
 	name   string
 	broken func(fresh func() strategies.AsyncRetryStrategy[OUT]) error
@@ -93,7 +92,7 @@ func pureInAnyOrder[OUT any](fresh func() strategies.AsyncRetryStrategy[OUT]) er
 		orders = append(orders, shuffled(attempts, seed))
 	}
 
-	used := fresh() // is called in all orders, the other strategies in one
+	used := fresh() // called in all orders, the others in one
 	for _, order := range orders {
 		for _, s := range []strategies.AsyncRetryStrategy[OUT]{fresh(), used} {
 			if err := differ(want, s, order); err != nil {
@@ -108,7 +107,7 @@ func pureUnderInterleaving[OUT any](fresh func() strategies.AsyncRetryStrategy[O
 	const last = 12
 	want := answers(fresh(), probes())
 	s := fresh()
-	for start := range last { // each element starts one step after the previous element
+	for start := range last { // each element starts one step later
 		for n := start + 1; n >= 1; n-- {
 			if err := differ(want, s, []int{n, n}); err != nil {
 				return err
@@ -206,9 +205,8 @@ func jitterIsSound[OUT any](fresh func() strategies.AsyncRetryStrategy[OUT]) err
 	return nil
 }
 
-// probes returns the attempts to check, in ascending order: small numbers, for which
-// strategies differ, and some for which careless arithmetic overflows. They end at a
-// million to spare strategies that count up to the attempt.
+// probes returns the attempts to check, ascending: small numbers, and some for which
+// careless arithmetic overflows. They spare strategies that count up to the attempt.
 func probes() []int {
 	var ns []int
 	for n := 1; n <= 130; n++ {
@@ -222,7 +220,6 @@ type answer struct {
 	delay time.Duration // 0 where can is false
 }
 
-// ask calls s as an operator does: it calls BackoffTime only if CanRetry returns true.
 func ask[OUT any](s strategies.AsyncRetryStrategy[OUT], n int) answer {
 	if !s.CanRetry(n) {
 		return answer{}
@@ -238,8 +235,7 @@ func answers[OUT any](s strategies.AsyncRetryStrategy[OUT], attempts []int) map[
 	return m
 }
 
-// differ returns an error for the first attempt for which the result of s differs from
-// want.
+// differ returns an error if a result differs from want.
 func differ[OUT any](want map[int]answer, s strategies.AsyncRetryStrategy[OUT], attempts []int) error {
 	for i, n := range attempts {
 		got := ask(s, n)
