@@ -1,6 +1,6 @@
 // Package partitions runs a pipeline with checkpoints for each partition of an input, on
-// any number of workers. Workers may join, leave and die; the pipelines of their
-// partitions resume at other workers, from their last checkpoints.
+// any number of workers. When workers join, leave or die, pipelines resume at other
+// workers, from their last checkpoints.
 //
 //	err := partitions.Run(ctx, partitions.Config{
 //		Assigner: &partitions.Leases{Locks: locks, Group: "flights", Partitions: names},
@@ -20,36 +20,33 @@
 //
 // # Vocabulary
 //
-//   - A partition is a part of the input that a single pipeline reads: a partition of a
-//     topic, a file. It has a name.
+//   - A partition is a named part of the input that a single pipeline reads: a partition
+//     of a topic, a file.
 //   - A worker is a process that calls [Run].
 //   - An [Assigner] decides which worker has which partition. [Leases] distributes them
 //     with locks in a database, Group of ext/kafka with Kafka's group protocol, and
 //     [Static] assigns a fixed list.
 //   - An epoch is the fencing number of an assignment: it rises each time a partition is
 //     assigned.
-//   - [Stores] open the store of a partition for an epoch. A store that was opened for an
-//     earlier epoch is fenced: it refuses to save.
+//   - [Stores] open the store of a partition for an epoch. Stores of earlier epochs are
+//     fenced: they refuse to save.
 //
 // # Guarantees
 //
 // A partition has a single owner (law P1). When it is revoked, its pipeline is suspended:
 // a checkpoint stores the elements in flight, and the next owner resumes from there. When
-// it is lost, the context of its pipeline ends at once. A worker that was stopped for
-// longer than its lease detects it too late. Then the store refuses its
-// checkpoints, so its [checkpoint.Output] does not publish, and the run ends with
-// [checkpoint.ErrFenced].
+// it is lost, the context of its pipeline ends at once. If a worker detects the loss too
+// late, the store refuses its checkpoints, its [checkpoint.Output] does not publish, and
+// the run ends with [checkpoint.ErrFenced].
 //
-// So each element is in the output of its partition once, as with a single pipeline. Its
-// call may be repeated, as after a crash. Calls in flight end when the partition is lost
-// if the operators have ctx (asyncop.WithContext). Otherwise they continue.
+// So each element is in the output of its partition once. Its call may be repeated, as
+// after a crash. Calls in flight end when the partition is lost, if the operators have
+// ctx (asyncop.WithContext).
 //
 // # Failures
 //
 // A pipeline that fails is restarted from its last checkpoint, after a back-off of 1 s
-// that doubles up to a minute. After a run that has completed a checkpoint, the back-off
-// starts at 1 s again. So a partition that cannot be processed does not block others; its
-// errors are logged. If its output returns [checkpoint.ErrFenced], the store decides
-// whether another worker has the partition: the pipeline is restarted with the same
-// epoch.
+// that doubles up to a minute. A completed checkpoint resets the back-off. Errors are
+// logged. If an output returns [checkpoint.ErrFenced], the pipeline is restarted with the
+// same epoch, and the store decides whether another worker has the partition.
 package partitions

@@ -22,28 +22,25 @@ import (
 // Leases is an [Assigner] that distributes partitions evenly to all workers with the same
 // locks, group and partitions; their numbers differ by at most one. When a worker joins,
 // the others suspend partitions and release them to it. The partitions of a worker that
-// leaves are free at once, the partitions of a worker that dies when its lease has ended.
+// leaves are free at once, or if it dies, when its lease has ended.
 //
 // Each partition has a lock, whose fencing number is the epoch, and so has each worker. A
 // worker extends its locks every third of their lease. It loses a partition when another
-// worker has the lock, or when it could not extend the lock within nine tenths of the
-// lease by its own clock.
+// worker has the lock, or when it could not extend it within nine tenths of the lease by
+// its own clock.
 //
-// A worker with a [Config.Monitor] or a [Config.Engine] reports the partitions whose
-// locks are free, as of its last poll.
-//
-// With a new Group, or after the loss of the locks, epochs start from the beginning.
-// Stores that have seen higher epochs reject them: each partition ends with
-// [checkpoint.ErrFenced]. So keep the locks and the group as long as the stores.
+// Keep the locks and the group as long as the stores: otherwise epochs start from the
+// beginning, and stores that have seen higher epochs reject them with
+// [checkpoint.ErrFenced].
 type Leases struct {
 	Locks      lock.Locks // required
-	Group      string     // prefix of the names of the locks; required; without a slash
+	Group      string     // prefix of the locks' names; required; without a slash
 	Partitions []string   // names of the partitions, equal at each worker; required
 
-	Worker string        // name of this worker, unique in the group; the default consists of host, process and a random text
+	Worker string        // name, unique in the group; the default consists of host, process and a random text
 	Lease  time.Duration // the default is 15 s
-	Poll   time.Duration // interval between polls of the locks; the default is 1 s, at most a third of Lease
-	Logger *slog.Logger  // errors of Locks are logged at warn level; the default is slog.Default()
+	Poll   time.Duration // interval between polls; the default is 1 s, at most a third of Lease
+	Logger *slog.Logger  // logs errors of Locks as warnings; the default is slog.Default()
 	Clock  clock.Clock   // the default is the real clock
 }
 
@@ -51,7 +48,7 @@ const (
 	defaultLease = 15 * time.Second
 	defaultPoll  = time.Second
 	atOnce       = 16  // concurrent calls of Locks
-	mostAtOnce   = 256 // partitions to acquire before leases are extended again
+	mostAtOnce   = 256 // partitions to acquire before leases are extended
 )
 
 func (l *Leases) complete() error {
@@ -114,23 +111,22 @@ type member struct {
 	Leases
 	handler             Handler
 	work                context.Context     // never ends
-	workers, partitions string              // prefixes of the names of the locks
+	workers, partitions string              // prefixes of the locks' names
 	self                *holding            // the lock of the worker, or nil
 	extended            time.Time           // when the leases were last extended
 	polled              time.Time           // when the held locks were last read
-	taken               map[string]struct{} // names of the locks that were held at polled
+	taken               map[string]struct{} // names of the locks held at polled
 	leaving             sync.WaitGroup      // goroutines of giveUp
-	changed             chan struct{}       // capacity 1: giveUp has released a partition; the loop receives
+	changed             chan struct{}       // capacity 1: giveUp sends when it has released a partition; the loop receives
 
 	mu  sync.Mutex
 	has map[string]*holding // by partition; guarded by mu
 }
 
-// holding is a lock that the worker has.
 type holding struct {
 	partition string // "" for the lock of the worker
 	grant     lock.Grant
-	until     time.Time    // the end of the lease, by the worker's clock; owned by the loop
+	until     time.Time    // end of the lease, by the worker's clock; owned by the loop
 	end       *clock.Timer // calls lost at until; nil for the lock of the worker
 	leaving   bool         // giveUp revokes the partition; guarded by member.mu
 }
@@ -166,8 +162,8 @@ func (m *member) run(ctx context.Context) {
 	}
 }
 
-// balance acquires partitions up to the worker's share, or gives up partitions beyond it.
-// It takes at most a third of a lease, since leases are not extended meanwhile.
+// balance acquires partitions up to the worker's share, or gives up the rest. It takes at
+// most a third of a lease, since leases are not extended meanwhile.
 func (m *member) balance(ctx context.Context) {
 	defer m.report()
 	limit := m.Clock.Now().Add(m.Lease / 3)
@@ -188,7 +184,7 @@ func (m *member) balance(ctx context.Context) {
 	}
 	workers, rank := 0, -1
 	m.polled, m.taken = m.Clock.Now(), make(map[string]struct{}, len(held))
-	for _, h := range held { // in order of names, so all workers compute the same ranks
+	for _, h := range held { // by name, so all workers compute the same ranks
 		m.taken[h.Name] = struct{}{}
 		if strings.HasPrefix(h.Name, m.workers) {
 			if h.Name == m.self.grant.Name {
@@ -198,7 +194,7 @@ func (m *member) balance(ctx context.Context) {
 		}
 	}
 	if rank < 0 {
-		return // the lease of the worker's own lock has just ended
+		return // the worker's own lease has just ended
 	}
 	all := len(m.Partitions)
 	share := all / workers
@@ -221,7 +217,7 @@ func (m *member) balance(ctx context.Context) {
 }
 
 // report reports the partitions without an owner. If the last poll is older than a lease,
-// other workers may have lost their partitions, so they count as unowned.
+// all others count as unowned.
 func (m *member) report() {
 	h, ok := m.handler.(unownedHandler)
 	if !ok {
@@ -238,7 +234,6 @@ func (m *member) report() {
 	h.unowned(names)
 }
 
-// take acquires a partition and assigns it to the handler, unless another worker has it.
 func (m *member) take(ctx context.Context, partition string) {
 	h := m.acquire(ctx, m.partitions+partition, partition)
 	if h == nil {
@@ -260,7 +255,7 @@ func (m *member) take(ctx context.Context, partition string) {
 	}
 }
 
-// giveUp revokes partitions and releases their locks, each on a goroutine of its own.
+// giveUp revokes partitions and releases their locks, each on its own goroutine.
 func (m *member) giveUp(all []*holding) {
 	for _, h := range all {
 		m.mu.Lock()
@@ -281,9 +276,8 @@ func (m *member) giveUp(all []*holding) {
 	}
 }
 
-// lost reports a partition whose lease has ended to the handler. It calls the handler
-// with mu held, so that the call cannot affect a later assignment of the partition. A
-// partition that is being given up stays in has until giveUp has finished.
+// lost reports a partition whose lease has ended to the handler, with mu held, so that it
+// cannot affect a later assignment. A partition stays in has until giveUp has finished.
 func (m *member) lost(h *holding) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -304,15 +298,14 @@ func (m *member) forget(h *holding) {
 	}
 }
 
-// knows reports whether the worker has a partition or is giving it up.
 func (m *member) knows(partition string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.has[partition] != nil
 }
 
-// holdings returns the partitions that the worker has and is not giving up, in the order
-// of Partitions.
+// holdings returns the partitions that the worker is not giving up, in the order of
+// Partitions.
 func (m *member) holdings() (all []*holding) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -324,19 +317,16 @@ func (m *member) holdings() (all []*holding) {
 	return all
 }
 
-// count returns how many partitions the worker has, including those being given up.
+// count includes partitions being given up.
 func (m *member) count() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.has)
 }
 
-// leaseFrom returns the end of a lease that is requested now, a tenth early, since clocks
-// differ.
+// leaseFrom returns the end of a lease requested now, a tenth early, since clocks differ.
 func (m *member) leaseFrom(now time.Time) time.Time { return now.Add(m.Lease - m.Lease/10) }
 
-// acquire acquires a lock. It returns nil if another worker has the lock, or the call
-// fails.
 func (m *member) acquire(ctx context.Context, name, partition string) *holding {
 	until := m.leaseFrom(m.Clock.Now())
 	g, err := m.Locks.Acquire(ctx, name, m.Worker, m.Lease)
@@ -349,8 +339,7 @@ func (m *member) acquire(ctx context.Context, name, partition string) *holding {
 	return &holding{partition: partition, grant: g, until: until}
 }
 
-// extendAll extends all leases of the worker, including partitions that are being given
-// up.
+// extendAll extends all leases of the worker, even of partitions being given up.
 func (m *member) extendAll() {
 	m.mu.Lock()
 	all := slices.Collect(maps.Values(m.has))
@@ -365,8 +354,8 @@ func (m *member) extendAll() {
 	}
 }
 
-// extend extends a lease. It returns nil if the worker still has the lease, even if the
-// call failed.
+// extend extends a lease. It returns nil while the worker has the lease, even if the call
+// failed.
 func (m *member) extend(h *holding) error {
 	until := m.leaseFrom(m.Clock.Now())
 	ctx, cancel := m.limited(m.work, h.until)
@@ -397,7 +386,6 @@ func (m *member) release(h *holding) {
 	}
 }
 
-// limited returns a context that ends at until, by the worker's clock.
 func (m *member) limited(ctx context.Context, until time.Time) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	timer := m.Clock.AfterFunc(max(0, until.Sub(m.Clock.Now())), cancel)

@@ -14,25 +14,24 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// Monitor reports the partitions of a [Run], for metrics. It belongs to a single Run at a
-// time. With another Run afterwards, it continues its counts. The zero value is ready to
-// use; it must not be copied. Methods are safe for concurrent use.
+// Monitor reports the partitions of a [Run], for metrics. It belongs to one Run at a
+// time, and continues its counts in the next. The zero value is ready to use; it must not
+// be copied. Methods are safe for concurrent use.
 type Monitor struct {
 	mu   sync.Mutex    // guards run and lost
 	run  func() Status // status of the present Run, or nil
-	lost int           // partitions that were lost in earlier Runs
+	lost int           // partitions lost in earlier Runs
 }
 
 // Status is the state of a worker's partitions.
 type Status struct {
-	// Partitions are the partitions of the worker, by name, followed by the partitions
-	// without an owner that this worker knows.
+	// Partitions are the worker's partitions, by name, then the known partitions without
+	// an owner.
 	Partitions []jobs.Partition
-	Unowned    int // partitions without an owner; -1 if the assigner does not report them. [Leases] reports them
-	Lost       int // how often this worker has lost a partition, over all Runs of the monitor
+	Unowned    int // partitions without an owner; -1 if the assigner, unlike [Leases], does not report them
+	Lost       int // how often this worker has lost a partition, over all Runs
 }
 
-// Status returns the state of the worker's partitions.
 func (m *Monitor) Status() Status {
 	m.mu.Lock()
 	run, lost := m.run, m.lost
@@ -45,8 +44,7 @@ func (m *Monitor) Status() Status {
 	return s
 }
 
-// begin makes run the source of Status until end. It panics if the monitor has a Run. A
-// nil m is a no-op.
+// begin makes run the source of Status until end. It panics if the monitor has a Run.
 func (m *Monitor) begin(run func() Status) {
 	if m == nil {
 		return
@@ -77,8 +75,7 @@ const (
 	ended   = "ended"
 )
 
-// unownedHandler is a [Handler] to which an assigner reports the partitions without an
-// owner: the worker of Run.
+// unownedHandler takes the partitions without an owner.
 type unownedHandler interface{ unowned(names []string) }
 
 var _ unownedHandler = (*worker)(nil)
@@ -120,15 +117,14 @@ func (w *worker) status() Status {
 	return s
 }
 
-// known has the sources of the fields of a jobs.Partition that are computed without a
-// lock.
+// known has sources of a jobs.Partition that are read without a lock.
 type known struct {
 	coordinator *checkpoint.Coordinator // of the present pipeline, or nil
 	failure     error                   // of the last failed pipeline, or nil
 }
 
-// status returns the state of the partition. State is "" if the partition was lost or not
-// suspended in time. Called with worker.mu held.
+// status returns the state of the partition, "" if it was lost or not suspended in time.
+// Called with worker.mu held.
 func (r *run) status() (jobs.Partition, known) {
 	p, k := jobs.Partition{Pipeline: r.worker.Name, Name: r.name, Epoch: r.epoch, State: running, Lag: -1}, known{r.coordinator, r.failure}
 	select {
@@ -147,8 +143,8 @@ func (r *run) status() (jobs.Partition, known) {
 	return p, k
 }
 
-// add sets Lag and Why. A failing partition is running again once its pipeline has
-// completed a checkpoint.
+// add sets Lag and Why. A failing partition is running again after a completed
+// checkpoint.
 func (k known) add(p *jobs.Partition) {
 	if k.coordinator != nil {
 		if p.State == failing && k.coordinator.Stats().Completed > 0 {
@@ -169,8 +165,8 @@ const (
 	mostWhy       = 300 // bytes of Partition.Why
 )
 
-// about returns a heartbeat. It has at most maxPartitions partitions: first the
-// partitions in trouble, then the partitions with the largest lag.
+// about returns a heartbeat with at most maxPartitions partitions: first the partitions
+// in trouble, then by descending lag.
 func (w *worker) about() jobs.Worker {
 	all := w.status().Partitions
 	if len(all) > maxPartitions {
@@ -192,8 +188,7 @@ func (w *worker) about() jobs.Worker {
 	return jobs.Worker{Partitions: all, Checkpoints: w.checkpoints(all)}
 }
 
-// checkpoints returns the statistics of the checkpoints of partitions, by pipeline and
-// partition.
+// checkpoints returns checkpoint statistics by pipeline and partition.
 func (w *worker) checkpoints(of []jobs.Partition) map[string]json.RawMessage {
 	coordinators := make(map[string]*checkpoint.Coordinator, len(of))
 	w.mu.Lock()
@@ -210,7 +205,6 @@ func (w *worker) checkpoints(of []jobs.Partition) map[string]json.RawMessage {
 	return stats
 }
 
-// heartbeats reports the partitions of this worker to the engine until end is called.
 func (w *worker) heartbeats() (end func(), err error) {
 	if guard.IsNil(w.Engine) {
 		return func() {}, nil

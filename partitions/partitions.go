@@ -21,41 +21,38 @@ import (
 // Assigner decides which partitions a worker has.
 type Assigner interface {
 	// Run calls h for the partitions of this worker, until ctx ends. Then it revokes the
-	// partitions that the worker still has, releases them to other workers, and returns
-	// nil. It returns earlier with an error if it fails, or with nil if the assignment is
-	// final: the worker keeps its partitions.
+	// remaining partitions, releases them to other workers, and returns nil. It returns
+	// earlier with an error, or with nil if the assignment is final: the worker keeps its
+	// partitions.
 	Run(ctx context.Context, h Handler) error
 }
 
-// Handler is the worker, as an [Assigner] sees it. Its methods are safe for concurrent
-// use.
+// Handler is the worker of an [Assigner]. Its methods are safe for concurrent use.
 type Handler interface {
-	// Assigned assigns a partition to the worker. The epoch is higher than the epochs of
-	// all earlier assignments of the partition, to any worker; 0 means that the assigner
-	// does not have epochs. It returns soon, unless the partition was lost shortly
-	// before: then it waits for the end of that pipeline, or of ctx.
+	// Assigned assigns a partition to the worker. The epoch is higher than in all earlier
+	// assignments of the partition, to any worker; 0 means that the assigner does not
+	// have epochs. It returns soon, unless the partition was just lost: then it waits for
+	// the end of that pipeline, or of ctx.
 	Assigned(ctx context.Context, partition string, epoch uint64) error
-	// Revoked takes a partition from the worker. When it returns, its pipeline has been
-	// suspended and closed, and another worker may have the partition. An error means
-	// that it was not suspended: the pipeline was aborted after [Config.SuspendTimeout],
-	// or when ctx ended.
+	// Revoked takes a partition from the worker. When it returns, the pipeline is closed.
+	// An error means that it was not suspended: it was aborted after
+	// [Config.SuspendTimeout], or when ctx ended.
 	Revoked(ctx context.Context, partition string) error
-	// Lost reports that another worker may have the partition already. It aborts the
-	// pipeline without waiting.
+	// Lost aborts the pipeline without waiting, because another worker may have the
+	// partition.
 	Lost(partition string)
 }
 
 // Stores opens the stores of partitions. [Dirs] returns directories of a single machine.
 type Stores interface {
-	// Open returns the store of a partition for an owner. From then on, stores that were
-	// opened for lower epochs return [checkpoint.ErrFenced] for every number (law P1).
-	// Open itself returns that error for an epoch that is lower than an earlier epoch.
-	// With epoch 0, either the store that was opened last has the partition, or a second
-	// store cannot be opened.
+	// Open returns the store of a partition for an owner. From then on, stores opened for
+	// lower epochs return [checkpoint.ErrFenced] for every number (law P1). So does Open
+	// for an epoch lower than an earlier epoch. With epoch 0, either the store opened
+	// last has the partition, or a second store cannot be opened.
 	Open(ctx context.Context, partition string, epoch uint64) (checkpoint.Store, error)
 }
 
-// Partition is a partition that this worker has.
+// Partition is a worker's partition.
 type Partition struct {
 	Name        string
 	Epoch       uint64 // of this assignment; 0 if the assigner does not have epochs
@@ -67,24 +64,23 @@ type Config struct {
 	Assigner Assigner
 	Stores   Stores
 	// Pipeline makes the pipeline of a partition with its coordinator, starts it, and
-	// returns the result of the coordinator's Wait. The coordinator is closed after that.
-	// When the partition is revoked, the coordinator suspends the stream; ctx ends if the
-	// partition is lost or could not be suspended. Pipelines of several partitions run at
-	// once.
+	// returns the result of the coordinator's Wait. Run then closes the coordinator. When
+	// the partition is revoked, the coordinator suspends the stream; ctx ends if the
+	// partition is lost or could not be suspended. Pipelines run concurrently.
 	Pipeline func(ctx context.Context, p Partition) error
 
 	Checkpoints    []checkpoint.Option // of each coordinator, such as [checkpoint.WithInterval]
-	SuspendTimeout time.Duration       // limit for suspending a revoked partition; the default is 30 s
+	SuspendTimeout time.Duration       // limit for suspending a partition; the default is 30 s
 	Logger         *slog.Logger        // the default is slog.Default()
 	Clock          clock.Clock         // of back-offs and SuspendTimeout; the default is the real clock
 
-	// Monitor reports the partitions of the worker. It may be nil.
+	// Monitor reports the worker's partitions. It may be nil.
 	Monitor *Monitor
-	// Engine keeps a report of the worker's partitions, their states and their lag, made
-	// every 20 s, which weir top and the console show. Like every worker of an engine,
-	// this worker then runs the engine's jobs, too: see package jobs. It may be nil.
+	// Engine keeps a report of the worker's partitions, their states and their lag, every
+	// 20 s, for weir top and the console. This worker then runs the engine's jobs, too:
+	// see package jobs. It may be nil.
 	Engine store.Keeper
-	Name   string // name of the pipeline in Engine; may be empty
+	Name   string // of the pipeline in Engine; may be empty
 }
 
 const (
@@ -117,15 +113,13 @@ func (c *Config) complete() error {
 	return nil
 }
 
-// Run runs the pipelines of the partitions of this worker until ctx ends. Then it
-// suspends them, and returns when all have ended, with nil if all could be suspended. If
-// the assignment is final, Run also returns when all pipelines have reached the end of
-// their inputs.
+// Run runs the pipelines of this worker's partitions until ctx ends. Then it suspends
+// them, and returns nil if all could be suspended. If the assignment is final, Run also
+// returns when all inputs have ended.
 //
-// It returns the error of the assigner, of partitions that could not be suspended, and of
-// partitions that another worker has taken over although they are assigned to this worker
-// ([checkpoint.ErrFenced]). A pipeline that does not end 15 s after its context is
-// abandoned, with an error.
+// It returns the errors of the assigner, of partitions that could not be suspended, and
+// of assigned partitions that another worker has taken over ([checkpoint.ErrFenced]). A
+// pipeline that does not end 15 s after its context is abandoned, with an error.
 func Run(ctx context.Context, c Config) error {
 	if err := c.complete(); err != nil {
 		return err
@@ -162,18 +156,17 @@ func newPanicError(recovered any) error { return guard.Recovered("partitions", r
 
 type worker struct {
 	Config
-	parent context.Context // never ends: partitions are suspended after the context of Run has ended
+	parent context.Context // never ends: partitions are suspended after the context of Run
 
-	logging sync.WaitGroup // goroutines that log lost partitions
+	logging sync.WaitGroup // goroutines that log losses
 
 	mu        sync.Mutex      // guards the fields below
 	runs      map[string]*run // by partition, until the run has ended
-	losses    int             // partitions that were lost
-	free      []string        // partitions without an owner
-	knowsFree bool            // the assigner has reported free
+	losses    int
+	free      []string
+	knowsFree bool // the assigner has reported free
 }
 
-// left returns the runs that have not been removed, by name.
 func (w *worker) left() []*run {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -187,7 +180,6 @@ var (
 	errEarly = errors.New("the pipeline function returned before the end of its stream: it must return what Wait of the coordinator returns")
 )
 
-// Assigned implements [Handler].
 func (w *worker) Assigned(ctx context.Context, partition string, epoch uint64) error {
 	err := w.begin(ctx, partition, epoch)
 	if err == nil { // without the lock, since a logger may be slow
@@ -196,8 +188,7 @@ func (w *worker) Assigned(ctx context.Context, partition string, epoch uint64) e
 	return err
 }
 
-// begin starts the run of a partition. If an earlier run of the partition was lost, it
-// waits for the end of that run first.
+// begin starts the run of a partition, after the end of an earlier, lost run of it.
 func (w *worker) begin(ctx context.Context, partition string, epoch uint64) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -223,7 +214,6 @@ func (w *worker) begin(ctx context.Context, partition string, epoch uint64) erro
 	return nil
 }
 
-// Revoked implements [Handler].
 func (w *worker) Revoked(ctx context.Context, partition string) error {
 	w.mu.Lock()
 	r := w.runs[partition]
@@ -244,8 +234,8 @@ func (w *worker) Revoked(ctx context.Context, partition string) error {
 	return nil
 }
 
-// Lost implements [Handler]. It does not wait for user code, not even a logger, since the
-// caller may hold a lock (law P1).
+// Lost does not wait for user code, not even a logger, since the caller may hold a lock
+// (law P1).
 func (w *worker) Lost(partition string) {
 	w.mu.Lock()
 	r := w.runs[partition]

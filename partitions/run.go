@@ -10,20 +10,19 @@ import (
 	"github.com/weirflow/weir/internal/wait"
 )
 
-// run runs the pipelines of a partition, one after the other, from its assignment to its
-// end.
+// run runs the pipelines of a partition, one after the other.
 type run struct {
 	worker *worker
 	name   string
 	epoch  uint64
 
-	ctx    context.Context         // of the pipelines; ends when the partition is lost, or was not suspended in time
+	ctx    context.Context         // of the pipelines; ends when the partition is lost or was not suspended in time
 	abort  context.CancelCauseFunc // cancels ctx
-	wanted context.Context         // a child of ctx; ends when the partition is revoked
+	wanted context.Context         // child of ctx; ends when the partition is revoked
 	revoke context.CancelFunc      // cancels wanted; called with worker.mu held
 
 	coordinator *checkpoint.Coordinator // of the running pipeline, or nil; guarded by worker.mu
-	failure     error                   // of the last pipeline that has failed, or nil; guarded by worker.mu
+	failure     error                   // of the last failed pipeline, or nil; guarded by worker.mu
 
 	opened bool // the store of the last pipeline was opened; owned by serve
 
@@ -43,13 +42,13 @@ func (r *run) serve() {
 			r.err = context.Cause(r.ctx)
 			return
 		case ended:
-			if err != nil { // do not restart: a restart would only close the store again
+			if err != nil { // a restart would only close the store again
 				log.Error("the store of a partition whose pipeline has ended could not be closed", append(attrs, slog.Any("error", err))...)
 			}
 			r.err = err
 			return
-		// If the store was opened with an epoch, the next Open decides: the output may
-		// have been fenced by an earlier owner.
+		// With an epoch, the next Open of the store decides: an earlier owner may have
+		// fenced the output.
 		case guard.Is(err, checkpoint.ErrFenced) && (!r.opened || r.epoch == 0):
 			log.Error("partition ended: another run has its store or output", append(attrs, slog.Any("error", err))...)
 			r.err = err
@@ -69,8 +68,8 @@ func (r *run) serve() {
 	}
 }
 
-// pipeline runs one pipeline. progress is true if it has completed a checkpoint, ended if
-// it must not be restarted.
+// pipeline runs one pipeline. progress means a completed checkpoint, ended that it must
+// not be restarted.
 func (r *run) pipeline() (progress, ended bool, err error) {
 	var c *checkpoint.Coordinator
 	r.opened = false
@@ -106,8 +105,8 @@ func (r *run) pipeline() (progress, ended bool, err error) {
 	return c.Stats().Completed > 0, err == nil, errors.Join(err, c.Close())
 }
 
-// begin makes c the coordinator that a revocation suspends. It returns false if the
-// partition was revoked already.
+// begin makes c the coordinator that a revocation suspends, unless the partition was
+// revoked already.
 func (r *run) begin(c *checkpoint.Coordinator) bool {
 	r.worker.mu.Lock()
 	defer r.worker.mu.Unlock()
@@ -139,8 +138,7 @@ func result(c *checkpoint.Coordinator) error {
 	}
 }
 
-// suspend suspends a revoked run and waits for its end. c is the coordinator at the
-// revocation, or nil.
+// suspend suspends a revoked run and waits for its end. c may be nil.
 func (r *run) suspend(ctx context.Context, c *checkpoint.Coordinator) error {
 	clk := r.worker.Clock
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -148,7 +146,7 @@ func (r *run) suspend(ctx context.Context, c *checkpoint.Coordinator) error {
 	limit := clk.AfterFunc(r.worker.SuspendTimeout, func() { cancel(errSlow) })
 	defer limit.Stop()
 	if c != nil {
-		go func() { // Finish may block for longer than ctx, if an output cannot publish; it ends soon after the pipeline
+		go func() { // Finish may block for longer than ctx, but ends soon after the pipeline
 			_ = c.Finish(ctx, checkpoint.Suspend) // the pipeline returns a more detailed error
 		}()
 	}

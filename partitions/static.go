@@ -13,8 +13,7 @@ import (
 // Static returns an assigner that assigns the named partitions to this worker once, with
 // epoch 0. If two workers name the same partition, the worker that opens its store last
 // has it, and the run of the other ends with [checkpoint.ErrFenced]; with [Dirs] the
-// second worker waits. Stores that were opened with the epochs of another assigner refuse
-// epoch 0 with that error.
+// second worker waits. Stores of other assigners' epochs refuse epoch 0 with that error.
 func Static(names ...string) Assigner { return static(names) }
 
 type static []string
@@ -28,9 +27,9 @@ func (s static) Run(ctx context.Context, h Handler) error {
 	return nil
 }
 
-// Dirs returns stores for workers on one machine: Open makes a directory within dir for
-// each partition. The owner of a partition locks its directory, and another worker waits
-// until the owner has closed it or its process has ended. So epochs are not needed.
+// Dirs returns stores for workers on one machine: a directory within dir for each
+// partition. The owner of a partition locks its directory; another worker waits until the
+// owner has closed it or its process has ended. Epochs are not used.
 func Dirs(dir string) Stores { return dirs(dir) }
 
 type dirs string
@@ -42,7 +41,7 @@ func (d dirs) Open(_ context.Context, partition string, _ uint64) (checkpoint.St
 	}
 	store, err := files.OpenDir(filepath.Join(string(d), name))
 	if err != nil {
-		return nil, err // not store: a nil *files.DirStore is not a nil Store
+		return nil, err // a nil *files.DirStore is not a nil Store
 	}
 	return store, nil
 }
