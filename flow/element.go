@@ -15,10 +15,9 @@ type element[T any] struct {
 	value   T
 	whole   any                       // the original element
 	handle  message.Message[struct{}] // of a message
-	carried bool                      // the function receives only the value of a message, and its result replaces the value
+	carried bool                      // the function receives only the value of a message
 }
 
-// decoder takes elements apart.
 type decoder[T any] struct {
 	nilAllowed bool // T is an interface
 	isMessage  bool // T is a message, which the function handles itself
@@ -34,8 +33,8 @@ func isMessage[T any](v T) bool {
 	return ok
 }
 
-// decode recognises messages before it checks T. An element of a wrong type is returned
-// with its handle.
+// decode recognises messages before it checks T. An element of a wrong type keeps its
+// handle.
 func (d decoder[T]) decode(v any) (e element[T], err error) {
 	e.whole = v
 	if !d.nilAllowed && !d.isMessage {

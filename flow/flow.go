@@ -15,30 +15,29 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Flow is a step of a pipeline. [NewMap], [NewFilter], [NewFlatMap] and [Merge] make a
-// Flow. A Flow has no state, so it does not take part in checkpoints.
+// Flow is a step of a pipeline, made by [NewMap], [NewFilter], [NewFlatMap] or [Merge].
+// It has no state, so it does not take part in checkpoints.
 //
-// It works on a single element at a time, in order. The function gets the value of a
-// message ([message.Message]), and the results carry the acknowledgement of that message.
-// A function that is typed on messages gets the message, and passes the acknowledgement
-// on itself.
+// It works on one element at a time, in order. The function gets the value of a message
+// ([message.Message]), and the results carry its acknowledgement. A function that is
+// typed on messages passes the acknowledgement on itself.
 //
 // A flow fails if its function panics or calls runtime.Goexit, or if an element is of a
-// wrong type. It then closes Out, discards and counts later elements, releases the
-// messages among them, and logs the error and the count once through slog.Default(). The
-// failure travels
+// wrong type. It then closes Out, discards and counts later elements, releases their
+// messages, and logs the error and the count once through slog.Default(). The failure
+// travels
 //
 //   - downstream: an operator or a sink of weir behind it fails with the same error, and
-//     so does the run of a coordinator whose barriers it passes. A step of your own gets
-//     the failure if it is a participant.Passer.
+//     so does the run of a coordinator whose barriers it passes. Your own step gets the
+//     failure if it is a participant.Passer.
 //   - upstream: operators and flows of weir before it end with an asyncop.DownstreamError
 //     that names this flow, unless it has [WithUpstreamRunning]
 //   - to the source, if it has [WithUpstreamCancel]
 //
-// In the same way the flow ends when a later operator or flow of weir fails. Steps of
-// go-streams, including FanOut, take a failure for a normal end, and do not forward
-// failures: check Err there. In a stream with barriers, a message with its own
-// acknowledgement is a failure, too.
+// The flow also ends when a later operator or flow of weir fails. Steps of go-streams,
+// including FanOut, take a failure for a normal end and do not forward it: check Err
+// there. In a stream with barriers, a message with its own acknowledgement is a failure,
+// too.
 type Flow struct {
 	linked
 	in, out chan any
@@ -47,24 +46,24 @@ type Flow struct {
 	node    wiring.Node
 	taken   wiring.Taken // by Via or To
 
-	err       atomic.Pointer[error] // why it ended early; only the first reason is kept
-	failure   error                 // for the next step: its own failure, or an upstream failure; written before out is closed
-	cut       chan struct{}         // closed when an earlier step was cancelled and this flow could not deliver
+	err       atomic.Pointer[error] // why it ended early; the first reason
+	failure   error                 // for the next step: its own or an upstream failure; written before out is closed
+	cut       chan struct{}         // closed when an earlier step was cancelled and could not deliver
 	cutOnce   sync.Once
 	cancelled sync.Once // config.cancelUpstream was called
 
 	discarded, undelivered atomic.Int64
 
 	mu      sync.Mutex
-	last    participant.Barrier // the last barrier received; guarded by mu
-	misread error               // set if the reader of Out lets barriers overtake elements; guarded by mu
+	last    participant.Barrier // guarded by mu
+	misread error               // set if the reader of Out breaks the order of barriers; guarded by mu
 }
 
-type linked = wiring.Linked // lets other steps of weir find the node of a flow or a sink
+type linked = wiring.Linked // the node of a flow or a sink
 
 var _ streams.Flow = (*Flow)(nil)
 
-// buffer is the number of elements that each end of a Flow holds.
+// buffer is the capacity of each end of a Flow.
 const buffer = 64
 
 // NewMap returns a flow that emits the result of f for every element.
@@ -108,8 +107,8 @@ func NewFilter[T any](keep func(T) bool, opts ...Option) *Flow {
 	})
 }
 
-// NewFlatMap returns a flow that emits all that f returns for an element. The values for
-// a message are parts of it ([message.Split]).
+// NewFlatMap returns a flow that emits all results of f. The values for a message are
+// parts of it ([message.Split]).
 //
 //	in  -- 1 -------- W -- 2 ------
 //	out -- 1a - 1b -- W -- 2a - 2b -
@@ -142,7 +141,6 @@ func newFlow[T, R any](kind string, opts []Option, apply func(e element[T], emit
 	return f
 }
 
-// makeFlow returns a flow whose goroutine has not started.
 func makeFlow(kind string, in, out reflect.Type, opts []Option) *Flow {
 	f := &Flow{in: make(chan any, buffer), out: make(chan any, buffer), name: kind, config: newConfig(opts), cut: make(chan struct{})}
 	f.linked = wiring.LinkedBy(&f.node)
@@ -181,8 +179,7 @@ func (f *Flow) run(all func() error, held func() func()) {
 	returned = true
 }
 
-// discard counts an element that arrives after the end, and releases it if it is a
-// message.
+// discard counts an element after the end, and releases a message.
 func (f *Flow) discard(v any) {
 	switch v.(type) {
 	case inputMark, inputEnd:
@@ -197,14 +194,13 @@ func (f *Flow) discard(v any) {
 	}
 }
 
-// logCounts logs the number of discarded elements once, when In is closed.
 func (f *Flow) logCounts() {
 	if n := f.discarded.Load(); n > 0 {
 		guard.Logger(nil).Warn("flow: elements came after a flow had ended early, and were discarded", slog.String("flow", f.node.String()), slog.Int64("elements", n))
 	}
 }
 
-// release releases a message. Its source is user code, which may break (law A6).
+// release releases a message to its source, user code that may break (law A6).
 func (f *Flow) release(release func()) {
 	broken := func(recovered any) error { return guard.Recovered("flow", recovered) }
 	if err := guard.Call(func() error { release(); return nil }, broken); err != nil {
@@ -212,7 +208,6 @@ func (f *Flow) release(release func()) {
 	}
 }
 
-// loop holds the state of a flow's goroutine.
 type loop[T any] struct {
 	*Flow
 	decoder  decoder[T]
@@ -223,7 +218,7 @@ type loop[T any] struct {
 	acknowledged, checkpointed bool // messages, or barriers, have arrived
 }
 
-// all takes elements until In is closed or the flow has ended early.
+// all takes elements for run.
 func (l *loop[T]) all() error {
 	emit := func(v any) { l.out <- v }
 	for v := range l.in {
@@ -244,8 +239,8 @@ func (l *loop[T]) all() error {
 	return nil
 }
 
-// control forwards a control element. It does not send failures to Out, because its
-// reader may not belong to weir.
+// control forwards a control element, but no failure, because the reader of Out may not
+// belong to weir.
 func (l *loop[T]) control(v any) error {
 	if f, ok := v.(wiring.Failure); ok {
 		l.failure = f.Err
@@ -281,8 +276,8 @@ func (l *loop[T]) element(v any, emit func(any)) error {
 	return err
 }
 
-// barrier records a barrier. It returns an error if the checkpoint would not be exact, or
-// if a later step cannot pass the barrier (law C2).
+// barrier records a barrier, and fails if the checkpoint would not be exact, or a later
+// step cannot pass the barrier (law C2).
 func (f *Flow) barrier(b participant.Barrier, before *wiring.Barriers) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -298,10 +293,9 @@ func (f *Flow) barrier(b participant.Barrier, before *wiring.Barriers) error {
 
 // ---- The early end
 
-// end records why the flow ends early. It returns true for the first reason.
+// end records why the flow ends early, and returns true for the first reason.
 func (f *Flow) end(err error) (first bool) { return f.err.CompareAndSwap(nil, &err) }
 
-// fail ends the flow with its own error.
 func (f *Flow) fail(err error) {
 	err = guard.Wrap("flow: "+f.name, err)
 	if !f.end(err) {
@@ -312,8 +306,7 @@ func (f *Flow) fail(err error) {
 	f.cancelUpstream(err)
 }
 
-// downstreamFailed ends the flow because a later step has failed. It may be called on any
-// goroutine.
+// downstreamFailed ends the flow because a later step has failed, on any goroutine.
 func (f *Flow) downstreamFailed(failure *wiring.DownstreamError) {
 	err := guard.Wrap("flow: "+f.name, failure)
 	if f.end(err) {
@@ -322,15 +315,15 @@ func (f *Flow) downstreamFailed(failure *wiring.DownstreamError) {
 	}
 }
 
-// upstreamCut ends the flow because an earlier step was cancelled and could not deliver.
-// It may be called on any goroutine.
+// upstreamCut ends the flow because an earlier step was cancelled and could not deliver,
+// on any goroutine.
 func (f *Flow) upstreamCut(cause error) {
 	f.end(guard.Wrap("flow: "+f.name+": upstream", cause))
 	f.cutOnce.Do(func() { close(f.cut) })
 }
 
-// cancelUpstream cancels the source once. It runs the function on another goroutine,
-// because the function may wait for the source, which may wait for the flow.
+// cancelUpstream cancels the source once, on another goroutine, because the function may
+// wait for the source, and that for the flow.
 func (f *Flow) cancelUpstream(err error) {
 	cancel := f.config.cancelUpstream
 	if cancel == nil {
@@ -346,7 +339,7 @@ func (f *Flow) cancelUpstream(err error) {
 	})
 }
 
-// failRun ends the coordinator's run if the flow has passed any of its barriers.
+// failRun ends the coordinator's run whose barriers the flow has passed.
 func (f *Flow) failRun(err error) {
 	f.mu.Lock()
 	last := f.last
@@ -355,8 +348,8 @@ func (f *Flow) failRun(err error) {
 }
 
 // Err returns why the flow has ended early, or nil: its own failure, an
-// asyncop.DownstreamError, or the error of an earlier step that was cancelled. It is set
-// before Out closes.
+// asyncop.DownstreamError, or the error of a cancelled earlier step. It is set before Out
+// closes.
 func (f *Flow) Err() error {
 	if err := f.err.Load(); err != nil {
 		return *err
@@ -364,12 +357,12 @@ func (f *Flow) Err() error {
 	return nil
 }
 
-// Discarded returns the number of elements that came after the flow had ended early. It
-// changes until In is closed.
+// Discarded returns the number of elements after an early end. It changes until In is
+// closed.
 func (f *Flow) Discarded() int64 { return f.discarded.Load() }
 
-// Undelivered returns the number of results that Via or To could not deliver, because an
-// operator before the flow was cancelled and the next step had stopped reading.
+// Undelivered returns the number of results that Via or To could not deliver after an
+// operator before the flow was cancelled.
 func (f *Flow) Undelivered() int64 { return f.undelivered.Load() }
 
 // ---- Wiring
@@ -377,7 +370,7 @@ func (f *Flow) Undelivered() int64 { return f.undelivered.Load() }
 // In returns the channel that upstream sends to and closes.
 func (f *Flow) In() chan<- any { return f.in }
 
-// Out returns the channel of the results. A function of go-streams that branches or joins
+// Out returns the channel of the results. Functions of go-streams that branch or join
 // streams must not read it, except FanOut: the flow fails at the first barrier.
 func (f *Flow) Out() <-chan any {
 	if err := wiring.Reader(); err != nil {
@@ -391,11 +384,10 @@ func (f *Flow) Out() <-chan any {
 }
 
 // Via streams the results to next and returns next, or, in a stream with checkpoints, a
-// flow that represents it. It panics for an operator or a flow of weir that takes
-// elements of another type, if Via or To was called before, and in a stream with
-// checkpoints for a flow of go-streams that cannot pass barriers. If the wiring does not
-// show that the stream has checkpoints, as behind FanOut, the flow fails at the first
-// barrier.
+// flow that represents it. It panics for a step of weir that takes elements of another
+// type, if Via or To was called before, and in a stream with checkpoints for a flow of
+// go-streams that cannot pass barriers. Behind FanOut, which hides checkpoints, the flow
+// fails at the first barrier instead.
 func (f *Flow) Via(next streams.Flow) streams.Flow {
 	f.connect("flow: Via", next)
 	go f.transfer(next, next.In()) // ends with Out
@@ -408,8 +400,7 @@ func (f *Flow) Via(next streams.Flow) streams.Flow {
 // takes barriers for elements.
 //
 // If an operator of weir before the flow is cancelled, To returns within a second, even
-// if the sink has stopped reading. The results that it has not taken are counted: see
-// Undelivered.
+// if the sink has stopped reading: see Undelivered.
 func (f *Flow) To(sink streams.Sink) {
 	f.connect("flow: To", sink)
 	f.transfer(sink, sink.In())
@@ -424,14 +415,13 @@ func (f *Flow) To(sink streams.Sink) {
 	}
 }
 
-// connect links the flow to its next step. It panics if next does not accept the results.
 func (f *Flow) connect(method string, next any) {
 	f.node.MustTake(method, next)
 	f.taken.Take(method)
 	f.node.Link(method, next)
 }
 
-// transfer forwards the results, and then the failure if next accepts failures.
+// transfer forwards the results, and then the failure if next accepts it.
 func (f *Flow) transfer(next any, in chan<- any) {
 	defer close(in)
 	for v := range f.out {
@@ -450,8 +440,7 @@ func (f *Flow) transfer(next any, in chan<- any) {
 	}
 }
 
-// deliver sends v to the next step. It returns false if the flow was cut before the next
-// step took v.
+// deliver sends v to the next step. It returns false if the flow was cut before.
 func (f *Flow) deliver(in chan<- any, v any) bool {
 	select {
 	case in <- v: // cheaper than the blocking select

@@ -27,17 +27,13 @@ type Outlet interface {
 //	in 2 ------------ a ------ W7 -- b ------ W8 --
 //	out  -- 1 ------- a -- 2 - W5 -- b - W7 -- W8 --
 //
-// It emits the lowest watermark of its inputs, as Flink does: a watermark leaves when
-// every input has reached it, so it does not overtake the elements of a slow input. An
-// input without watermarks holds all watermarks back until it ends. Merge of go-streams
-// forwards each watermark at once.
+// It emits the lowest watermark of its inputs, as Flink does. An input without watermarks
+// holds all watermarks back until it ends.
 //
-// A failure travels through it as through any [Flow]: a failed input fails it, and a
-// later failure ends all inputs of weir. Branches of a stream with checkpoints must not
-// meet again (see Topologies in package checkpoint): Merge refuses barriers.
+// A failed input fails it, and a later failure ends all inputs of weir. Merge refuses
+// barriers: see Topologies in package checkpoint.
 //
-// It panics if there are no inputs or one is nil. Inputs are connected by Via, so nothing
-// else may take their elements.
+// It panics if there are no inputs or one is nil. It calls Via of each input.
 func Merge(inputs ...Outlet) *Flow {
 	if len(inputs) == 0 {
 		panic("flow: Merge: no inputs")
@@ -68,8 +64,7 @@ func Merge(inputs ...Outlet) *Flow {
 	return f
 }
 
-// commonType returns the element type of all inputs, or nil if the types differ or are
-// unknown.
+// commonType returns the known element type of all inputs, or nil.
 func commonType(inputs []Outlet) (common reflect.Type) {
 	for _, input := range inputs {
 		node := wiring.NodeOf(input)
@@ -85,8 +80,7 @@ func commonType(inputs []Outlet) (common reflect.Type) {
 	return common
 }
 
-// mergeInput is an input of a merged flow: the flow to which the input's outlet is
-// connected.
+// mergeInput is the flow to which an outlet is connected.
 type mergeInput struct {
 	linked // to the node of the merged flow
 	merged *Flow
@@ -95,7 +89,6 @@ type mergeInput struct {
 
 var _ streams.Flow = (*mergeInput)(nil)
 
-// In returns the channel that the outlet sends to and closes.
 func (p *mergeInput) In() chan<- any { return p.in }
 
 // The merged flow takes the elements, so Out, Via and To are not called.
@@ -103,8 +96,7 @@ func (p *mergeInput) Out() <-chan any               { return p.merged.out }
 func (p *mergeInput) Via(streams.Flow) streams.Flow { panic("flow: Merge: Via of an input") }
 func (p *mergeInput) To(streams.Sink)               { panic("flow: Merge: To of an input") }
 
-// forward sends the elements of input i to the merged flow. It marks watermarks with
-// their input.
+// forward sends the elements of input i to the merged flow. It marks watermarks with i.
 func (p *mergeInput) forward(i int) {
 	for v := range p.in {
 		if w, ok := v.(queue.Watermark); ok {
@@ -123,7 +115,7 @@ type (
 	inputEnd int // index of an input that has ended
 )
 
-// merging holds the state of a merged flow's goroutine, which owns it.
+// merging is owned by a merged flow's goroutine.
 type merging struct {
 	*Flow
 	last    []queue.Watermark // last watermark of each input
@@ -163,8 +155,7 @@ func (m *merging) all() error {
 	return nil
 }
 
-// emitLowest emits the lowest watermark of the inputs that have not ended, if it has
-// changed.
+// emitLowest emits the lowest watermark of the open inputs, if it has changed.
 func (m *merging) emitLowest() {
 	lowest := -1
 	for i, w := range m.last {

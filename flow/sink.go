@@ -13,10 +13,9 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Sink is the end of a pipeline. It calls a function for each element, and settles
-// messages ([message.Message]): it acknowledges a message when the function has returned
-// nil for its value. Sinks of go-streams drop messages without settling them. A function
-// that is typed on messages settles them itself. Watermarks end here.
+// Sink is the end of a pipeline. It calls a function for each element, and acknowledges a
+// message ([message.Message]) when the function has returned nil for its value. A
+// function that is typed on messages settles them itself. Watermarks end here.
 //
 // The sink fails if the function returns an error, panics or calls runtime.Goexit, or if
 // an element is of a wrong type. It then releases that message and later ones, discards
@@ -24,8 +23,8 @@ import (
 // the source ([WithUpstreamCancel]). It also fails with a step of weir that Via or To
 // connects to it. Err returns the error.
 //
-// Its methods are safe for concurrent use. A stream with checkpoints needs a sink of
-// package checkpoint: this one refuses barriers.
+// Its methods are safe for concurrent use. This sink refuses barriers: a stream with
+// checkpoints needs a sink of package checkpoint.
 type Sink[T any] struct {
 	linked
 	flow    *Flow // its out is unused
@@ -51,7 +50,7 @@ func NewSink[T any](write func(T) error, opts ...Option) *Sink[T] {
 	return s
 }
 
-// sinkLoop holds the state of a sink's goroutine, which owns it.
+// sinkLoop is owned by a sink's goroutine.
 type sinkLoop[T any] struct {
 	*Sink[T]
 	decoder decoder[T]
@@ -59,7 +58,7 @@ type sinkLoop[T any] struct {
 	held    message.Message[struct{}] // the message in hand
 }
 
-// all takes elements until In is closed or the sink has ended early.
+// all takes elements for run.
 func (l *sinkLoop[T]) all() error {
 	f := l.flow
 	for v := range f.in {
@@ -104,7 +103,7 @@ func (l *sinkLoop[T]) element(v any) error {
 	return nil
 }
 
-// acknowledge acknowledges a message. Its source is user code, which may break (law A6).
+// acknowledge acknowledges a message to its source, user code that may break (law A6).
 func (l *sinkLoop[T]) acknowledge(m message.Message[struct{}]) {
 	broken := func(recovered any) error { return guard.Recovered("flow", recovered) }
 	if err := guard.Call(func() error { m.Ack(); return nil }, broken); err != nil {
@@ -119,13 +118,13 @@ func (s *Sink[T]) In() chan<- any { return s.flow.in }
 // element.
 func (s *Sink[T]) AwaitCompletion() { <-s.done }
 
-// Err returns why the sink has ended early, or nil: its own failure, or the failure of an
-// earlier step of weir. It is final when AwaitCompletion has returned.
+// Err returns why the sink has ended early, or nil. It is final when AwaitCompletion has
+// returned.
 func (s *Sink[T]) Err() error { return s.flow.Err() }
 
 // Written returns the number of elements for which the function has returned nil.
 func (s *Sink[T]) Written() int64 { return s.written.Load() }
 
-// Discarded returns the number of elements that came after the sink had ended early. It
-// changes until In is closed.
+// Discarded returns the number of elements after an early end. It changes until In is
+// closed.
 func (s *Sink[T]) Discarded() int64 { return s.flow.Discarded() }
