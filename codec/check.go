@@ -6,22 +6,20 @@ import (
 	"reflect"
 )
 
-// CheckType returns an error if c drops or changes parts of the values of T without an
-// error. The error is a *[Error] with the path to the first such part. Queues and dead
-// letters in files refuse such a type, since their values must be decoded as they were.
+// CheckType returns a *[Error] with the path to the first part of T that c silently drops
+// or changes. Queues and dead letters in files refuse such a type.
 //
 // For [JSON] it refuses the types that [Default] refuses, with one exception: an any may
-// be the value of a map with strings as keys, or of a slice, as in map[string]any, the
-// form in which encoding/json reads a document of unknown form. Numbers in it are decoded
-// as float64, so an integer beyond 2^53 loses digits: use json.RawMessage, or a struct,
-// to keep them.
+// be the value of a map with strings as keys, or of a slice, as in map[string]any.
+// Numbers in it are decoded as float64, so an integer beyond 2^53 loses digits: use
+// json.RawMessage, or a struct, to keep them.
 //
 // For [Gob] it refuses unexported fields, functions and channels, and a pointer to
 // anything but a struct or a type that writes itself, since a pointer to a zero value is
 // decoded as nil.
 //
-// CheckType looks at types only, not at values. It returns nil for codecs of other
-// packages and for [Func].
+// CheckType does not look at values. It returns nil for codecs of other packages and for
+// [Func].
 func CheckType[T any](c Codec[T]) error {
 	checked, ok := c.(typeChecker)
 	if !ok {
@@ -37,7 +35,7 @@ func CheckType[T any](c Codec[T]) error {
 
 // typeChecker is a codec of this package that may lose parts of a value.
 type typeChecker interface {
-	checkType() *Error // nil if T is kept completely
+	checkType() *Error // nil if T is kept
 }
 
 func (jsonCodec[T]) checkType() *Error {
@@ -49,14 +47,14 @@ func (gobCodec[T]) checkType() *Error {
 	return findLostByGob(reflect.TypeFor[T](), "", map[reflect.Type]bool{})
 }
 
-// Methods that make encoding/gob encode a type as a whole.
+// Methods by which a type encodes itself for encoding/gob.
 var (
 	gobEncoder      = reflect.TypeFor[gob.GobEncoder]()
 	binaryMarshaler = reflect.TypeFor[encoding.BinaryMarshaler]()
 )
 
-// findLostByGob returns an error for the first part of t that encoding/gob omits, or nil.
-// seen holds the types already checked.
+// findLostByGob returns an error for the first part of t that encoding/gob omits. seen
+// holds checked types.
 func findLostByGob(t reflect.Type, path string, seen map[reflect.Type]bool) *Error {
 	if seen[t] || writesGob(t) {
 		return nil

@@ -15,30 +15,29 @@ import (
 //	Gob[T]()               what encoding/gob needs     a gob stream, types included: large
 //	Func(append, decode)   two functions               yours: protobuf, …
 //
-// A codec is safe for concurrent use: states are encoded while the pipeline continues.
-// For every v that Append takes, Decode returns an equal value. Decode does not panic,
-// whatever bytes it gets: it returns an error. Its memory is bounded by the number of
-// bytes times the size of the Go types that they are read into.
+// A codec is safe for concurrent use. For every v that Append takes, Decode returns an
+// equal value. Decode does not panic, whatever bytes it gets: it returns an error. Its
+// memory is bounded by the number of bytes times the size of the Go types that they are
+// read into.
 //
 // Package codectest checks your own codec against these rules.
 //
-// The next version of the program reads the stored values. A codec that depends on the
-// types of this version should be a [SchemaCodec].
+// A codec that depends on the types of this version of the program should be a
+// [SchemaCodec].
 type Codec[T any] interface {
-	// Append appends the encoding of v to dst and returns the extended buffer. With an
-	// error, the returned buffer is ignored, and dst must be unchanged up to its length.
-	// It must not keep a reference to dst.
+	// Append appends the encoding of v to dst. With an error, the returned buffer is
+	// ignored, and dst must be unchanged up to its length. It must not keep a reference
+	// to dst.
 	Append(dst []byte, v T) ([]byte, error)
 
-	// Decode returns the value that src, as a whole, encodes. It must not change src, or
+	// Decode returns the value that the whole of src encodes. It must not change src, or
 	// keep a reference to it.
 	Decode(src []byte) (T, error)
 }
 
-// SchemaCodec is a codec that describes how it encodes. The description is stored once
-// beside many values, and the values are decoded under it. So a program can read the
-// values of another version of itself, in which fields were added, removed or moved, and
-// it refuses the values of another codec.
+// SchemaCodec is a codec that describes its format. The description is stored once beside
+// many values. So a program can read the values of another version of itself, in which
+// fields were added, removed or moved, and refuses the values of another codec.
 type SchemaCodec[T any] interface {
 	Codec[T]
 
@@ -60,8 +59,7 @@ func SchemaOf[T any](c Codec[T]) []byte {
 }
 
 // WithSchema returns the codec that decodes values that were stored beside a schema: c
-// itself, or the codec that c makes from the schema. The error is a *[Error] if they do
-// not fit, for example because another codec was used to store them.
+// itself, or the codec that c makes from it. The error is a *[Error] if they do not fit.
 func WithSchema[T any](c Codec[T], schema []byte) (Codec[T], error) {
 	s, ok := c.(SchemaCodec[T])
 	switch {
@@ -96,8 +94,7 @@ type codecFunc[T any] struct {
 func (c codecFunc[T]) Append(dst []byte, v T) ([]byte, error) { return c.appendTo(dst, v) }
 func (c codecFunc[T]) Decode(src []byte) (T, error)           { return c.decode(src) }
 
-// namedSchema is the schema of a codec with self-describing values: a name that
-// distinguishes them from the values of other codecs.
+// namedSchema is the schema of self-describing values: a name to distinguish codecs.
 type namedSchema string
 
 const (

@@ -13,18 +13,17 @@ import (
 	"unicode"
 )
 
-// Default returns [JSON] for values that must be decoded exactly as they were, such as
-// the elements of a checkpoint. It refuses types and values that JSON would change
-// silently.
+// Default returns [JSON] for values that must be decoded exactly, such as the elements of
+// a checkpoint. It refuses types and values that JSON would change silently.
 //
-// Default panics with a *[Error], which names the type and the path to it, for
+// Default panics with a *[Error] for
 //   - unexported fields, interfaces, and fields that share a name: tag a field with
 //     `json:"-"` to leave it out;
-//   - a pointer to a value that may be nil itself: another pointer, a slice, a map;
+//   - a pointer to a pointer, a slice or a map;
 //   - keys of a map that are not strings, integers or types with MarshalText;
 //   - types that JSON cannot express: functions, channels, complex numbers;
-//   - a type with MarshalJSON or MarshalText but without the method that reads it, or
-//     the other way round, or whose method is not called: see [JSON];
+//   - a type with MarshalJSON or MarshalText but without the method that reads it, or the
+//     other way round, or whose method is not called: see [JSON];
 //   - tags with a name that encoding/json does not accept, and the option string of a
 //     string.
 //
@@ -38,13 +37,12 @@ import (
 //     offset, if any (which makes it another time);
 //   - spaces in a json.RawMessage; nil, which becomes null; and "" as a json.Number,
 //     which becomes 0;
-//   - values that the tags omitempty and omitzero leave out: an empty slice is decoded
-//     as nil.
+//   - values that the tags omitempty and omitzero leave out: an empty slice is decoded as
+//     nil.
 //
 // Fields are matched by name, or, without an exact match, ignoring case. An added field
-// is zero, a removed field is skipped, and the order does not matter. If the type of a
-// field has changed so that JSON cannot read it, Decode fails. JSON can decode the output
-// of Default, and the other way round.
+// is zero, and a removed field is skipped. Decode fails for a changed type that JSON
+// cannot read. JSON can decode the output of Default, and the other way round.
 func Default[T any]() Codec[T] {
 	w := walk{exact: true, seen: map[visit]bool{}}
 	if found := w.find(reflect.TypeFor[T](), true, ""); found != nil {
@@ -54,17 +52,17 @@ func Default[T any]() Codec[T] {
 	return jsonCodec[T]{text: !w.raw, nests: w.nests}
 }
 
-// walk finds parts of a type that encoding/json loses silently. It visits a type in the
-// same way as encoding/json.
+// walk finds parts of a type that encoding/json loses silently. It visits types as
+// encoding/json does.
 type walk struct {
-	exact     bool           // looks for all losses; otherwise only for methods that are not called
-	documents bool           // allows an any in maps and slices: see CheckType
+	exact     bool           // looks for all losses, not only for methods that are not called
+	documents bool           // allows an any in maps and slices
 	raw       bool           // a type writes its JSON itself
 	nests     bool           // a type contains itself
 	seen      map[visit]bool // true while the walk is inside it
 }
 
-// visit identifies a visited type. Its methods depend on whether it is addressable.
+// visit is a visited type, whose methods depend on whether it is addressable.
 type visit struct {
 	t           reflect.Type
 	addressable bool
@@ -77,7 +75,6 @@ var (
 	textUnmarshaler = reflect.TypeFor[encoding.TextUnmarshaler]()
 )
 
-// find returns an error for the first lost part, or nil.
 func (w *walk) find(t reflect.Type, addressable bool, path string) *Error {
 	v := visit{t, addressable}
 	if inside, seen := w.seen[v]; seen {
@@ -136,7 +133,6 @@ func (w *walk) isDocument(t reflect.Type) bool {
 	return w.documents && t == reflect.TypeFor[any]()
 }
 
-// methods reports whether t encodes itself.
 func (w *walk) methods(t reflect.Type, addressable bool, path string) (writes bool, err *Error) {
 	for marshaler, unmarshaler := range map[reflect.Type]reflect.Type{jsonMarshaler: jsonUnmarshaler, textMarshaler: textUnmarshaler} {
 		if marshaler == textMarshaler && reflect.PointerTo(t).Implements(jsonMarshaler) {
@@ -166,7 +162,7 @@ func (w *walk) methods(t reflect.Type, addressable bool, path string) (writes bo
 	return writes, nil
 }
 
-// unpaired refuses a type that has a method of one interface but lacks its counterpart.
+// unpaired refuses a type with a method of one interface but without its counterpart.
 func unpaired(t reflect.Type, path string, has, lacks reflect.Type) *Error {
 	return &Error{Path: path, Reason: t.String() + " has " + has.Method(0).Name + " and no " + lacks.Method(0).Name}
 }
@@ -186,8 +182,7 @@ func (w *walk) key(k reflect.Type, path string) *Error {
 	return nil
 }
 
-// fields checks the fields of a struct, and the fields of embedded structs, which JSON
-// treats as its own. names are the field names so far.
+// fields checks the fields of a struct and of embedded structs. names are earlier names.
 func (w *walk) fields(t reflect.Type, addressable bool, path string, names map[string]bool) *Error {
 	for f := range t.Fields() {
 		path := path + "." + f.Name
@@ -222,7 +217,6 @@ func (w *walk) fields(t reflect.Type, addressable bool, path string, names map[s
 	return nil
 }
 
-// tag refuses invalid tags.
 func tag(f reflect.StructField, name, options, path string) *Error {
 	t := f.Type
 	if t.Kind() == reflect.Pointer {
@@ -246,8 +240,7 @@ func (w *walk) embedded(t reflect.Type, addressable bool, path string, names map
 	return w.fields(t, addressable, path, names)
 }
 
-// promoting returns the name of a field whose methods may be promoted to t, so that t's
-// other fields would be lost.
+// promoting returns the name of a field whose promoted methods would lose other fields.
 func promoting(t reflect.Type) string {
 	if t.Kind() == reflect.Struct && t.NumField() > 1 {
 		for f := range t.Fields() {
@@ -276,15 +269,14 @@ var (
 	errDeep   = errors.New("the value is nested more deeply than JSON can be read")
 )
 
-// replacement is written by encoding/json in place of bytes that are not UTF-8. It is an
-// escape that encoding/json writes only for this purpose. With GOEXPERIMENT=jsonv2 it is
-// the character itself, so a string that contains the character is refused, too.
+// replacement is the escape with which encoding/json replaces bytes that are not UTF-8.
+// With GOEXPERIMENT=jsonv2 it is the character itself, so strings with it are refused,
+// too.
 var replacement = func() []byte {
 	b, _ := json.Marshal("\xff")
 	return bytes.Trim(b, `"`)
 }()
 
-// isChanged reports whether encoding/json has replaced bytes of a string.
 func isChanged(b []byte) bool {
 	for from := 0; ; {
 		i := bytes.Index(b[from:], replacement)

@@ -7,10 +7,10 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// Error reports that a type, a value or stored bytes are not fit for a codec.
+// Error reports that a type, a value or stored bytes do not fit a codec.
 type Error struct {
 	Type   reflect.Type // of the codec's values
-	Path   string       // path to the faulty part of a value, such as .Tags[].Cache; "" for the value itself, or if unknown
+	Path   string       // of the faulty part of a value, such as .Tags[].Cache; "" for the value itself, or if unknown
 	Reason string
 	Err    error // the cause, or nil
 }
@@ -37,7 +37,7 @@ func (e *Error) Error() string {
 // Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
 
-// recoverTo turns a panic into an error. Functions that call user code defer it.
+// recoverTo turns a panic of user code into an error.
 func recoverTo(err *error) {
 	if r := recover(); r != nil {
 		*err = guard.Recovered("codec", r)

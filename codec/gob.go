@@ -6,9 +6,9 @@ import (
 	"fmt"
 )
 
-// Gob returns a codec that writes every value as a separate gob stream, for types that
-// are made for encoding/gob. Every value repeats its types, so it is large and slow: see
-// the table of the package. Types in interfaces must be registered with [gob.Register].
+// Gob returns a codec that writes every value as a gob stream, for types made for
+// encoding/gob. Every value repeats its types, so it is large and slow. Types in
+// interfaces must be registered with [gob.Register].
 //
 // Not every value is decoded as it was:
 //
@@ -17,7 +17,8 @@ import (
 //   - A field that points to a zero value is decoded as nil.
 //   - A nil pointer that is the element itself is decoded as a pointer to a zero value.
 //   - A nil pointer in a slice, an array or a map is an error.
-//   - A value in a map or an interface is an error if its GobEncode or MarshalBinary has a pointer receiver.
+//   - A value in a map or an interface is an error if its GobEncode or MarshalBinary has
+//     a pointer receiver.
 //
 // encoding/gob is documented as not hardened against adversarial bytes.
 func Gob[T any]() Codec[T] { return gobCodec[T]{} }

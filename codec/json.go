@@ -6,18 +6,17 @@ import (
 	"reflect"
 )
 
-// JSON returns a codec that writes values as encoding/json does: the payloads of
-// messages, for example. A value that JSON cannot express is refused (NaN, complex
-// numbers, channels). Some values are changed, which [Default] refuses: strings that are
-// not UTF-8, numbers in an any (all float64), unexported fields (zero), a time's
-// location. [CheckType] finds the types among them.
+// JSON returns a codec that writes values as encoding/json does. It refuses values that
+// JSON cannot express (NaN, complex numbers, channels). It changes values that [Default]
+// refuses: strings that are not UTF-8, numbers in an any (all float64), unexported fields
+// (zero), a time's location. [CheckType] finds such types.
 //
-// JSON reads plain JSON that was stored without a schema, such as the payload of a
-// message that another program has put. It skips a byte order mark before it.
+// JSON reads plain JSON without a schema, such as the payload of another program's
+// message. It skips a byte order mark.
 //
-// In a map encoding/json does not call MarshalJSON and MarshalText if they have pointer
-// receivers. JSON panics for a type with such a map, with a *[Error] that names the path
-// to it: let the map hold pointers.
+// In a map encoding/json does not call MarshalJSON and MarshalText with pointer
+// receivers. JSON panics for a type with such a map, with a *[Error]: let the map hold
+// pointers.
 func JSON[T any]() Codec[T] {
 	w := walk{seen: map[visit]bool{}}
 	if found := w.find(reflect.TypeFor[T](), true, ""); found != nil {
@@ -27,12 +26,12 @@ func JSON[T any]() Codec[T] {
 	return jsonCodec[T]{}
 }
 
-// byteOrderMark is U+FEFF in UTF-8, which some programs write before JSON.
+// byteOrderMark is U+FEFF in UTF-8.
 const byteOrderMark = "\xef\xbb\xbf"
 
 type jsonCodec[T any] struct {
 	text  bool // refuses strings that are not UTF-8
-	nests bool // refuses values that are nested too deeply to be read
+	nests bool // refuses values too deep to be read
 }
 
 func (c jsonCodec[T]) Append(dst []byte, v T) (_ []byte, err error) {
@@ -40,7 +39,7 @@ func (c jsonCodec[T]) Append(dst []byte, v T) (_ []byte, err error) {
 	b := bytes.NewBuffer(dst)
 	enc := json.NewEncoder(b) // appends, unlike json.Marshal
 	enc.SetEscapeHTML(false)
-	if err := enc.Encode(&v); err != nil { // a pointer, so that methods with pointer receivers are called
+	if err := enc.Encode(&v); err != nil { // for methods with pointer receivers
 		return dst, codecError[T](err)
 	}
 	b.Truncate(b.Len() - 1) // the line end
@@ -65,8 +64,7 @@ func (jsonCodec[T]) Decode(src []byte) (v T, err error) {
 
 func (jsonCodec[T]) Schema() []byte { return []byte(schemaJSON) }
 
-// WithSchema also takes values without a schema, which other programs have written in
-// plain JSON.
+// WithSchema also takes values without a schema: plain JSON of other programs.
 func (c jsonCodec[T]) WithSchema(schema []byte) (Codec[T], error) {
 	if len(schema) == 0 {
 		return c, nil

@@ -13,11 +13,10 @@ import (
 	"github.com/weirflow/weir/internal/testing/suite"
 )
 
-// Run checks a codec against the rules of [codec.Codec], in a subtest for each rule, and
-// against the rules of [codec.SchemaCodec] if it is such a codec. The values are examples
-// that it must accept, including at least two different values. Fill every field, because
-// a codec that loses a field decodes its zero value. equal compares a value before and
-// after; nil means reflect.DeepEqual.
+// Run checks a codec against the rules of [codec.Codec], and of [codec.SchemaCodec] if it
+// is such a codec, in a subtest for each rule. The values are examples that it must
+// accept, at least two of them different. Fill every field: a lost field is decoded as
+// its zero value. equal compares a value before and after; nil means reflect.DeepEqual.
 func Run[T any](t *testing.T, c codec.Codec[T], equal func(a, b T) bool, values ...T) {
 	t.Helper()
 	s := codecSample[T]{codec: c, equal: suite.EqualOr(equal), values: values}
@@ -37,7 +36,6 @@ func Run[T any](t *testing.T, c codec.Codec[T], equal func(a, b T) bool, values 
 	}
 }
 
-// codecSample is a codec with values that it must accept.
 type codecSample[T any] struct {
 	codec  codec.Codec[T]
 	equal  func(a, b T) bool
@@ -63,7 +61,7 @@ func codecRules[T any]() []codecRule[T] {
 	}
 }
 
-// reader returns the decoder of the values, as after a restart.
+// reader returns the decoder, as after a restart.
 func (s codecSample[T]) reader() (codec.Codec[T], error) {
 	r, err := codec.WithSchema(s.codec, bytes.Clone(codec.SchemaOf(s.codec)))
 	if err != nil {
@@ -72,7 +70,6 @@ func (s codecSample[T]) reader() (codec.Codec[T], error) {
 	return r, nil
 }
 
-// each encodes every value and calls f with it.
 func (s codecSample[T]) each(f func(r codec.Codec[T], v T, b []byte) error) error {
 	r, err := s.reader()
 	if err != nil {
@@ -90,7 +87,6 @@ func (s codecSample[T]) each(f func(r codec.Codec[T], v T, b []byte) error) erro
 	return nil
 }
 
-// holds reports whether b is the encoding of v.
 func (s codecSample[T]) holds(r codec.Codec[T], b []byte, v T) error {
 	got, err := r.Decode(b)
 	switch {
@@ -167,11 +163,10 @@ func (s codecSample[T]) bearsDamage() error {
 	})
 }
 
-// memoryLimit is far more than a decoder needs for the few bytes here.
 const memoryLimit = 64 << 20
 
-// bears reports an error if decode panics, or allocates much memory, for bytes that are
-// related to b only in part or not at all.
+// bears reports an error if decode panics, or allocates much memory, for damaged forms of
+// b.
 func bears(b []byte, decode func(src []byte)) error {
 	for _, src := range suite.Spoiled(b) {
 		var before, after runtime.MemStats
