@@ -1,13 +1,13 @@
-// Package queue holds the elements that an asynchronous operator has in flight, and
-// decides which of them may leave.
+// Package queue holds an operator's elements in flight, and decides which of them may
+// leave.
 //
 // # Vocabulary
 //
 //   - An entry is a slot of the queue. It holds a record or a control element.
-//   - A record is pending until [Queue.Complete] is called for it; then it may leave when
-//     the order allows it.
-//   - A control element (a [Watermark]) is complete from the start. It is a wall: records
-//     do not cross it in either direction.
+//   - A record is pending until [Queue.Complete]; then it may leave when the order allows
+//     it.
+//   - A control element (a [Watermark]) is complete from the start. It is a wall that
+//     records do not cross.
 //   - A segment is the part between two walls.
 //
 // # Order
@@ -28,21 +28,18 @@
 //	unordered  completed  -- R2 ----- R1 -- R4 ----- R3 ---------------
 //	           leaving    -- R2 ----- R1 ----------- R3 W R4 ----------
 //
-// Both kinds keep the input order of all entries, including completed entries:
-// [Queue.All] iterates in this order. Checkpoints need it, and so do deadlines, which are
-// in input order if every element has the same timeout.
+// Both kinds keep the input order of all entries ([Queue.All]), for checkpoints, and for
+// deadlines, which are in input order if every element has the same timeout.
 //
 // # Bounds
 //
-// The queue holds at most as many entries as its capacity (law Q2): pending records,
-// completed records that wait to leave, and walls. Every operation takes constant time.
-// The memory depends on the entries in the queue, not on its capacity.
+// The capacity bounds all entries (law Q2). Every operation takes constant time. The
+// memory depends on the entries in the queue.
 //
 // # Concurrency
 //
-// A queue has a single owner, normally an operator's loop goroutine. Its methods must not
-// be called concurrently.
+// A queue has a single owner, normally an operator's loop goroutine.
 //
-// The semantics follow StreamElementQueue in Apache Flink, except that Flink's unordered
-// queue does not keep the input order within a segment.
+// The semantics follow Flink's StreamElementQueue, whose unordered queue does not keep
+// the input order within a segment.
 package queue

@@ -6,50 +6,45 @@ import (
 )
 
 // Queue holds the elements in flight, in input order, and releases them in the order of
-// its kind: see [NewOrdered] and [NewUnordered]. V is the content of a slot.
-//
-// A Queue is owned by a single goroutine.
+// its kind: see [NewOrdered] and [NewUnordered]. It is owned by a single goroutine.
 type Queue[V any] interface {
 	// Put takes a slot for a pending record at the tail and returns it. It panics if the
 	// queue is full.
 	Put(v V) *Entry[V]
 
-	// PutZero is Put of a zero V. The owner sets the fields of Value in place, so that a
-	// large V is not copied.
+	// PutZero is Put of a zero V, whose fields the owner sets in place.
 	PutZero() *Entry[V]
 
-	// PutControl takes a slot for a control element, which is complete and which records
-	// do not cross. It panics if the queue is full.
+	// PutControl takes a slot for a control element, which records do not cross. It
+	// panics if the queue is full.
 	PutControl(v V) *Entry[V]
 
-	// Complete completes e, which may then leave when the order allows it. It panics if e
-	// is not pending.
+	// Complete completes e. It panics if e is not pending.
 	Complete(e *Entry[V])
 
-	// Head returns the entry that may leave next, or nil. The head stays the head until
-	// it is popped.
+	// Head returns the entry that may leave next, or nil. It stays the head until it is
+	// popped.
 	Head() *Entry[V]
 
 	// Pop removes the head and frees its slot: the entry must not be used afterwards. It
 	// panics if [Queue.Head] is nil.
 	Pop()
 
-	// First returns the oldest entry in input order, pending or not, or nil.
+	// First returns the oldest entry in input order, or nil.
 	First() *Entry[V]
 
-	// Len returns the number of slots taken, control elements included.
+	// Len returns the number of slots taken, including control elements.
 	Len() int
 
 	// Cap returns the number of slots.
 	Cap() int
 
-	// All iterates over the entries in input order. The queue must not be changed
-	// meanwhile.
+	// All iterates in input order. The queue must not be changed meanwhile.
 	All() iter.Seq[*Entry[V]]
 }
 
-// Entry is a slot of a [Queue]. It is valid until it is popped; the queue then reuses its
-// memory, so an *Entry must not be kept after that.
+// Entry is a slot of a [Queue]. It is valid until it is popped; then its memory is
+// reused.
 type Entry[V any] struct {
 	// Value belongs to the owner: the queue does not read it.
 	Value V
@@ -62,29 +57,26 @@ type Entry[V any] struct {
 // Next returns the entry that follows e in input order, or nil.
 func (e *Entry[V]) Next() *Entry[V] { return e.next }
 
-// Completed reports whether e is complete and waits to leave. Control elements are always
-// complete.
+// Completed reports whether e is complete. Control elements are always complete.
 func (e *Entry[V]) Completed() bool { return e.state != pending }
 
 type entryState uint8
 
 const (
-	free    entryState = iota // not in the queue
-	pending                   // a record that is not complete
-	done                      // a complete record
-	control                   // a wall
+	free entryState = iota // not in the queue
+	pending
+	done
+	control // a wall
 )
 
 func (s entryState) String() string {
 	return [...]string{"free", "pending", "done", "control"}[s]
 }
 
-// maxFree limits the popped entries that are kept for reuse, so that a burst does not pin
-// memory.
+// maxFree limits the entries kept for reuse.
 const maxFree = 1024
 
-// list is the base of both kinds of queue: the entries in input order, and popped entries
-// for reuse.
+// list is the base of both kinds.
 type list[V any] struct {
 	first, last *Entry[V]
 	len, cap    int
@@ -137,7 +129,6 @@ func (l *list[V]) push(state entryState) *Entry[V] {
 	return e
 }
 
-// remove unlinks e from any position, and keeps it for reuse.
 func (l *list[V]) remove(e *Entry[V]) {
 	if e.prev == nil {
 		l.first = e.next
@@ -157,8 +148,7 @@ func (l *list[V]) remove(e *Entry[V]) {
 	}
 }
 
-// complete makes e complete. It panics if e is not pending: an entry that is completed
-// twice would leave twice.
+// complete makes e complete. It panics if e is not pending, because it would leave twice.
 func (l *list[V]) complete(e *Entry[V]) {
 	if e.state != pending {
 		panic(fmt.Sprintf("queue: complete of an entry that is %s, not pending", e.state))
@@ -166,8 +156,8 @@ func (l *list[V]) complete(e *Entry[V]) {
 	e.state = done
 }
 
-// NewOrdered returns a queue whose entries leave in input order: the oldest entry leaves
-// when it is complete. It panics if capacity < 1.
+// NewOrdered returns a queue whose entries leave in input order. It panics if capacity <
+// 1.
 func NewOrdered[V any](capacity int) Queue[V] {
 	return &ordered[V]{list: newList[V](capacity)}
 }

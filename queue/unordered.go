@@ -2,9 +2,9 @@ package queue
 
 import "github.com/weirflow/weir/internal/fifo"
 
-// NewUnordered returns a queue whose records leave in the order in which they complete,
-// within their segment: records do not cross a control element (law Q1). It panics if
-// capacity < 1.
+// NewUnordered returns a queue whose records leave in the order of completion within
+// their segment: records do not cross a control element (law Q1). It panics if capacity <
+// 1.
 func NewUnordered[V any](capacity int) Queue[V] {
 	s := new(segment[V])
 	return &unordered[V]{list: newList[V](capacity), oldest: s, newest: s}
@@ -12,15 +12,15 @@ func NewUnordered[V any](capacity int) Queue[V] {
 
 type unordered[V any] struct {
 	list[V]
-	oldest, newest *segment[V] // ends of a chain of at least one segment; records join the newest and leave from the oldest
-	spare          *segment[V] // the last emptied segment, for the next wall; or nil
+	oldest, newest *segment[V] // ends of a chain of one or more segments; records join the newest and leave from the oldest
+	spare          *segment[V] // an emptied segment for the next wall, or nil
 }
 
 // segment holds the records between two walls.
 type segment[V any] struct {
-	pending int                   // number of pending records
+	pending int
 	ready   fifo.Queue[*Entry[V]] // completed records, in the order of completion
-	wall    *Entry[V]             // the control element that ends the segment; nil for the newest
+	wall    *Entry[V]             // ends the segment; nil for the newest
 	next    *segment[V]           // nil for the newest
 }
 

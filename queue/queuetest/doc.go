@@ -6,9 +6,8 @@
 //	}
 //
 // [Run] checks the order (law Q1), the capacity (law Q2), the input order of All and the
-// panics on misuse: with cases, with all short inputs, and with random schedules.
-// [Replay] runs a schedule decoded from bytes, for fuzz tests. Both compare the queue
-// with a simple model after every operation.
+// panics on misuse. [Replay] runs a schedule decoded from bytes, for fuzz tests. Both
+// compare the queue with a simple model after every operation.
 //
 // In the suite, the names of control elements begin with W, the names of records do not.
 package queuetest

@@ -6,13 +6,13 @@ import (
 	"github.com/weirflow/weir/queue"
 )
 
-// Kind is the order rule that a queue is expected to follow.
+// Kind is the order rule of a queue.
 type Kind int
 
 const (
-	// Ordered is the rule of [queue.NewOrdered].
+	// Ordered is for [queue.NewOrdered].
 	Ordered Kind = iota
-	// Unordered is the rule of [queue.NewUnordered].
+	// Unordered is for [queue.NewUnordered].
 	Unordered
 )
 
@@ -38,7 +38,7 @@ type item struct {
 	entry *queue.Entry[string]
 	name  string
 	wall  bool
-	done  int // number of its completion, from 1; 0 while it is pending
+	done  int // number of its completion, from 1; 0 while pending
 }
 
 func (it item) complete() bool { return it.wall || it.done > 0 }
@@ -63,7 +63,6 @@ func (m *model) head() int {
 	return next
 }
 
-// which returns the indices of the pending entries, or of the complete entries.
 func (m *model) which(pending bool) []int {
 	var found []int
 	for i, it := range m.items {

@@ -8,8 +8,7 @@ import (
 	"github.com/weirflow/weir/queue"
 )
 
-// pair runs every operation on the queue under test and on the model, and compares their
-// visible state.
+// pair runs every operation on the queue under test and on the model, and compares them.
 type pair struct {
 	t       testing.TB
 	q       queue.Queue[string]
@@ -31,8 +30,8 @@ func (p *pair) fatalf(format string, args ...any) {
 	p.t.Fatalf(format, args...)
 }
 
-// put puts a record, or a control element if its name begins with W. Law Q2: if the queue
-// is full, it must panic.
+// put puts a record, or a control element if its name begins with W. Law Q2: a full queue
+// must panic.
 func (p *pair) put(name string) {
 	p.t.Helper()
 	p.history = append(p.history, "+"+name)
@@ -70,8 +69,7 @@ func (p *pair) complete(i int) {
 	p.check()
 }
 
-// pop removes the head and returns its name. Without a head it must panic, and pop
-// returns "".
+// pop removes the head and returns its name, or "" without a head, when it must panic.
 func (p *pair) pop() string {
 	p.t.Helper()
 	i := p.m.head()
@@ -91,7 +89,6 @@ func (p *pair) pop() string {
 	return it.name
 }
 
-// drain pops all entries that may leave and returns their names.
 func (p *pair) drain() (left []string) {
 	p.t.Helper()
 	for p.q.Head() != nil {
@@ -135,7 +132,6 @@ func panics(f func()) (panicked bool) {
 	return
 }
 
-// check compares the visible state of the queue with the model.
 func (p *pair) check() {
 	p.t.Helper()
 	var head, first *queue.Entry[string]
@@ -160,8 +156,7 @@ func (p *pair) check() {
 	p.checkInputOrder()
 }
 
-// checkInputOrder checks that All and Next return the entries in input order, including
-// complete entries.
+// checkInputOrder checks that All and Next return all entries in input order.
 func (p *pair) checkInputOrder() {
 	p.t.Helper()
 	i, next := 0, p.q.First()

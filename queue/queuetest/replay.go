@@ -7,10 +7,10 @@ import (
 	"github.com/weirflow/weir/queue"
 )
 
-// Replay runs a schedule decoded from bytes and compares the queue with the model after
-// every operation. Schedules include misuse: puts into a full queue, completions of
-// entries that are not pending, pops without a head. Any bytes are a schedule. The first
-// byte sets the capacity. The upper three bits of each other byte are an operation:
+// Replay runs a schedule decoded from any bytes and compares the queue with the model
+// after every operation. Schedules include misuse: puts into a full queue, completions of
+// entries that are not pending, pops without a head. The first byte sets the capacity.
+// The upper three bits of each other byte are an operation:
 //
 //	0 1 2  put a record        3  put a control element
 //	4 5    complete the k-th pending entry, k in the lower bits; without pending entries,

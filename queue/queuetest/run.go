@@ -48,8 +48,7 @@ func (s suite) empty(t *testing.T) {
 	p.pop() // empty again
 }
 
-// step runs do, and then pops all entries that may leave: ordered or unordered has their
-// names.
+// step runs do, and then pops all entries that may leave, named in ordered or unordered.
 type step struct{ do, ordered, unordered string }
 
 // both returns a step after which the same entries leave both kinds.
@@ -114,7 +113,7 @@ var marbles = []struct {
 		{"+R3 R3", "", "R3"},
 		{"+W +R4 R4 R2", "R2 R3 W R4", "R2 W R4"},
 	}},
-	// Cases from Flink's tests of its queues.
+	// From Flink's tests of its queues.
 	{"Flink, ordered: only the head leaves", []step{
 		both("+R1 +R2 +W +R3", ""),
 		{"R2 R3", "", "R2"},
@@ -153,8 +152,7 @@ func (s suite) marbles(t *testing.T) {
 }
 
 // everyShortInput checks every sequence of up to five records and walls with every order
-// of completion. Entries are popped after each completion, or all at the end. It checks
-// law Q1 with lawQ1, independently of the model.
+// of completion. Entries are popped after each completion, or all at the end.
 func (s suite) everyShortInput(t *testing.T) {
 	for n := 1; n <= 5; n++ {
 		for walls := range 1 << n {
@@ -190,8 +188,7 @@ func (s suite) everyShortInput(t *testing.T) {
 	}
 }
 
-// lawQ1 returns the order in which the entries of in leave: in input order, or for
-// unordered queues in the order of completion between walls.
+// lawQ1 returns the order in which the entries of in leave.
 func (s suite) lawQ1(in, completed []string) []string {
 	out := slices.Clone(in)
 	if s.kind == Ordered {
@@ -274,7 +271,7 @@ func (s suite) misuse(t *testing.T) {
 }
 
 // The head stays the head until it is popped: its owner may be emitting it. Law Q1: the
-// results of one element are never split.
+// results of an element are never split.
 func (s suite) headStays(t *testing.T) {
 	p := s.pair(t, 8)
 	p.do("+R1 +R2 +R3 +W +R4 R2 R4")
@@ -300,8 +297,7 @@ func (s suite) headStays(t *testing.T) {
 	}
 }
 
-// Both kinds keep the input order for checkpoints. The pair checks it after every
-// operation.
+// Both kinds keep the input order, which the pair checks after every operation.
 func (s suite) inputOrder(t *testing.T) {
 	p := s.pair(t, 8)
 	p.do("+R1 +R2 +R3 +W +R4 R4 R3 R2")
@@ -328,8 +324,8 @@ func (s suite) inputOrder(t *testing.T) {
 	}
 }
 
-// walk returns the names of up to limit entries in input order, with a mark on complete
-// entries.
+// walk returns the names of up to limit entries in input order, complete ones with a
+// mark.
 func walk(q queue.Queue[string], limit int) (names []string) {
 	for e := range q.All() {
 		name := e.Value
@@ -344,7 +340,7 @@ func walk(q queue.Queue[string], limit int) (names []string) {
 	return names
 }
 
-// The value is the owner's, and may change while it is in the queue.
+// The value may change while it is in the queue.
 func (s suite) value(t *testing.T) {
 	p := s.pair(t, 2)
 	p.do("+R1 +R2")
@@ -369,7 +365,7 @@ func (s suite) reuse(t *testing.T) {
 			p.do("R" + n + suffix)
 		}
 		p.drain()
-		// Use the slot of a record for a wall, and the slot of a wall for a record.
+		// Use the slot of a record for a wall, and the reverse.
 		p.do("+W" + n + " +R" + n)
 		p.pop()
 		e := p.q.PutZero()
@@ -383,9 +379,8 @@ func (s suite) reuse(t *testing.T) {
 	}
 }
 
-// many checks that every operation takes constant time, at any position of the queue:
-// with this many entries, an implementation that searches would not end in reasonable
-// time.
+// many checks that every operation takes constant time: a search would not end in
+// reasonable time.
 func (s suite) many(t *testing.T) {
 	const n, block = 200_000, 8
 	q := s.newQueue(n)
