@@ -6,18 +6,17 @@ import (
 	"sync/atomic"
 )
 
-// acknowledgement has the settlement of a message and its history. It is not generic, so
-// it can go from message to message. Safe for concurrent use.
+// acknowledgement has the settlement and history of a message of any type. Safe for
+// concurrent use.
 type acknowledgement struct {
 	state  atomic.Uint32    // bits: isSettled, isRejected, isUnsafeToRepeat
 	part   uint32           // number of the part, from 1; 0 if it is not a part
-	settle func(Settlement) // written once before use, then read-only; nil for a part
+	settle func(Settlement) // written once before use; nil for a part
 	whole  *whole           // the message that this is a part of, or nil
-	meta   *Meta            // of the message from the source; nil if it has none
+	meta   *Meta            // from the source; may be nil
 
-	// delivery is set by the source of the message before it passes the message on. A
-	// part has the delivery of the whole. It is nil for a message of a source without
-	// leases.
+	// delivery is set by the source before it passes the message on. A part has the
+	// delivery of the whole. May be nil.
 	delivery Delivery
 }
 
@@ -52,8 +51,8 @@ func (a *acknowledgement) resolve(v Settlement) {
 	a.settle(v)
 }
 
-// history returns the Meta of the message, with the provider that the message has now. A
-// part has an id of its own: otherwise a store would take two parts for one message.
+// history returns the Meta of the message, with its present provider. Parts have their
+// own ids, so that a store does not take them for one message.
 func (a *acknowledgement) history() Meta {
 	if a == nil || a.meta == nil {
 		return Meta{}
@@ -68,7 +67,7 @@ func (a *acknowledgement) history() Meta {
 	return m
 }
 
-// path returns the suffixes of parts for the id.
+// path returns the suffix of parts for the id.
 func (a *acknowledgement) path() string {
 	if a == nil || a.part == 0 {
 		return ""
@@ -80,13 +79,13 @@ func (a *acknowledgement) path() string {
 type whole struct {
 	of *acknowledgement
 
-	mu         sync.Mutex // guards what follows; not held while settle runs
+	mu         sync.Mutex // guards the fields below; not held during settle
 	left       int        // parts that are not settled
-	settlement Settlement // combined settlement of the settled parts
+	settlement Settlement // of the settled parts
 }
 
-// add notes the settlement of a part. The last part settles the whole: an earlier
-// redelivery of the whole would run beside its other parts.
+// add notes the settlement of a part. The last part settles the whole, so that a
+// redelivery of the whole does not run beside other parts.
 func (w *whole) add(v Settlement) {
 	w.mu.Lock()
 	w.settlement = w.settlement.and(v)
@@ -98,11 +97,11 @@ func (w *whole) add(v Settlement) {
 	}
 }
 
-// split returns n parts, n ≥ 2. Their memory is one piece.
+// split returns n parts, n ≥ 2, in one piece of memory.
 func (a *acknowledgement) split(n int) []acknowledgement {
 	parts := make([]acknowledgement, n)
 	w := &whole{of: a, left: n}
-	over := a.isSettled() // then the parts have nothing to settle
+	over := a.isSettled() // the parts then have nothing to settle
 	for i := range parts {
 		parts[i].part = uint32(i) + 1
 		parts[i].whole = w

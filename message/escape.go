@@ -8,9 +8,9 @@ import (
 	"unicode/utf8"
 )
 
-// appendEscaped appends s as printable text without a space at either end, which headers,
-// JSON and tables carry unchanged: unprintable characters, percent signs and the special
-// characters become %XX, byte by byte.
+// appendEscaped appends s as printable text without a space at either end, for headers,
+// JSON and tables: unprintable characters, percent signs and the special characters
+// become %XX, byte by byte.
 func appendEscaped(dst []byte, s, special string) []byte {
 	for i := 0; i < len(s); {
 		r, n := utf8.DecodeRuneInString(s[i:])
@@ -27,8 +27,8 @@ func appendEscaped(dst []byte, s, special string) []byte {
 	return dst
 }
 
-// escape returns s escaped. It returns s itself if all characters are ASCII, printable, and
-// neither spaces, percent signs nor special.
+// escape returns s escaped: s itself if all characters are ASCII, printable, and neither
+// spaces, percent signs nor special.
 func escape(s, special string) string {
 	for i := range len(s) {
 		if c := s[i]; c <= ' ' || c >= 0x7f || c == '%' || strings.IndexByte(special, c) >= 0 {

@@ -10,7 +10,6 @@ import (
 	"time"
 )
 
-// Names of the headers.
 const (
 	headerID             = "Weir-Id"
 	headerPut            = "Weir-Put"
@@ -36,9 +35,9 @@ const (
 	headerMergeJob       = "Weir-Merge-Job"
 )
 
-// ours has the lower-case names of the headers that this version writes. A later version
-// may add names: this one passes them on (law W4). Every engine keeps headers, so a
-// message gets new fields only as headers, here and in the JSON form.
+// ours has the lower-case names of the headers that this version writes. It passes on
+// names of later versions (law W4). Every engine keeps headers, so a message gets new
+// fields only as headers, here and in JSON.
 var ours = func() map[string]bool {
 	var m Meta
 	names := map[string]bool{
@@ -63,7 +62,7 @@ type text struct {
 	long  int
 }
 
-// The fields of a Meta that are headers. Arrays, so that they are not allocated.
+// The fields of a Meta that are headers, in arrays to save allocations.
 
 func (m *Meta) texts() [10]text {
 	return [...]text{
@@ -130,11 +129,11 @@ func (m *Meta) instants() [5]instant {
 //	Weir-Merges            1
 //	Weir-Merge-Job         17
 //
-// Weir-Outcome-Unknown is the header of UnsafeToRepeat, and Weir-Way the header of
-// Timeline, under the names that earlier versions read.
+// Weir-Outcome-Unknown is the header of UnsafeToRepeat, and Weir-Way of Timeline, for
+// earlier versions.
 //
-// Texts are UTF-8; in them, unprintable characters, percent signs, spaces at either end,
-// and commas in a reason are written as %XX. Times are in UTC, to the nanosecond.
+// Texts are UTF-8, in which unprintable characters, percent signs, spaces at either end,
+// and commas in a reason are %XX. Times are in UTC, to the nanosecond.
 //
 // The error names a field that is over its limit or cannot be written. The map belongs to
 // the caller.
@@ -178,10 +177,10 @@ func (m Meta) ToHeaders() (map[string]string, error) {
 }
 
 // MetaFromHeaders returns the Meta that [Meta.ToHeaders] has written. The names of weir's
-// headers are not case-sensitive. Other headers, from the user or a later version of
-// weir, are in Meta.Headers. If they are over 1 MiB, or one of them has no name, Meta has
-// none of them. The error names what is damaged, over its limit, or there twice. Weir's
-// other headers are in the Meta all the same.
+// headers are not case-sensitive. Other headers, of the user or a later weir, are in
+// Meta.Headers, unless they are over 1 MiB or one has no name. The error names anything
+// damaged, over its limit, or there twice. Weir's other headers are in the Meta all the
+// same.
 func MetaFromHeaders(h map[string]string) (Meta, error) {
 	m, err := metaFromHeaders(h)
 	if err != nil {
@@ -206,7 +205,7 @@ func metaFromHeaders(h map[string]string) (m Meta, err error) {
 	}
 	for _, f := range m.counts() {
 		if value, ok := r.take(f.name, maxReason); ok {
-			n, err := strconv.ParseUint(value, 10, 30) // so that it can grow, also on 32 bits
+			n, err := strconv.ParseUint(value, 10, 30) // so that it can grow, even on 32 bits
 			if r.note(f.name, value, err) {
 				*f.value = int(n)
 			}
@@ -228,15 +227,13 @@ func metaFromHeaders(h map[string]string) (m Meta, err error) {
 	return m, r.err
 }
 
-// headerReader reads weir's headers and collects their errors.
 type headerReader struct {
-	ours map[string]string // by their lower-case names
+	ours map[string]string // by lower-case name
 	err  error
 }
 
-// sort takes weir's headers out of h and returns the others. If the others are over their
-// limit, or one of them lacks a name, it returns nil, and weir's headers are read all the
-// same: a foreign header must not change the id of a message.
+// sort takes weir's headers out of h and returns the others, or nil if they are over
+// their limit or one lacks a name: they must not change the id of a message.
 func (r *headerReader) sort(h map[string]string) (others map[string]string) {
 	size := 0
 	var twice []string // lower-case names
@@ -278,8 +275,8 @@ func (r *headerReader) sort(h map[string]string) (others map[string]string) {
 	return others
 }
 
-// take returns the value of a header. ok is false if the header is missing, or longer than
-// an escaped text of long bytes can be.
+// take returns the value of a header. ok is false if it is missing, or longer than an
+// escaped text of long bytes can be.
 func (r *headerReader) take(name string, long int) (value string, ok bool) {
 	canonical := strings.ToLower(name)
 	value, ok = r.ours[canonical]
@@ -290,8 +287,7 @@ func (r *headerReader) take(name string, long int) (value string, ok bool) {
 	return value, ok
 }
 
-// note notes an error about a header, if err is not nil. It returns whether the header is
-// sound.
+// note notes an error about a header, if any, and returns whether the header is sound.
 func (r *headerReader) note(name, value string, err error) (isSound bool) {
 	if err != nil {
 		r.err = errors.Join(r.err, fmt.Errorf("header %s: %q: %w", name, cut(value, maxReason), err))
@@ -306,7 +302,7 @@ func (r *headerReader) instant(name, value string) time.Time {
 		err = checkYear(at)
 	}
 	if !r.note(name, value, err) || at.IsZero() {
-		return time.Time{} // in UTC: == compares the zone as well
+		return time.Time{} // in UTC: == compares the zone
 	}
 	return at
 }

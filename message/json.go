@@ -11,8 +11,8 @@ import (
 	"github.com/weirflow/weir/internal/unknown"
 )
 
-// storedMeta is Meta as JSON. Texts that identify something are escaped as in headers,
-// since JSON cannot hold text that is not UTF-8; descriptive texts are made UTF-8.
+// storedMeta is Meta as JSON. Identifiers, perhaps not UTF-8, are escaped as in headers;
+// descriptions are made UTF-8.
 type storedMeta struct {
 	ID             string            `json:"id,omitempty"`
 	Key            string            `json:"key,omitempty"`
@@ -32,8 +32,8 @@ type storedMeta struct {
 	Headers        map[string]string `json:"headers,omitempty"`
 }
 
-// metaMembers has the members of storedMeta, which this version knows. A later version adds
-// headers instead of members: see ours.
+// metaMembers has the members of storedMeta. A later version adds headers instead of
+// members: see ours.
 var metaMembers = unknown.Kind{Prefix: reserved + "Meta-", Known: []string{
 	"id", "key", "origin", "visit", "attempts", "firstFailure", "lastFailure", "due", "lastError", "reasons", "outcomeUnknown",
 	"request", "remembered", "provider", "merges", "headers",
@@ -45,8 +45,8 @@ type storedOrigin struct {
 	Position  string `json:"position,omitempty"`
 }
 
-// MarshalJSON returns m as it is stored: an object without zero fields. The error names a
-// field that is over its limit.
+// MarshalJSON returns m as it is stored, without zero fields. The error names a field
+// that is over its limit.
 func (m Meta) MarshalJSON() ([]byte, error) {
 	if err := m.fit(); err != nil {
 		return nil, refused(m.ID, err)
@@ -68,8 +68,7 @@ func (m Meta) MarshalJSON() ([]byte, error) {
 	for name, value := range headers {
 		s.Headers[escape(name, "")] = escape(value, "")
 	}
-	// These fields are headers and not members, since an earlier version, which does not
-	// know them, passes headers on (law W4).
+	// These fields are headers, since an earlier version passes headers on (law W4).
 	if !m.Deadline.IsZero() {
 		s.Headers[headerDeadline] = m.Deadline.Format(time.RFC3339Nano)
 	}
@@ -89,12 +88,11 @@ func (m Meta) MarshalJSON() ([]byte, error) {
 	return metaMembers.Append(b, members), err
 }
 
-// storedHeader returns the text of a field as a value of storedMeta.Headers: escaped as
-// in ToHeaders, and then escaped as all of these values are.
+// storedHeader returns the text of a field as a value of storedMeta.Headers.
 func storedHeader(text string) string { return escape(escape(text, ""), "") }
 
-// UnmarshalJSON reads the output of MarshalJSON. A member that it does not know is a
-// header whose name begins with "Weir-Meta-", and MarshalJSON writes it as it was.
+// UnmarshalJSON reads the output of MarshalJSON. An unknown member becomes a header whose
+// name begins with "Weir-Meta-", and MarshalJSON writes it as it was.
 func (m *Meta) UnmarshalJSON(b []byte) error {
 	read, err := metaFromJSON(b)
 	if err != nil {
@@ -159,10 +157,8 @@ func metaFromJSON(b []byte) (m Meta, err error) {
 	return m, m.fit()
 }
 
-// readOwnHeaders returns m without the headers that are fields of Meta: their values are
-// in the fields. MarshalJSON stores some fields as headers, and an earlier version passes
-// on the header of any field that it does not know. A header does not replace a field
-// that m has already.
+// readOwnHeaders moves headers that are fields of Meta, stored so by this or an earlier
+// version, to the fields. A header does not replace a field that m has already.
 func (m Meta) readOwnHeaders() (Meta, error) {
 	own := maps.Clone(m.Headers)
 	maps.DeleteFunc(own, func(name, _ string) bool { return !isOurs(name) })
@@ -182,7 +178,7 @@ func (m Meta) readOwnHeaders() (Meta, error) {
 	return metaFromHeaders(all)
 }
 
-// readable returns s as UTF-8 without NUL, which databases refuse.
+// readable returns s as UTF-8 without NUL.
 func readable(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }

@@ -8,21 +8,20 @@ import (
 	"unicode/utf8"
 )
 
-// Limits of the stored forms. An identifier that is too long is refused; a description is
-// cut.
+// Limits of the stored forms. Too long identifiers are refused, descriptions are cut.
 const (
 	maxName    = 1 << 10 // bytes of id, put, key, request, provider, outage and each part of the origin
 	maxError   = 4 << 10 // bytes of LastError
 	maxReasons = 64
 	maxReason  = 256 // bytes
 	maxHeaders = 1 << 20
-	maxEscaped = 3 // how much longer escapes make a text, at most
+	maxEscaped = 3 // times that escapes lengthen a text, at most
 )
 
-// reserved begins the names of weir's headers. Upper and lower case are the same.
+// reserved begins the names of weir's headers, in either case.
 const reserved = "Weir-"
 
-// fit cuts m to the limits of the stored forms, or returns an error if it cannot.
+// fit cuts m to the limits, or returns an error if it cannot.
 func (m *Meta) fit() error {
 	for _, f := range []struct{ name, value string }{
 		{"ID", m.ID},
@@ -90,7 +89,7 @@ func refused(id string, err error) error {
 	return fmt.Errorf("message %q: %w: %w", cut(id, maxName), ErrRefused, err)
 }
 
-// checkYear returns an error for a time that RFC 3339 has no form for.
+// checkYear returns an error for a time without a form in RFC 3339.
 func checkYear(at time.Time) error {
 	if y := at.Year(); y < 1 || y > 9999 {
 		return fmt.Errorf("the year is %d", y)
@@ -98,9 +97,8 @@ func checkYear(at time.Time) error {
 	return nil
 }
 
-// isOurs reports whether this version knows a header, whatever the case of its letters.
-// Other names with the reserved prefix belong to later versions: their headers are passed
-// on like the user's (law W4).
+// isOurs reports whether this version knows a header, in any case. Other reserved names
+// belong to later versions: their headers are passed on like the user's (law W4).
 func isOurs(name string) bool {
 	return len(name) >= len(reserved) && strings.EqualFold(name[:len(reserved)], reserved) && ours[strings.ToLower(name)]
 }

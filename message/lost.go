@@ -3,12 +3,12 @@ package message
 import "runtime"
 
 // FindLost returns a message that takes the place of m. If it, and all messages that
-// [With] and [Split] made from it, are garbage collected and not settled, a step of the
+// [With] and [Split] made from it, are garbage collected unsettled, a step of the
 // pipeline has dropped it: m is settled as Failed, with [ErrLost]. Without FindLost such
 // a message waits for the end of its lease, if its source has leases.
 //
-// It is for tests and for debugging: it takes about half a microsecond and an allocation,
-// and a message is found when the garbage collector runs, some time after its loss.
+// It is for tests and debugging: it takes about half a microsecond and an allocation, and
+// finds a loss when the garbage collector runs.
 func FindLost[T any](m Message[T]) Message[T] {
 	if !m.Pending() {
 		return m
@@ -24,7 +24,7 @@ func Watch[T any](m Message[T], settle func(Settlement)) Message[T] {
 	a := &acknowledgement{settle: settle}
 	if m.a != nil {
 		a.meta, a.delivery = m.a.meta, m.a.delivery
-		if a.meta != nil && m.a.part != 0 { // the watched message is not a part, so its Meta needs the id of the part
+		if a.meta != nil && m.a.part != 0 { // the watched message is not a part, so it needs the id of the part
 			meta := m.Meta()
 			a.meta = &meta
 		}

@@ -6,27 +6,24 @@ import (
 	"time"
 )
 
-// Message is an element of a stream together with its acknowledgement and its history. It
-// is a value: copies share the acknowledgement. A *Message in a stream is an ordinary
-// element, and so is a struct that embeds a Message.
+// Message is an element of a stream with its acknowledgement and its history. It is a
+// value: copies share the acknowledgement. A *Message in a stream is an ordinary element,
+// and so is a struct that embeds a Message.
 //
-// Of Ack, Nack, Release, Reject and Settle the first that is called on any copy takes
-// effect (law D2); later calls are ignored. These methods have no effect on a message
-// without an acknowledgement: the zero Message, or a message made with a nil settle.
-//
-// A part of a message ([Split]) is a Message of its own. Safe for concurrent use.
+// Of Ack, Nack, Release, Reject and Settle the first call on any copy takes effect (law
+// D2). These methods have no effect on a message without an acknowledgement: the zero
+// Message, or a message made with a nil settle. Safe for concurrent use.
 type Message[T any] struct {
 	Value T
 	a     *acknowledgement
 }
 
-// New returns a message. Sources call it.
+// New returns a message, for sources.
 //
 // settle is called exactly once, with the settlement, from any goroutine, including the
-// loop of an operator. It must not block: a source that has to write the settlement does
-// so on a goroutine of its own. The source keeps the message, or extends its lease, until
-// then. A nil settle makes a message with a history and without an acknowledgement, for
-// streams with checkpoints.
+// loop of an operator. It must not block. The source keeps the message, or extends its
+// lease, until then. A nil settle makes a message without an acknowledgement, for streams
+// with checkpoints.
 //
 // meta describes the message, or is nil. It must not be changed afterwards.
 func New[T any](v T, meta *Meta, settle func(Settlement)) Message[T] {
@@ -44,23 +41,23 @@ func New[T any](v T, meta *Meta, settle func(Settlement)) Message[T] {
 // a sink.
 func (m Message[T]) Ack() { m.Settle(Settlement{Kind: Done}) }
 
-// Nack settles the message as Failed: it is delivered again, here or elsewhere, after the
-// delay. A negative delay counts as 0. Its source decides how late it may be.
+// Nack settles the message as Failed: it is redelivered, to any worker, after the delay.
+// A negative delay counts as 0. Its source decides how late it may be.
 func (m Message[T]) Nack(delay time.Duration) {
 	m.Settle(Settlement{Kind: Failed, Delay: delay})
 }
 
 // Release settles the message as Released: it was not processed, or not to the end, and
-// is delivered again at once, here or elsewhere.
+// is redelivered at once, to any worker.
 func (m Message[T]) Release() { m.Settle(Settlement{Kind: Released}) }
 
-// Reject settles the message as Rejected: it is not done, and must not be delivered
-// again. If its source does not keep rejected messages, store it elsewhere and settle it
-// as HandedOver. A nil err is replaced by an error that reports the nil.
+// Reject settles the message as Rejected: it must not be redelivered. If its source does
+// not keep rejected messages, store it elsewhere and settle it as HandedOver. A nil err
+// is replaced by an error that reports the nil.
 func (m Message[T]) Reject(err error) { m.Settle(Settlement{Kind: Rejected, Err: err}) }
 
-// Settle settles the message. It clears the fields that the kind does not have, and sets
-// a negative Delay to 0. It panics if v.Kind is not valid.
+// Settle settles the message. It clears fields that the kind does not have, and sets a
+// negative Delay to 0. It panics if v.Kind is not valid.
 func (m Message[T]) Settle(v Settlement) {
 	switch v.Kind {
 	case Done:
@@ -82,10 +79,9 @@ func (m Message[T]) Settle(v Settlement) {
 	m.a.resolve(v)
 }
 
-// Meta returns the history of the message, or the zero Meta if the history is unknown. It
-// must not be changed: the maps and slices in it are shared. The ID of a part is the ID of
-// the whole and the number of the part: "orders/0/17#2". Meta.Provider is the provider
-// that the message has now: it may have been chosen after the message was received. The
+// Meta returns the history of the message, or the zero Meta if it is unknown. It must not
+// be changed: its maps and slices are shared. The ID of a part is the ID of the whole and
+// the number of the part: "orders/0/17#2". Meta.Provider is the present provider; the
 // other fields are as received.
 func (m Message[T]) Meta() Meta { return m.a.history() }
 
@@ -95,32 +91,31 @@ func (m Message[T]) Pending() bool { return m.a != nil && !m.a.isSettled() }
 // IsRejected reports whether the message was settled as [Rejected].
 func (m Message[T]) IsRejected() bool { return m.a != nil && m.a.state.Load()&isRejected != 0 }
 
-// NoteUnsafeToRepeat notes that a call for m has succeeded and must not happen a second
-// time. If m or a result of it is rejected later, for example by a sink that can never
-// take the result, the settlement of m has UnsafeToRepeat set. Operators call it.
+// NoteUnsafeToRepeat notes that a call for m has succeeded and must not happen twice. If
+// m or a result of it is rejected later, its settlement has UnsafeToRepeat set. Operators
+// call it.
 func NoteUnsafeToRepeat[T any](m Message[T]) {
 	if m.a != nil {
 		m.a.state.Or(isUnsafeToRepeat)
 	}
 }
 
-// With returns a message with another value and the acknowledgement and history of m. It
-// takes the place of m. It does not allocate.
+// With returns a message with another value and the acknowledgement and history of m,
+// whose place it takes. It does not allocate.
 func With[A, B any](m Message[A], v B) Message[B] { return Message[B]{v, m.a} }
 
 // Split returns a message for each value: they are parts of m and take its place. m is
 // settled when the last part is:
 //
-//   - failed, if any part has failed, or else released, if any part was; the longest delay
-//     of all parts counts
+//   - failed, if any part has failed, or else released, if any part was; the longest
+//     delay of all parts counts
 //   - else rejected, if any part was, with the error of the first
 //   - else handed over, if any part was
 //   - else done
 //
-// So a redelivery of m does not run beside parts of m, and a part that is rejected for
-// good does not keep another from being delivered again (law D1). Without values m is
-// acknowledged at once. A single value is not a part: it takes the place of m as by
-// [With].
+// So a redelivery of m does not run beside parts of m, and a rejected part does not
+// prevent the redelivery of another (law D1). Without values m is acknowledged at once. A
+// single value takes the place of m as by [With].
 func Split[A, B any](m Message[A], vs ...B) []Message[B] {
 	switch {
 	case len(vs) == 0:
@@ -144,8 +139,8 @@ func Split[A, B any](m Message[A], vs ...B) []Message[B] {
 }
 
 // FromElement returns an element of a stream as a message, whatever the type of its
-// value; ok is false if it is not a message. It is for flows and sinks that take elements
-// of any type: the handle of a message is With(m, struct{}{}), of a single word.
+// value; ok is false for other elements. The handle of a message is With(m, struct{}{}),
+// a single word.
 func FromElement(element any) (m Message[any], ok bool) {
 	e, ok := element.(ofAnyType)
 	if !ok {
@@ -164,7 +159,7 @@ func FromElement(element any) (m Message[any], ok bool) {
 
 // ofAnyType is a Message, whatever its T, or a type that embeds one.
 type ofAnyType interface {
-	// self returns the message with its value as any, and the type of the message.
+	// self returns the message as a Message[any], and its type.
 	self() (Message[any], reflect.Type)
 }
 

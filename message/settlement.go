@@ -6,45 +6,45 @@ import (
 	"time"
 )
 
-// Settlement describes how a message was settled, for its source: see [New]. Its Kind
-// alone decides what happens to the message.
+// Settlement describes how a message was settled, for its source: see [New]. Kind alone
+// decides what happens to the message.
 type Settlement struct {
 	Kind Kind
-	// Delay is the least time until the redelivery of a message that was Released or
-	// Failed, from now; 0 means at once. It is 0 for the other kinds.
+	// Delay is the least time until the redelivery of a Released or Failed message, from
+	// now; 0 means at once.
 	Delay time.Duration
 	// Err is the reason. Done: nil. HandedOver: the error of the failure. Released: nil,
 	// an error that matches [ErrBackendDown] or [ErrPurged], or the error of a call that
 	// has snoozed the message (predicates.WithSnooze). Failed: the error of the failure,
 	// [ErrLost], or nil if the caller gave no error. Rejected: never nil.
 	Err error
-	// Refused reports that a call for a message that was HandedOver or has Failed was
-	// refused for good: its service has answered, so the flood guard of a worker does not
-	// count the failure. It is not about [ErrRefused].
+	// Refused reports that a call for a HandedOver or Failed message was refused for
+	// good: its service has answered, so the flood guard of a worker does not count the
+	// failure.
 	Refused bool
 	// UnsafeToRepeat reports that a call for a Rejected message may have taken effect, or
 	// has succeeded ([NoteUnsafeToRepeat]), and that a second call may do harm.
 	UnsafeToRepeat bool
 }
 
-// Kind is the way in which a message was settled. The zero Kind is not valid.
+// Kind is how a message was settled. The zero Kind is not valid.
 type Kind uint8
 
 const (
 	// Done: all results of the message are safe. The source may forget the message.
 	Done Kind = iota + 1
-	// HandedOver: the message has failed, and its failure is safe elsewhere, such as in a
-	// layer or among the dead letters; or the failure policy has dropped it. The source
-	// may forget it.
+	// HandedOver: the failure of the message is safe elsewhere, such as in a layer or
+	// among the dead letters, or was dropped by the failure policy. The source may forget
+	// it.
 	HandedOver
 	// Released: the message was not processed, or not to the end. That is no failure, and
-	// its visit does not count. The source delivers it again after Delay.
+	// its visit does not count. The source redelivers it after Delay.
 	Released
 	// Failed: the message has failed, and its failure was not handed over. The source
-	// delivers it again after Delay.
+	// redelivers it after Delay.
 	Failed
-	// Rejected: the message is not done, and must not be delivered again. The source
-	// keeps it among its dead letters, if it has any, and continues.
+	// Rejected: the message is not done, and must not be redelivered. The source keeps it
+	// among its dead letters, if any, and continues.
 	Rejected
 )
 
@@ -64,12 +64,10 @@ func (k Kind) String() string {
 	return fmt.Sprintf("Kind(%d)", uint8(k))
 }
 
-// IsSafe reports whether the source may forget the message: it is done, or was handed
-// over.
+// IsSafe reports whether the source may forget the message.
 func (k Kind) IsSafe() bool { return k == Done || k == HandedOver }
 
-// IsRedelivered reports whether the source delivers the message again: it was released,
-// or has failed.
+// IsRedelivered reports whether the source redelivers the message.
 func (k Kind) IsRedelivered() bool { return k == Released || k == Failed }
 
 // String returns the settlement in words, such as "failed for 5s: no answer".
@@ -85,32 +83,29 @@ func (v Settlement) String() string {
 }
 
 var (
-	// ErrLost is the error of the settlement of a message that was garbage collected
-	// before it was settled: see [FindLost].
+	// ErrLost is the error of a message that was garbage collected unsettled: see
+	// [FindLost].
 	ErrLost = errors.New("delivery: the message was lost: it was neither settled nor passed on")
 
-	// ErrRefused is matched by the error of a sink, a store or a failure sink for a
-	// message or element that it can never take: it is too large, or cannot be encoded.
-	// It is not offered again. The message is rejected, so it ends among the dead letters
-	// of its source.
+	// ErrRefused is matched by the error of a sink, a store or a failure sink for an
+	// element that it can never take: it is too large, or cannot be encoded. A message is
+	// rejected, so it ends among the dead letters of its source.
 	ErrRefused = errors.New("it can never be stored")
 
 	// ErrBackendDown is matched by the error of a message that waited for its backend
-	// until its time ran out. If the message was not called in this visit, or all its
-	// calls were throttled, it is Released: that is not a failure, and the visit does not
-	// count. Otherwise it has failed, and the visit counts once the failure is handed
-	// over.
+	// until its time ran out. If all its calls in this visit, if any, were throttled, it
+	// is Released. Otherwise it has failed, and the visit counts once the failure is
+	// handed over.
 	ErrBackendDown = errors.New("the backend is down")
 
-	// ErrPurged is the cause of the end of the context of a call whose message was purged
-	// while the call ran (context.Cause). The outcome of the call is not stored.
+	// ErrPurged is the cause of the end of the context of a call (context.Cause) whose
+	// message was purged. The outcome of the call is not stored.
 	ErrPurged = errors.New("the message was purged")
 
 	errNoReason = errors.New("delivery: rejected without an error")
 )
 
-// weight ranks the settlements of the parts of a message: the heaviest decides about the
-// message.
+// weight ranks the settlements of parts: the heaviest decides about the message.
 func (k Kind) weight() int {
 	switch k {
 	case Done:
@@ -128,7 +123,7 @@ func (k Kind) weight() int {
 }
 
 // and returns the settlement of a message of two parts. Law D1: the whole is done when
-// all parts are. If one part is redelivered and another is rejected, the message is
+// all parts are. If one part is redelivered and another rejected, the message is
 // redelivered: then that part is rejected again.
 func (v Settlement) and(w Settlement) Settlement {
 	heavier, lighter := v, w

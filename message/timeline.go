@@ -12,27 +12,26 @@ type Step struct {
 	Attempt int           `json:"attempt,omitempty"` // of the visit, from 1
 	Begun   time.Time     `json:"begun,omitzero"`
 	Took    time.Duration `json:"took,omitempty"`    // in nanoseconds
-	Wait    time.Duration `json:"wait,omitempty"`    // the back-off after it
-	Retried bool          `json:"retried,omitempty"` // another call was to follow, in the same visit
+	Wait    time.Duration `json:"wait,omitempty"`    // back-off after it
+	Retried bool          `json:"retried,omitempty"` // another call was to follow in the visit
 	Reason  string        `json:"reason,omitempty"`  // why it was retried or failed, or empty
-	Backend string        `json:"backend,omitempty"` // the state of the backend when it ended, such as "down"; "" without a backend
-	Error   string        `json:"error,omitempty"`   // the first 120 bytes; empty if it had a result, or needed none
+	Backend string        `json:"backend,omitempty"` // its state at the end, such as "down"; "" without a backend
+	Error   string        `json:"error,omitempty"`   // the first 120 bytes; empty if there was no error
 }
 
 // Limits of a timeline in a stored form.
 const (
-	maxSteps     = 32 // the first ones and the last ones
+	maxSteps     = 32 // the first and the last
 	firstSteps   = 8
 	maxStepError = 120 // bytes
-	maxStepName  = 60  // bytes of a reason, and of a state
+	maxStepName  = 60  // bytes of a reason or a state
 	maxTimeline  = maxSteps * 1 << 10
 )
 
-// formerStates has the names of states of a backend that earlier versions have stored,
-// with the present names (law W4).
+// formerStates maps states of a backend stored by earlier versions to present names (law
+// W4).
 var formerStates = map[string]string{"open": "up", "closed": "down"}
 
-// fitTimeline returns the steps as the stored forms have them.
 func fitTimeline(steps []Step) []Step {
 	if len(steps) == 0 {
 		return nil
@@ -57,13 +56,11 @@ func fitTimeline(steps []Step) []Step {
 	return steps
 }
 
-// timelineText returns steps that fit as text.
 func timelineText(steps []Step) string {
 	b, _ := json.Marshal(steps) // its times have years of RFC 3339
 	return string(b)
 }
 
-// timeline returns the steps in a header.
 func (r *headerReader) timeline() (steps []Step) {
 	value, ok := r.take(headerTimeline, maxTimeline)
 	if !ok {
