@@ -72,8 +72,8 @@ type Config struct {
 	// QueuesPaused, if it is not nil, is called by [Jobs.Work] with the queues that people
 	// have paused ([Jobs.PauseQueue]): at the start, within about a second of each change,
 	// and perhaps again. With an error they could not be read, and the last orders hold.
-	// On an engine that cannot announce a change, Work reads them once a second. It must
-	// not block.
+	// On an engine that cannot announce a change, the process reads them once a second,
+	// for all of its workers together. It must not block.
 	QueuesPaused func(paused []QueueOrder, err error)
 
 	// KeysHeld, if it is not nil, is called by [Jobs.Work] with the keys that people hold

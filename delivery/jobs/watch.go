@@ -19,18 +19,21 @@ const (
 )
 
 // watcher passes the orders of people on to a worker: orders for backends, paused queues,
-// held keys and cancelled keys. The goroutine of watch owns it.
+// held keys and cancelled keys.
 type watcher struct {
-	jobs          *Jobs
-	steer         func(BackendOrder) // nil if the worker has no backend
-	cancellations cancellations      // used if Config.Cancelled is set
-	report        chan<- struct{}    // capacity 1; to Work, when the paused queues have changed
+	// Read-only; a poller reads them as well.
+	jobs   *Jobs
+	steer  func(BackendOrder) // nil if the worker has no backend
+	report chan<- struct{}    // capacity 1; to Work, when the paused queues have changed
 
-	paused []QueueOrder // as of the last pass
+	// Owned by the goroutine of watch.
+	cancellations cancellations // used if Config.Cancelled is set
+	paused        []QueueOrder  // as of the last pass
 }
 
 // watch passes orders on until ctx ends: once at the start, then after each notice of the
-// engine, or once a second if the engine cannot announce changes. Then it reads the
+// engine, or within a second of a change if the engine cannot announce changes (poller).
+// While the engine fails to announce changes, it reads them once a second, and the
 // cancelled keys only while the worker is busy. After an error it reads again a second
 // later, and after a permanent error in a worker without a backend after 20 s.
 func (w *watcher) watch(ctx context.Context) {
@@ -40,16 +43,23 @@ func (w *watcher) watch(ctx context.Context) {
 	if w.jobs.QueuesPaused != nil || w.jobs.KeysHeld != nil {
 		wake() // a worker waits for the first read, and Watch may take long
 	}
+	read := func(cancelledChanged bool) {
+		if cancelledChanged || w.looksForCancelled() {
+			wake()
+		} else {
+			signal(readNext)
+		}
+	}
 	watched := make(chan struct{})
 	go func() { // ends with ctx
 		defer close(watched)
 		for ctx.Err() == nil {
-			_ = w.jobs.engine.Watch(ctx, wake) // it is tried again
-			if w.looksForCancelled() {
-				wake()
-			} else {
-				signal(readNext)
+			err := w.jobs.engine.Watch(ctx, wake)
+			if errors.Is(err, errors.ErrUnsupported) {
+				w.poll(ctx, read)
+				return
 			}
+			read(false) // and Watch is tried again
 			_ = wait.For(ctx, w.jobs.Clock, readEach)
 		}
 	}()

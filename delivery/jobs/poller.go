@@ -1,0 +1,169 @@
+package jobs
+
+import (
+	"context"
+	"maps"
+	"reflect"
+	"slices"
+	"sync"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/storearg"
+	"github.com/weirflow/weir/internal/wait"
+)
+
+// poller reads the orders of people on an engine that cannot announce changes, once a
+// second, and wakes the workers of this process when they have changed. So idle workers
+// cost the engine as much as a single one. Safe for concurrent use.
+type poller struct {
+	engine  store.Keeper
+	clock   clock.Clock
+	stop    context.CancelFunc // ends run
+	stopped chan struct{}      // closed by run at its end
+
+	watchers map[*watcher]wakeFunc // guarded by pollers.mu
+}
+
+// wakeFunc makes a watcher read orders, and the cancelled keys if they have changed or if
+// they matter to it now. It does not block.
+type wakeFunc func(cancelledChanged bool)
+
+// pollers has the pollers that run. No other lock is taken while mu is held.
+var pollers struct {
+	mu  sync.Mutex // guards all, and the watchers of each
+	all []*poller
+}
+
+// poll wakes a watcher when orders on its engine may have changed, until ctx ends: at
+// once, since they may have changed before, and within a second of a change. It also wakes
+// the watcher when they cannot be read, so that the watcher reports that, and tries again.
+func (w *watcher) poll(ctx context.Context, wake wakeFunc) {
+	p := joinPoller(w, wake)
+	wake(false)
+	<-ctx.Done()
+	p.leave(w)
+}
+
+// joinPoller adds a watcher to the poller of its engine and clock, which it starts if it
+// does not run.
+func joinPoller(w *watcher, wake wakeFunc) *poller {
+	pollers.mu.Lock()
+	defer pollers.mu.Unlock()
+	at := slices.IndexFunc(pollers.all, func(p *poller) bool {
+		return storearg.IsSame(p.engine, w.jobs.engine) && isSameClock(p.clock, w.jobs.Clock)
+	})
+	if at < 0 {
+		at = len(pollers.all)
+		ctx, stop := context.WithCancel(context.Background())
+		p := &poller{engine: w.jobs.engine, clock: w.jobs.Clock, stop: stop, stopped: make(chan struct{}), watchers: map[*watcher]wakeFunc{}}
+		pollers.all = append(pollers.all, p)
+		go p.run(ctx) // ends when the last watcher leaves, which waits for it
+	}
+	p := pollers.all[at]
+	p.watchers[w] = wake
+	return p
+}
+
+// isSameClock reports whether two clocks are one, or both are the machine's.
+func isSameClock(a, b clock.Clock) bool {
+	t := reflect.TypeOf(a)
+	if t != reflect.TypeOf(b) {
+		return false
+	}
+	return t == reflect.TypeOf(clock.New()) || t.Comparable() && a == b
+}
+
+// leave removes a watcher. The last watcher ends the poller.
+func (p *poller) leave(w *watcher) {
+	pollers.mu.Lock()
+	delete(p.watchers, w)
+	isLast := len(p.watchers) == 0
+	if isLast {
+		pollers.all = slices.DeleteFunc(pollers.all, func(other *poller) bool { return other == p })
+	}
+	pollers.mu.Unlock()
+	if isLast {
+		p.stop()
+		<-p.stopped
+	}
+}
+
+// run reads the orders until ctx ends.
+func (p *poller) run(ctx context.Context) {
+	defer close(p.stopped)
+	last := map[string][]store.Record{} // by kind, as of the last read
+	again := readEach
+	hasFailed := false
+	for {
+		err := wait.For(ctx, p.clock, again)
+		if err != nil {
+			return // ctx has ended
+		}
+		again = readEach
+		changed, err := p.read(ctx, last)
+		if err != nil && !p.steers() && guard.IsPermanent(err) {
+			again = readAfterRefusal
+		}
+		isNewFailure := err != nil && !hasFailed
+		if len(changed) > 0 || isNewFailure {
+			p.wakeAll(slices.Contains(changed, kindCancelled))
+		}
+		hasFailed = err != nil
+	}
+}
+
+// read reads the records of orders into last, and returns the kinds of the records that
+// have changed since the last read. It reads the cancelled keys only while a worker is
+// busy.
+func (p *poller) read(ctx context.Context, last map[string][]store.Record) (changed []string, err error) {
+	kinds := []string{kindPaused, kindHeld, backendKind}
+	if p.looksForCancelled() {
+		kinds = append(kinds, kindCancelled)
+	}
+	for _, kind := range kinds {
+		var now []store.Record
+		err = each(ctx, p.engine, kind, func(r store.Record) error {
+			now = append(now, r)
+			return nil
+		})
+		if err != nil {
+			return changed, err
+		}
+		before, isKnown := last[kind]
+		if !isKnown || !slices.Equal(before, now) {
+			changed = append(changed, kind)
+		}
+		last[kind] = now
+	}
+	return changed, nil
+}
+
+// looksForCancelled reports whether a worker needs to know which keys were cancelled.
+func (p *poller) looksForCancelled() bool {
+	return slices.ContainsFunc(p.list(), (*watcher).looksForCancelled)
+}
+
+// steers reports whether a worker has a backend.
+func (p *poller) steers() bool {
+	return slices.ContainsFunc(p.list(), func(w *watcher) bool { return w.steer != nil })
+}
+
+// list returns the watchers.
+func (p *poller) list() []*watcher {
+	pollers.mu.Lock()
+	defer pollers.mu.Unlock()
+	return slices.Collect(maps.Keys(p.watchers))
+}
+
+// wakeAll wakes the watchers.
+func (p *poller) wakeAll(cancelledChanged bool) {
+	pollers.mu.Lock()
+	all := slices.Collect(maps.Values(p.watchers))
+	pollers.mu.Unlock()
+	for _, wake := range all {
+		wake(cancelledChanged)
+	}
+}
