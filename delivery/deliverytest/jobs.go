@@ -664,8 +664,8 @@ func jobPauseFirst(b *storeBench) {
 			b.fail("no message of key %q was called within %v", want, putPatience)
 		}
 	}
-	reader := b.awaitReader(p, "in")
-	b.must(reader.Paused && reader.Reads == "around", "the worker reports %+v", reader)
+	reader := b.awaitPaused(p, "in")
+	b.must(reader.Reads == "around", "the worker reports that it reads %q", reader.Reads)
 	list := b.list("in", store.Filter{}, everything)
 	b.must(len(list) == 1 && list[0].Fence == 0 && len(called) == 0, "a queue that is paused has %+v", list)
 	_, err = p.ResumeQueue(b.ctx, "in", "ann", "done")
@@ -684,18 +684,19 @@ func jobPauseFirst(b *storeBench) {
 	next("held")
 }
 
-// awaitReader returns the report of a worker that takes the messages of a queue.
-func (b *storeBench) awaitReader(p *process, queue string) jobs.Worker {
+// awaitPaused returns the report of a worker of a queue that is paused. The worker makes
+// its first report before it has read the orders.
+func (b *storeBench) awaitPaused(p *process, queue string) jobs.Worker {
 	for end := time.Now().Add(putPatience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		list, err := p.Workers(b.ctx)
 		b.ok(err, "Workers")
 		for _, w := range list {
-			if w.Takes(queue) {
+			if w.Takes(queue) && w.Paused {
 				return w
 			}
 		}
 	}
-	b.fail("no worker has reported that it takes the messages of queue %q within %v", queue, putPatience)
+	b.fail("no worker of queue %q has reported that it is paused within %v", queue, putPatience)
 	return jobs.Worker{}
 }
 
