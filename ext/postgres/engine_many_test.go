@@ -27,6 +27,14 @@ func TestEngine_TenantThatFloods(t *testing.T) {
 	storebench.Fair(t, s)
 }
 
+func TestEngine_BadEndpoints(t *testing.T) {
+	pool := connect(t, schemas(t)(t))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
+	s := postgres.New(pool)
+	defer s.Close()
+	storebench.BadEndpoints(t, s)
+}
+
 func TestEngineCountKeys_ManyMessages(t *testing.T) {
 	pool := connect(t, schemas(t)(t))
 	require.NoError(t, postgres.New(pool).Migrate(t.Context()))

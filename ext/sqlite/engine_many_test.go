@@ -75,6 +75,17 @@ func TestEngine_TenantThatFloods(t *testing.T) {
 	storebench.Fair(t, s)
 }
 
+// TestEngine_BadEndpoints is durable: each commit waits for the disk.
+func TestEngine_BadEndpoints(t *testing.T) {
+	db, err := sqlite.OpenDB(t.Context(), filepath.Join(t.TempDir(), "queues.db"))
+	require.NoError(t, err)
+	defer db.Close()
+	require.NoError(t, sqlite.New(db).Migrate(t.Context()))
+	s := sqlite.New(db)
+	defer s.Close()
+	storebench.BadEndpoints(t, s)
+}
+
 // TestEngine_ManyMessages is durable with WEIR_LONG: each commit waits for the disk.
 func TestEngine_ManyMessages(t *testing.T) {
 	var opts []sqlite.Option
