@@ -110,96 +110,79 @@ func (p Pause) record(now time.Duration, by mark, later map[string]string) *Paus
 	return &PauseRecord{Number: by.number, By: by.by, Left: max(0, p.Until-now), Why: p.Why, later: later}
 }
 
-// MarshalJSON returns the table as it is stored.
-func (t Table) MarshalJSON() ([]byte, error) {
-	type plain Table
-	text, err := json.Marshal(plain(t))
+// write returns an object as it is stored: its known fields, and later, its members of a
+// later version.
+func write(kind *unknown.Kind, known any, later map[string]string) ([]byte, error) {
+	text, err := json.Marshal(known)
 	if err != nil {
 		return nil, err
 	}
-	return tableFields.Append(text, t.later), nil
+	return kind.Append(text, later), nil
+}
+
+// read reads the output of write into known, and returns the members of a later version.
+func read(what string, kind *unknown.Kind, text []byte, known any) (later map[string]string, err error) {
+	later, err = kind.Unmarshal(text, known)
+	if err != nil {
+		return nil, fmt.Errorf("fleet: %s: %w", what, err)
+	}
+	return later, nil
+}
+
+// MarshalJSON returns the table as it is stored.
+func (t Table) MarshalJSON() ([]byte, error) {
+	type known Table
+	return write(&tableFields, known(t), t.later)
 }
 
 // UnmarshalJSON reads the output of MarshalJSON.
-func (t *Table) UnmarshalJSON(text []byte) error {
-	type plain Table
-	var read plain
-	later, err := tableFields.Unmarshal(text, &read)
-	if err != nil {
-		return fmt.Errorf("fleet: table: %w", err)
-	}
-	*t = Table(read)
-	t.later = later
-	return nil
+func (t *Table) UnmarshalJSON(text []byte) (err error) {
+	type known Table
+	*t = Table{}
+	t.later, err = read("table", &tableFields, text, (*known)(t))
+	return err
 }
 
 // MarshalJSON returns the entry as it is stored.
 func (x Member) MarshalJSON() ([]byte, error) {
-	type plain Member
-	text, err := json.Marshal(plain(x))
-	if err != nil {
-		return nil, err
-	}
-	return memberFields.Append(text, x.later), nil
+	type known Member
+	return write(&memberFields, known(x), x.later)
 }
 
 // UnmarshalJSON reads the output of MarshalJSON.
-func (x *Member) UnmarshalJSON(text []byte) error {
-	type plain Member
-	var read plain
-	later, err := memberFields.Unmarshal(text, &read)
-	if err != nil {
-		return fmt.Errorf("fleet: entry: %w", err)
-	}
-	*x = Member(read)
-	x.later = later
-	return nil
+func (x *Member) UnmarshalJSON(text []byte) (err error) {
+	type known Member
+	*x = Member{}
+	x.later, err = read("entry", &memberFields, text, (*known)(x))
+	return err
 }
 
 // MarshalJSON returns the health as it is stored.
 func (r HealthRecord) MarshalJSON() ([]byte, error) {
-	type plain HealthRecord
-	text, err := json.Marshal(plain(r))
-	if err != nil {
-		return nil, err
-	}
-	return healthFields.Append(text, r.later), nil
+	type known HealthRecord
+	return write(&healthFields, known(r), r.later)
 }
 
 // UnmarshalJSON reads the output of MarshalJSON.
-func (r *HealthRecord) UnmarshalJSON(text []byte) error {
-	type plain HealthRecord
-	var read plain
-	later, err := healthFields.Unmarshal(text, &read)
-	if err != nil {
-		return fmt.Errorf("fleet: health: %w", err)
-	}
-	*r = HealthRecord(read)
-	r.later = later
-	return nil
+func (r *HealthRecord) UnmarshalJSON(text []byte) (err error) {
+	type known HealthRecord
+	*r = HealthRecord{}
+	r.later, err = read("health", &healthFields, text, (*known)(r))
+	return err
 }
 
 // MarshalJSON returns the pause as it is stored.
 func (r PauseRecord) MarshalJSON() ([]byte, error) {
-	type plain PauseRecord
-	text, err := json.Marshal(plain(r))
-	if err != nil {
-		return nil, err
-	}
-	return pauseFields.Append(text, r.later), nil
+	type known PauseRecord
+	return write(&pauseFields, known(r), r.later)
 }
 
 // UnmarshalJSON reads the output of MarshalJSON.
-func (r *PauseRecord) UnmarshalJSON(text []byte) error {
-	type plain PauseRecord
-	var read plain
-	later, err := pauseFields.Unmarshal(text, &read)
-	if err != nil {
-		return fmt.Errorf("fleet: pause: %w", err)
-	}
-	*r = PauseRecord(read)
-	r.later = later
-	return nil
+func (r *PauseRecord) UnmarshalJSON(text []byte) (err error) {
+	type known PauseRecord
+	*r = PauseRecord{}
+	r.later, err = read("pause", &pauseFields, text, (*known)(r))
+	return err
 }
 
 // needy is a member that needs permits.
