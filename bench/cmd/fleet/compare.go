@@ -18,10 +18,10 @@ const (
 
 // compare measures the throughput of processes that share a limit, and of processes with
 // fixed parts of it, in turn.
-func compare(file string, rounds int, window time.Duration, out io.Writer) error {
+func compare(engine string, rounds int, window time.Duration, out io.Writer) error {
 	var shared, fixed []float64
 	for round := range rounds {
-		s, err := throughput(process{File: file, Limit: limit, Window: window})
+		s, err := throughput(process{Engine: engine, Limit: limit, Window: window})
 		if err != nil {
 			return err
 		}

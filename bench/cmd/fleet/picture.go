@@ -64,7 +64,7 @@ func picture(file string, out io.Writer) error {
 		}
 	}()
 	start := func() error {
-		c, err := process{File: file, Limit: limit, Service: server.URL + names[len(all)]}.start()
+		c, err := process{Engine: file, Limit: limit, Service: server.URL + names[len(all)]}.start()
 		all = append(all, c)
 		return err
 	}

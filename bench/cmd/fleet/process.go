@@ -5,11 +5,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/backend"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/postgres"
 	"github.com/weirflow/weir/ext/sqlite"
 	"github.com/weirflow/weir/internal/testing/child"
 )
@@ -21,7 +24,7 @@ const (
 
 // process is a process of the fleet.
 type process struct {
-	File    string // the engine; "" if the limit is not shared
+	Engine  string // the file of SQLite, or the URL of PostgreSQL; "" if the limit is not shared
 	Limit   int
 	Service string        // URL with the name of the process; "" if a call only takes its time
 	Window  time.Duration // for which it counts its calls, after as long a start; 0 means until it is killed
@@ -52,8 +55,8 @@ func runChild() {
 // window.
 func (p process) run(ctx context.Context) error {
 	options := []backend.Option{backend.Limit(p.Limit), backend.LongestCall(time.Second)}
-	if p.File != "" {
-		engine, err := sqlite.Open(ctx, p.File)
+	if p.Engine != "" {
+		engine, err := open(ctx, p.Engine)
 		if err != nil {
 			return err
 		}
@@ -78,6 +81,14 @@ func (p process) run(ctx context.Context) error {
 	fmt.Println(calls.Load() - before)
 	cancel()
 	return <-ended
+}
+
+// open opens the engine with a name: see process.Engine.
+func open(ctx context.Context, name string) (store.Keeper, error) {
+	if strings.HasPrefix(name, "postgres://") {
+		return postgres.Open(ctx, name)
+	}
+	return sqlite.Open(ctx, name)
 }
 
 func (p process) call(ctx context.Context) error {
