@@ -70,10 +70,11 @@ func (c *valued) Value(key any) any {
 }
 
 // isOfAttempt reports whether only the attempt itself answers the key, even without a
-// value.
+// value. An attempt that lacks a value may ask the call around the operator.
 func isOfAttempt(key any) bool {
 	switch key.(type) {
-	case NumberKey, AttemptKey, ReservationKey, BatchKey, CostKey, ctxkey.Borrow, ctxkey.Members, ctxkey.Stage, ctxkey.Message, ctxkey.Delivery:
+	case NumberKey, AttemptKey, BackendKey, ReservationKey, BatchKey, CostKey,
+		ctxkey.Borrow, ctxkey.Members, ctxkey.Stage, ctxkey.Message, ctxkey.Delivery:
 		return true
 	}
 	return false
