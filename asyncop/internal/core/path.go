@@ -436,7 +436,7 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 	if err == nil {
 		results = a.Results
 	}
-	if err != nil && how == completed {
+	if err != nil && how == completed && g.messages.Seen {
 		delay, isSnoozed := g.findSnooze(s, err)
 		if isSnoozed {
 			g.endSnoozed(s, err, delay)

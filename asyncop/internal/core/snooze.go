@@ -15,7 +15,7 @@ import (
 // A message is not snoozed after an attempt in doubt, unless the call may happen twice:
 // its redelivery would forget the doubt.
 func (g *Machine[IN, OUT]) findSnooze(s *Slot[IN, OUT], err error) (delay time.Duration, isSnoozed bool) {
-	if !g.messages.Seen || !g.messages.isPending(s) {
+	if !g.messages.isPending(s) {
 		return 0, false
 	}
 	g.ranCode = true
