@@ -33,9 +33,15 @@ func KeysBehindAFlood(t *testing.T, s OrderedEngine, countParked func() int) {
 		}
 	}
 	require.Equal(t, []string{"flood", "a", "b", "c", "a", "b", "c"}, taken)
-	require.Less(t, countParked(), 1000, "other keys wait for messages of the flood to be parked")
+	begun := countParked()
+	require.Less(t, begun, 1000, "other keys wait for messages of the flood to be parked")
+	require.Greater(t, begun, 250, "calls with a small limit park few messages")
 
 	require.NoError(t, s.Put(t.Context(), "q", store.Message{Meta: message.Meta{ID: "without a key"}}))
+	none, err := s.TakeInOrder(t.Context(), "q", 1, time.Hour)
+	require.NoError(t, err)
+	require.Empty(t, none)
+	require.Less(t, countParked()-begun, 500, "a call does not pause")
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
 	woken := make(chan struct{}, 1) // one is enough: the consumer takes after it
@@ -54,7 +60,6 @@ func KeysBehindAFlood(t *testing.T, s OrderedEngine, countParked func() int) {
 		case <-woken:
 		case <-ctx.Done():
 		}
-		var err error
 		last, err = s.TakeInOrder(t.Context(), "q", 1, time.Hour)
 		require.NoError(t, err)
 	}
