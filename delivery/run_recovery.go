@@ -34,6 +34,9 @@ const (
 	recoveryEach  = time.Second // between two looks at the backend, and between two steps
 	recoveryPage  = 250         // messages that are listed at once; a transaction of JetStream has room for 499
 	recoveryLease = 30 * time.Second
+	// recoveryLock begins the name of a lock. `weir outbox` does not take a lock that begins
+	// with "weir-jobs/" for the lock of an outbox, and no queue begins with a space.
+	recoveryLock = "weir-jobs/ recovery of "
 	// The first calls of an outage are lost before it is found, and their messages may be
 	// in a layer by then.
 	foundWithin = time.Minute
@@ -70,7 +73,7 @@ func (r *recovery) watch(ctx context.Context, ticker *clock.Ticker) {
 			continue
 		}
 		last = now.Begun
-		err := lock.Hold(ctx, r.engine.Locks(), "weir-recovery/"+r.queue, r.runner, recoveryLease, func(ctx context.Context, _ lock.Grant) error {
+		err := lock.Hold(ctx, r.engine.Locks(), recoveryLock+r.queue, r.runner, recoveryLease, func(ctx context.Context, _ lock.Grant) error {
 			return r.order(ctx, now)
 		}, lock.WithClock(r.clock))
 		if err != nil && ctx.Err() == nil {

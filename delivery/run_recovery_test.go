@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/backend"
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/failed"
@@ -29,9 +31,10 @@ import (
 // dueCounter is an engine that notes how many messages each transaction makes due.
 type dueCounter struct {
 	*memory.Engine
-	mu   sync.Mutex
-	made []int
-	at   []time.Time
+	mu    sync.Mutex
+	made  []int
+	at    []time.Time
+	begun chan struct{} // closed when the first message was made due
 }
 
 func (e *dueCounter) Update(ctx context.Context, f func(context.Context, store.Tx) error) error {
@@ -49,6 +52,9 @@ func (t dueTx) Edit(ctx context.Context, edits ...store.Edit) ([]bool, error) {
 		n := len(slices.DeleteFunc(slices.Clone(done), func(isDone bool) bool { return !isDone }))
 		t.e.mu.Lock()
 		defer t.e.mu.Unlock()
+		if len(t.e.made) == 0 {
+			close(t.e.begun)
+		}
 		t.e.made = append(t.e.made, n)
 		t.e.at = append(t.e.at, time.Now())
 	}
@@ -67,7 +73,7 @@ type recovering struct {
 }
 
 func newRecovering(down time.Duration, layers ...time.Duration) *recovering {
-	engine := &dueCounter{Engine: memory.Open()}
+	engine := &dueCounter{Engine: memory.Open(), begun: make(chan struct{})}
 	return &recovering{
 		engine: engine, begun: time.Now(), down: down, done: map[job]time.Duration{},
 		queue: delivery.NewQueue[job](engine, "orders", delivery.RetryAfter(layers...), noLog),
@@ -234,7 +240,15 @@ func recoverWithWorkers(t *testing.T, isShared bool) {
 		workers.Go(func() { r.work(t, 2*time.Minute, b) })
 	}
 	late := waitingAt(t, "late", "1;1h;payments", 1) // it comes to the layer after the recovery has begun
-	time.AfterFunc(45*time.Second, func() { assert.NoError(t, r.engine.Put(t.Context(), "orders-retry-1", late)) })
+	workers.Go(func() {
+		<-r.engine.begun
+		assert.NoError(t, r.engine.Put(t.Context(), "orders-retry-1", late))
+		held, err := r.engine.Locks().Held(t.Context(), "")
+		assert.NoError(t, err)
+		isOutbox := func(h lock.Holding) bool { return !strings.HasPrefix(h.Name, "weir-jobs/") }
+		assert.False(t, slices.ContainsFunc(held, isOutbox), "weir outbox would list %v", held)
+		assert.NotEmpty(t, held)
+	})
 	workers.Wait()
 	require.Len(t, r.done, 103)
 	require.Len(t, entriesOf(t, r.engine.Engine, "orders-retry-1"), 1)
