@@ -35,10 +35,13 @@ func readBounds(ctx context.Context, s store.Inspector, of family, f store.Filte
 		if queue == of.dead {
 			continue
 		}
-		for after, isLast := int64(0), false; !isLast; {
+		for after := int64(0); ; {
 			entries, err := s.List(ctx, queue, f, store.Page{After: after, Max: page})
 			if err != nil {
 				return nil, 0, err
+			}
+			if len(entries) == 0 { // a page of large messages has fewer than page
+				break
 			}
 			for i := range entries {
 				after = entries[i].Position
@@ -49,7 +52,6 @@ func readBounds(ctx context.Context, s store.Inspector, of family, f store.Filte
 				}
 			}
 			total += len(entries)
-			isLast = len(entries) < page
 		}
 	}
 	n, err := s.Count(ctx, of.dead, f)

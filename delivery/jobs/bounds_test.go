@@ -201,6 +201,19 @@ func TestCancelKey_ResultsOfAMessage(t *testing.T) {
 	require.Equal(t, "new#1", idsOf(t, e, "orders-retry-2"))
 }
 
+// Regression: a page of large messages ends before it has the number of messages that was
+// asked for. The messages behind it stayed.
+func TestCancelKey_LargeMessages(t *testing.T) {
+	e := memory.Open()
+	for i := range 20 {
+		m := ofKey(fmt.Sprint(i), "c7")
+		m.Payload = make([]byte, 1<<20)
+		require.NoError(t, e.Put(t.Context(), "orders", m))
+	}
+	require.Equal(t, jobs.Progress{Done: 20}, pausedCancel(t, e)().Progress)
+	require.Empty(t, idsOf(t, e, "orders"))
+}
+
 func TestCancelKey_ManyOrigins(t *testing.T) {
 	e := memory.Open()
 	for i := range 101 {
