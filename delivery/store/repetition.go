@@ -49,10 +49,10 @@ func (r Repetition) String() string {
 //	Meta.UnsafeToRepeat    Meta.Remembered    Cause                             answer
 //	true                   zero or passed     any                               in doubt
 //	any                    any                Lapsed                            look first
+//	any                    any                Undecodable                       pointless
 //	true                   after now          any other                         safe until Remembered
 //	false                  any                any other, of a pointer           pointless
-//	false                  any                Permanent, Undecodable, Expired   pointless
-//	false                  any                Refused                           pointless
+//	false                  any                Permanent, Expired, Refused       pointless
 //	false                  any                Exhausted, or unknown             safe
 //
 // The cause UnsafeToRepeat counts as a Meta.UnsafeToRepeat that is true: a dead letter
@@ -68,6 +68,8 @@ func (m *Message) Repetition(now time.Time) Repetition {
 		return RepeatInDoubt
 	case m.Cause == Lapsed:
 		return RepeatLookFirst
+	case m.Cause == Undecodable:
+		return RepeatPointless
 	case m.Meta.UnsafeToRepeat || m.Cause == UnsafeToRepeat:
 		return RepeatSafeUntil
 	}
@@ -75,7 +77,7 @@ func (m *Message) Repetition(now time.Time) Repetition {
 		return RepeatPointless
 	}
 	switch m.Cause {
-	case Permanent, Undecodable, Expired, Refused:
+	case Permanent, Expired, Refused:
 		return RepeatPointless
 	default:
 		return RepeatSafe

@@ -24,7 +24,7 @@ func TestMessageRepetition(t *testing.T) {
 		{"a cause of a later version", "overturned", false, time.Time{}, store.RepeatSafe},
 		{"a message that is no dead letter", "", false, time.Time{}, store.RepeatSafe},
 		{"remembered", store.UnsafeToRepeat, true, later, store.RepeatSafeUntil},
-		{"remembered, and refused in the codec", store.Undecodable, true, later, store.RepeatSafeUntil},
+		{"remembered, and undecodable", store.Undecodable, true, later, store.RepeatPointless},
 		{"permanent", store.Permanent, false, time.Time{}, store.RepeatPointless},
 		{"a request of an earlier visit is remembered", store.Permanent, false, later, store.RepeatPointless},
 		{"undecodable", store.Undecodable, false, time.Time{}, store.RepeatPointless},
