@@ -556,7 +556,7 @@ func ignoreAnswered(err error) error {
 func (s *source[T]) bury(ctx context.Context, h *delivered) error {
 	got := s.received(h)
 	m := store.Message{Meta: got.meta, Schema: got.schema, Payload: got.msg.Data()}
-	m.Cause = settle.Rejected(&m.Meta, *h.settlement, s.clock.Now())
+	m.Cause = settle.RecordRejection(&m.Meta, *h.settlement, s.clock.Now())
 	where := fmt.Sprintf("stream %s, message %d", s.config.Stream, h.seq)
 	whole, err := settle.Bury(m.Meta, where, func(meta message.Meta, whole bool) error {
 		dead := m

@@ -209,7 +209,7 @@ func (s *source) nextPut() (*entry, store.Message) {
 	}
 	e := s.putting[0]
 	m := store.Message{Meta: *e.meta, Payload: e.record.Value}
-	m.Cause = settle.Rejected(&m.Meta, e.settlement, s.clock.Now())
+	m.Cause = settle.RecordRejection(&m.Meta, e.settlement, s.clock.Now())
 	return e, m
 }
 

@@ -164,7 +164,7 @@ func (m *merge) look(ctx context.Context, p *viewPart, r *kgo.Record, in incarna
 	case !track.Room(m.view.metadata, r.Offset):
 		return false, fmt.Errorf("partition %d: the group cannot remember more gaps before offset %d: merge or purge the messages there first", p.id, r.Offset)
 	}
-	failed.Afresh(&e.Meta, m.clock.Now())
+	failed.ResetForMerge(&e.Meta, m.clock.Now())
 	e.Meta.Due = time.Time{}
 	back, err := record(m.To, e.Payload, e.Meta)
 	if err != nil {

@@ -248,6 +248,16 @@ func TestSourceOverAStore(t *testing.T) {
 	m.Ack()
 }
 
+// The messages that an earlier version of a program has left in layers and behind others
+// of their key.
+func TestEngine_MessagesOfAnEarlierVersion(t *testing.T) {
+	js := connect(t, fresh(t))
+	s, err := openEngine(t.Context(), js, newStore(t, js))
+	require.NoError(t, err)
+	defer s.Close()
+	storebench.Earlier(t, s, false)
+}
+
 func TestEngine_MergeIntoTheOutboxWhileTheSameIDIsPublished(t *testing.T) {
 	js := connect(t, fresh(t))
 	s, err := openEngine(t.Context(), js, newStore(t, js))
