@@ -38,7 +38,7 @@ type Monitor struct {
 	mu      sync.Mutex
 	run     func() Status // of the present Run, or nil
 	before  Status        // sums of the Runs that have ended
-	engines []hosted
+	engines []jobsEngine
 	clock   clock.Clock
 
 	asking sync.Mutex // guards what follows; held while the engines are asked
@@ -175,7 +175,7 @@ func (m *Monitor) ask(ctx context.Context) error {
 }
 
 // begin lets the monitor read a Run.
-func (m *Monitor) begin(run func() Status, engines []hosted, c clock.Clock) {
+func (m *Monitor) begin(run func() Status, engines []jobsEngine, c clock.Clock) {
 	if m == nil {
 		return
 	}

@@ -60,14 +60,14 @@ import (
 // A Queue is safe for concurrent use, except for Receive and Close, which belong to a
 // single worker: see [Queue.Receive].
 type Queue[T any] struct {
-	engine store.Engine // a store.Store or a store.Consumer
-	name   string
-	codec  codec.Codec[T]
-	clock  clock.Clock // of At
-	ladder *ladder.Ladder[T]
-	depth  *depth // nil: no bound
-	byKey  bool   // each message needs a key
-	lacks  error  // error of each call if the engine lacks an ability, or nil
+	engine      store.Engine // a store.Store or a store.Consumer
+	name        string
+	codec       codec.Codec[T]
+	clock       clock.Clock // for the option At
+	ladder      *ladder.Ladder[T]
+	depth       *depth // nil: no bound
+	byKey       bool   // each message needs a key
+	unsupported error  // error of each call if the engine lacks an ability, or nil
 
 	mu     sync.Mutex
 	source Source[T] // of Receive; nil until it is open
@@ -132,13 +132,13 @@ func NewQueue[T any](engine store.Engine, name string, opts ...QueueOption) *Que
 	set.refuseCombinations(name)
 	q := &Queue[T]{engine: engine, name: name, clock: set.clock, byKey: set.fairByKey}
 	q.codec = codecFor[T](set, name)
-	q.lacks = set.missing(engine, name)
-	if q.lacks != nil {
+	q.unsupported = set.missing(engine, name)
+	if q.unsupported != nil {
 		set.withoutAbilities()
 	}
-	looks, canLook := engine.(store.Inspector)
+	inspector, isInspector := engine.(store.Inspector)
 	if set.maxDepth > 0 {
-		q.depth = newDepth(looks, name, set.maxDepth, set.clock)
+		q.depth = newDepth(inspector, name, set.maxDepth, set.clock)
 	}
 	c := ladder.Config[T]{
 		Store: engine, Codec: q.codec, Main: name, DeadLetters: storearg.DeadOf(name), Remembers: set.idempotencyWindow,
@@ -155,11 +155,11 @@ func NewQueue[T any](engine store.Engine, name string, opts ...QueueOption) *Que
 			Queue: storearg.LayerOf(name, i+1), Delay: l.Delay, Jitter: l.Jitter, MaxConcurrent: l.MaxConcurrent, Rate: l.Rate,
 		})
 	}
-	if canLook {
-		c.Others = set.others(looks, name)
+	if isInspector {
+		c.Others = set.others(inspector, name)
 	}
 	if set.fairByKey {
-		byKey, _ := engine.(store.ByKey) // missing has looked for it
+		byKey, _ := engine.(store.ByKey) // missing has checked this
 		c.Options = append(c.Options, leases.WithKeyRounds(byKey, set.maxPerKey))
 	}
 	var err error
@@ -171,16 +171,16 @@ func NewQueue[T any](engine store.Engine, name string, opts ...QueueOption) *Que
 }
 
 // others returns a function that finds the queues in which messages wait, and which this
-// program does not have: the layers of another version, and the messages that an earlier
-// version of weir has left behind others of their key.
-func (s *queueSettings) others(looks store.Inspector, queue string) func(context.Context) ([]string, error) {
+// program does not have: the layers of another version, and the queue of an earlier
+// version whose messages wait behind others of their key.
+func (s *queueSettings) others(inspector store.Inspector, queue string) func(context.Context) ([]string, error) {
 	var once sync.Once
 	own := len(s.layers)
 	if s.ordered {
 		own = 0 // its messages do not wait in layers
 	}
 	return func(ctx context.Context) (others []string, err error) {
-		names, err := looks.Queues(ctx)
+		names, err := inspector.Queues(ctx)
 		for _, name := range names {
 			part := storearg.PartOf(name)
 			if isLayer(part, queue) && part.Layer > own {
@@ -222,8 +222,8 @@ type PutOption func(*store.Message)
 // ID sets the id of a message. Putting an id that is already queued has no effect, and
 // Put returns nil, so a program that does not know whether its Put took effect can repeat
 // it. An id is remembered while its message waits in the queue for its first visit, or is
-// in flight there: not after it was done, not while it waits in a layer or among the dead
-// letters, and not after a merge.
+// in flight in that visit: not after it was done, not while it waits for its next visit or
+// is a dead letter, and not after a merge.
 //
 // A put under the id of a message that has left the queue is a message of its own
 // (law W5). Both are kept in layers, among the dead letters and in the next queues. But
@@ -276,8 +276,8 @@ func Deadline(t time.Time) PutOption { return func(m *store.Message) { m.Meta.De
 // Encode returns a value as the message that Put would put. It is for functions such as
 // postgres.PutTx. Its error matches [message.ErrRefused].
 func (q *Queue[T]) Encode(v T, opts ...PutOption) (store.Message, error) {
-	if q.lacks != nil {
-		return store.Message{}, q.lacks
+	if q.unsupported != nil {
+		return store.Message{}, q.unsupported
 	}
 	m, err := leases.Encode(q.codec, v, message.Meta{})
 	if err != nil {
@@ -295,7 +295,7 @@ func (q *Queue[T]) Encode(v T, opts ...PutOption) (store.Message, error) {
 		m.Delay = max(0, m.Meta.Due.Sub(q.clock.Now()))
 		m.Meta.Due = time.Time{}
 	}
-	if err := q.cannot(&m); err != nil {
+	if err := q.checkAbilities(&m); err != nil {
 		return m, fmt.Errorf("delivery: queue %q: %w", q.name, err)
 	}
 	if m.Meta.ID == "" {
@@ -343,36 +343,36 @@ func (q *Queue[T]) Put(ctx context.Context, v T, opts ...PutOption) error {
 // returns nil, if the message came from a queue on the same engine, that is the same
 // value of [store.Engine].
 func (q *Queue[T]) PutAll(ctx context.Context, messages []message.Message[T]) error {
-	if q.lacks != nil {
-		return q.lacks
+	if q.unsupported != nil {
+		return q.unsupported
 	}
 	all, errs := leases.EncodeAll(q.codec, messages)
-	ms := all[:0]                                       // the messages to be put: all is filtered in place
-	put := make([]message.Message[T], 0, len(messages)) // they were made of these
+	encoded := all[:0]                                      // the messages to be put: all is filtered in place
+	sources := make([]message.Message[T], 0, len(messages)) // sources[i] is the message that encoded[i] was made of
 	for i, m := range messages {
-		encoded, err := &all[i], errs[i]
-		encoded.Meta = failed.Onward(m.Meta())
-		if encoded.Meta.ID == "" {
-			encoded.Meta.ID = rand.Text()
+		e, err := &all[i], errs[i]
+		e.Meta = failed.Onward(m.Meta())
+		if e.Meta.ID == "" {
+			e.Meta.ID = rand.Text()
 		}
 		if err == nil {
-			err = q.needsKey(&encoded.Meta)
+			err = q.needsKey(&e.Meta)
 		}
 		switch {
 		case err == nil:
-			ms = append(ms, *encoded)
-			put = append(put, m)
+			encoded = append(encoded, *e)
+			sources = append(sources, m)
 		case m.Pending():
 			m.Reject(err)
 		default: // no source would see a rejection, and the value would be lost (law D1)
 			return fmt.Errorf("delivery: queue %q: message %q: %w", q.name, m.Meta().ID, err)
 		}
 	}
-	from := make([]message.Delivery, len(put))
-	for i, m := range put {
+	from := make([]message.Delivery, len(sources))
+	for i, m := range sources {
 		from[i] = message.DeliveryOf(m)
 	}
-	return settleStored(put, q.put(ctx, ms, from))
+	return settleStored(sources, q.put(ctx, encoded, from))
 }
 
 // put puts messages. from has the deliveries of the messages that they were made of, or
@@ -393,8 +393,9 @@ func (q *Queue[T]) put(ctx context.Context, ms []store.Message, from []message.D
 
 // TakeFailure takes an element that an operator has given up: it goes to the next layer
 // or to the dead letters. It is the argument of [asyncop.WithFailureSink]. When it
-// returns nil, the element is durable there, and its message can be acknowledged
-// (law D1). If the message was purged while its call ran, TakeFailure does not store
+// returns nil, the element is durable there, or its acknowledgement stores it in the
+// place of its message ([WithOrdered]). So its message can be acknowledged (law D1). If
+// the message was purged while its call ran, TakeFailure does not store
 // anything, and returns nil. ctx is the context of the call, or one made by
 // [message.NewContext]. It has the history of the message, to which the operator's report
 // of the failure is added, and the bytes that were received. These bytes are stored,
@@ -402,10 +403,10 @@ func (q *Queue[T]) put(ctx context.Context, ms []store.Message, from []message.D
 // element that is not a message gets a random id, the same each time it is offered. An
 // element that was cut off by the end of its operator is not taken: it did not fail.
 func (q *Queue[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error {
-	if q.lacks != nil {
-		return q.lacks
+	if q.unsupported != nil {
+		return q.unsupported
 	}
-	return q.ladder.Take(ctx, f)
+	return q.ladder.TakeFailure(ctx, f)
 }
 
 // Provider returns the external system that was chosen for the message of a call. ctx is
@@ -443,8 +444,8 @@ func (q *Queue[T]) SetProvider(ctx context.Context, provider string) error {
 func (q *Queue[T]) providerError(ctx context.Context, isOwn bool, err error) error {
 	meta, _ := message.MetaFromContext(ctx)
 	switch {
-	case consumes(q.engine):
-		return fmt.Errorf("delivery: queue %q: the choice of a provider: a %T cannot keep it with a message; %s", q.name, q.engine, elsewhere)
+	case !hasLeases(q.engine):
+		return fmt.Errorf("delivery: queue %q: the choice of a provider: a %T cannot keep it with a message; %s", q.name, q.engine, adviceOtherEngine)
 	case err != nil:
 		return fmt.Errorf("delivery: queue %q: the choice of a provider for message %q: %w", q.name, meta.ID, err)
 	case !isOwn:
@@ -465,11 +466,11 @@ func (q *Queue[T]) providerError(ctx context.Context, isOwn bool, err error) err
 // first returns. If first has the messages of a queue, [Run] obeys the orders of people to
 // that queue as well (jobs.Jobs.PauseQueue, jobs.Jobs.HoldKey).
 func (q *Queue[T]) Source(first Source[T]) Source[T] {
-	if q.lacks != nil {
+	if q.unsupported != nil {
 		if guard.IsNil(first) {
-			return unable[T]{err: q.lacks}
+			return failingSource[T]{err: q.unsupported}
 		}
-		return unable[T]{q.lacks, first}
+		return failingSource[T]{q.unsupported, first}
 	}
 	if guard.IsNil(first) {
 		return &queueSource[T]{Source: q.ladder.Source(nil), queue: q}
@@ -525,7 +526,7 @@ func (q *Queue[T]) Close(ctx context.Context) error {
 // QueueCounts are the messages of a [Queue].
 type QueueCounts struct {
 	Waiting  int           // in the queue: due, delayed or in flight
-	Retrying int           // in layers, and where an earlier version has left messages
+	Retrying int           // in layers, and in the queue "<name>-blocked" of an earlier version
 	Dead     int           // dead letters
 	Held     int           // of all these: they are not taken until they are released (package jobs)
 	Age      time.Duration // of the oldest message in the queue
@@ -535,7 +536,7 @@ type QueueCounts struct {
 // layers and dead letters, and it counts in that order: every message is counted, and
 // some may be counted twice.
 func (q *Queue[T]) Counts(ctx context.Context) (c QueueCounts, err error) {
-	looks, ok := q.engine.(store.Inspector)
+	inspector, ok := q.engine.(store.Inspector)
 	if !ok {
 		err := fmt.Errorf("delivery: queue %q: a %T cannot count messages: it is not a store.Inspector", q.name, q.engine)
 		if _, ok := q.engine.(store.Consumer); ok {
@@ -545,14 +546,14 @@ func (q *Queue[T]) Counts(ctx context.Context) (c QueueCounts, err error) {
 	}
 	var errs []error
 	count := func(name string) store.Counts {
-		n, err := looks.Count(ctx, name, store.Filter{})
+		n, err := inspector.Count(ctx, name, store.Filter{})
 		errs = append(errs, err)
 		c.Held += n.Held
 		return n
 	}
 	main := count(q.name)
 	c.Waiting, c.Age = main.Messages, main.Age
-	names, err := looks.Queues(ctx)
+	names, err := inspector.Queues(ctx)
 	errs = append(errs, err)
 	for _, name := range names {
 		if isLayer(storearg.PartOf(name), q.name) || name == storearg.BlockedOf(q.name) {

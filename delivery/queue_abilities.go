@@ -10,16 +10,19 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// elsewhere is the alternative to abilities that a [store.Consumer] lacks.
-const elsewhere = "keep layers and dead letters in a queue on another engine, such as PostgreSQL: pass the source of this queue to its method Source"
+// adviceOtherEngine is the alternative to abilities that a [store.Consumer] lacks.
+const adviceOtherEngine = "keep layers and dead letters in a queue on another engine, such as PostgreSQL: pass the source of this queue to its method Source"
 
-// looksElsewhere is the alternative to an engine that cannot look into its queues.
-const looksElsewhere = "use an engine that can, such as SQLite, PostgreSQL or JetStream"
+// adviceInspector is the alternative to an engine that cannot look into its queues.
+const adviceInspector = "use an engine that can, such as SQLite, PostgreSQL or JetStream"
 
-// consumes reports whether an engine has no leases.
-func consumes(engine store.Engine) bool {
-	_, leases := engine.(store.Store)
-	return !leases
+// adviceByKey is the alternative to [WithFairByKey].
+const adviceByKey = "use SQLite or PostgreSQL, or give each key a queue of its own"
+
+// hasLeases reports whether an engine leases its messages.
+func hasLeases(engine store.Engine) bool {
+	_, ok := engine.(store.Store)
+	return ok
 }
 
 // missing returns an error if the engine does not support an option of the queue, or nil.
@@ -41,40 +44,41 @@ func (s *queueSettings) firstMissing(engine store.Engine) (what, alternative str
 		return "WithOrdered: it cannot take the messages of a key in order, since it is not a store.InOrder",
 			"use SQLite or PostgreSQL; asyncop.KeyOrderedWait keeps the order of the calls in one worker, except for messages that wait in a layer"
 	}
-	if consumes(engine) {
-		return s.missingInConsumer(engine), elsewhere
+	if !hasLeases(engine) {
+		return s.missingInConsumer(engine)
 	}
 	_, canLook := engine.(store.Inspector)
 	_, takesByKey := engine.(store.ByKey)
 	switch {
 	case s.maxDepth > 0 && !canLook:
-		return "WithMaxDepth: it cannot count messages, since it is not a store.Inspector", looksElsewhere
+		return "WithMaxDepth: it cannot count messages, since it is not a store.Inspector", adviceInspector
 	case s.fairByKey && !takesByKey:
-		return "WithFairByKey: it cannot take by key, since it is not a store.ByKey", "use SQLite or PostgreSQL, or give each key a queue of its own"
+		return "WithFairByKey: it cannot take by key, since it is not a store.ByKey", adviceByKey
 	}
 	return "", ""
 }
 
 // missingInConsumer names the first option that an engine without leases does not
-// support.
-func (s *queueSettings) missingInConsumer(engine store.Engine) string {
+// support, and the alternative.
+func (s *queueSettings) missingInConsumer(engine store.Engine) (what, alternative string) {
 	_, isConsumer := engine.(store.Consumer)
 	switch {
 	case !isConsumer:
-		return "the work of a queue: it is neither a store.Store, which has leases, nor a store.Consumer"
+		return "the work of a queue: it is neither a store.Store, which has leases, nor a store.Consumer", adviceInspector
 	case s.lease > 0:
-		return "WithLease: it has no leases, and its client decides when a worker that was killed is noticed"
+		return "WithLease: it does not lease messages",
+			"set the session timeout of its client instead, or use an engine with leases, such as SQLite, PostgreSQL or JetStream"
 	case s.maxDepth > 0:
-		return "WithMaxDepth: it has no index to count with"
+		return "WithMaxDepth: it has no index to count with", adviceInspector
 	case s.fairByKey:
-		return "WithFairByKey: it has no index of keys"
+		return "WithFairByKey: it has no index of keys", adviceByKey
 	}
 	for i, l := range s.layers {
 		if l.MaxConcurrent > 0 || l.Rate > 0 {
-			return fmt.Sprintf("the limits of layer %d: its layers come with the new messages", i+1)
+			return fmt.Sprintf("the limits of layer %d: its layers come with the new messages", i+1), adviceOtherEngine
 		}
 	}
-	return ""
+	return "", ""
 }
 
 // withoutAbilities removes the options that an engine may not support. A queue that lacks
@@ -86,17 +90,19 @@ func (s *queueSettings) withoutAbilities() {
 	s.ordered = false
 }
 
-// unable is the source of a queue whose engine lacks an ability.
-type unable[T any] struct {
+// failingSource is the source of a queue whose engine lacks an ability.
+type failingSource[T any] struct {
 	err   error
 	first Source[T] // to be closed, or nil
 }
 
 // Receive implements [Source].
-func (s unable[T]) Receive(context.Context, int) ([]message.Message[T], error) { return nil, s.err }
+func (s failingSource[T]) Receive(context.Context, int) ([]message.Message[T], error) {
+	return nil, s.err
+}
 
 // Close implements [Source].
-func (s unable[T]) Close(ctx context.Context) error {
+func (s failingSource[T]) Close(ctx context.Context) error {
 	if s.first == nil {
 		return nil
 	}

@@ -8,17 +8,17 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// cannot returns an error if a message needs an ability that an engine without leases and
-// ids lacks.
-func (q *Queue[T]) cannot(m *store.Message) error {
+// checkAbilities returns an error if a message needs an ability that an engine without
+// leases and ids lacks.
+func (q *Queue[T]) checkAbilities(m *store.Message) error {
 	switch {
-	case !consumes(q.engine):
+	case hasLeases(q.engine):
 		return nil
 	case m.Delay > 0:
-		return fmt.Errorf("%w: After: a %T delays messages in layers only; %s", message.ErrRefused, q.engine, elsewhere)
+		return fmt.Errorf("%w: After: a %T delays messages in layers only; %s", message.ErrRefused, q.engine, adviceOtherEngine)
 	case m.Meta.ID != "":
 		return fmt.Errorf("%w: ID: a %T does not find a message by its id, and would have it twice; PutAll keeps the id of a message without "+
-			"that promise, or %s", message.ErrRefused, q.engine, elsewhere)
+			"that promise, or %s", message.ErrRefused, q.engine, adviceOtherEngine)
 	}
 	return nil
 }

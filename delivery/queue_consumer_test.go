@@ -74,10 +74,10 @@ func (topicsReceiver) Close(context.Context) error { return nil }
 // the alternative. NewQueue returns, since the engine may be a matter of configuration.
 func TestQueue_AbilityThatTheEngineLacks(t *testing.T) {
 	for want, q := range map[string]*delivery.Queue[string]{
-		"WithLease: it has no leases": delivery.NewQueue[string](&topics{}, "orders", delivery.WithLease(time.Second)),
-		"WithMaxDepth: it has no":     delivery.NewQueue[string](&topics{}, "orders", delivery.WithMaxDepth(1)),
-		"KeyOrderedWait":              delivery.NewQueue[string](&topics{}, "orders", delivery.WithOrdered()),
-		"WithFairByKey: it has no":    delivery.NewQueue[string](&topics{}, "orders", delivery.WithFairByKey(1)),
+		"session timeout of its client": delivery.NewQueue[string](&topics{}, "orders", delivery.WithLease(time.Second)),
+		"WithMaxDepth: it has no":       delivery.NewQueue[string](&topics{}, "orders", delivery.WithMaxDepth(1)),
+		"KeyOrderedWait":                delivery.NewQueue[string](&topics{}, "orders", delivery.WithOrdered()),
+		"WithFairByKey: it has no":      delivery.NewQueue[string](&topics{}, "orders", delivery.WithFairByKey(1)),
 		"the limits of layer 2": delivery.NewQueue[string](&topics{}, "orders",
 			delivery.WithLayers(delivery.Layer{Delay: 1}, delivery.Layer{Delay: 1, Rate: 1})),
 		"the limits of layer 1": delivery.NewQueue[string](&topics{}, "orders",

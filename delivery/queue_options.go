@@ -50,7 +50,7 @@ type Layer struct {
 	Delay         time.Duration // required: above 0
 	Jitter        float64       // up to this share of the delay is added at random: 0 to 1
 	MaxConcurrent int           // messages of the layer in flight in this process at once; 0 means no limit
-	Rate          float64       // most messages a second that return to the queue in this process; 0 means no limit
+	Rate          float64       // most messages of the layer that this process takes in a second; 0 means no limit
 }
 
 // WithLayers adds layers in which failed messages wait for their next visit, in this
@@ -184,12 +184,13 @@ func WithIdempotencyWindow(d time.Duration) QueueOption {
 // last message of its key. A message without a key does not wait for others.
 //
 // All workers of the queue must have the option, or the order does not hold. The messages
-// that an earlier version of the program has put into layers, or left behind others of
-// their key, go before the messages of the queue: docs/ladder.md. An element of an
-// operator that is not a message of the queue, and a part of a message, are put at the
-// end of their key when they fail. The messages of a first source ([Queue.Source]) are not in order: put them into
-// the queue instead. The messages of the queue that wait for another visit count for
-// [WithMaxDepth], and as waiting in [Queue.Counts].
+// of an earlier version of the program that wait in layers, or behind others of their key
+// in the queue "<name>-blocked", go before the messages of the queue: docs/ladder.md. An
+// element of an operator that is not a message of the queue, and a part of a message, are
+// put at the end of their key when they fail. The messages of a first source
+// ([Queue.Source]) are not in order: put them into the queue instead. The messages of the
+// queue that wait for another visit count for [WithMaxDepth], and as waiting in
+// [Queue.Counts].
 //
 // A key with many messages does not keep other keys waiting, so [WithFairByKey] is not
 // needed: [NewQueue] panics if it is together with WithOrdered, and if a layer has a limit

@@ -71,8 +71,8 @@ func TestQueueIsASource(t *testing.T) {
 	}
 }
 
-// A worker from a queue to a queue: failures go through the layers to the dead letters,
-// and no name is written twice (law W1).
+// A worker from a queue to a queue: failures go through the layers to the dead letters.
+// Their names follow from the name of the queue (law W1).
 func TestQueueOfAWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()

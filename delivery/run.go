@@ -84,8 +84,8 @@ type Operator[IN, OUT any] interface {
 //
 //   - A Receive that fails is tried again, after 100 ms and then twice as long each time,
 //     up to 10 s. After five minutes of failures Run drains, and returns the error.
-//     Failures before a Receive that took longer than two and a half minutes do not
-//     count: it was waiting for messages.
+//     A Receive that fails after more than two and a half minutes was waiting for
+//     messages until then, so the five minutes begin again.
 //   - A permanent error ends Run at once: a missing table, a closed store, a missing
 //     PostgreSQL permission. If the source returned it, Run drains; if the sink did, all
 //     messages are released. Run returns the error.
@@ -179,7 +179,7 @@ func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OU
 			return summary, fmt.Errorf("delivery: Run: %w", err)
 		}
 	}
-	if err := lacksOf(source, sink); err != nil {
+	if err := unsupportedOf(source, sink); err != nil {
 		w.breakOff()
 		return summary, fmt.Errorf("delivery: Run: %w", err)
 	}
@@ -356,7 +356,7 @@ func (w *worker[IN, OUT]) watch(ctx context.Context) {
 	limit.Reset(closeWait)
 	select {
 	case <-limit.C:
-		_ = w.close() // end has its error
+		_ = w.close() // w.end returns this error
 	case <-w.ended:
 	}
 }
@@ -366,7 +366,7 @@ func (w *worker[IN, OUT]) breakOff() {
 	now := w.clock.Now()
 	w.cutAt.CompareAndSwap(nil, &now)
 	w.releaseAll(errAborted)
-	_ = w.op.Stop(w.working) // the loop over its results has its error
+	_ = w.op.Stop(w.working) // the loop over its results yields this error
 }
 
 // sinkFailed ends the run if the sink has failed for good: it releases all messages.

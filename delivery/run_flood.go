@@ -13,9 +13,9 @@ import (
 // The pauses of the flood guard before its probes. A failed message shows that the
 // service may be down, and only another message can show that it is up.
 const (
-	firstPause = time.Second
-	lastPause  = 5 * time.Second
-	perProbe   = 10 // a probe is a tenth of a window
+	firstPause      = time.Second
+	lastPause       = 5 * time.Second
+	probesPerWindow = 10 // a probe is a tenth of a window
 )
 
 // evidence reports whether the called service is up, as far as the end of a message
@@ -52,10 +52,10 @@ type flood struct {
 	window int
 	last   *block // of the last message that was received; nil at the start and after a flood
 
-	stopped bool
-	floods  int           // that have ended
-	pause   time.Duration // the last pause; 0 since the last block without a flood
-	err     error         // of the last new message that has failed
+	stopped     bool
+	endedFloods int
+	pause       time.Duration // the last pause; reset to 0 when a whole block ends without a flood
+	err         error         // of the last new message that has failed
 
 	// failedKey is the key of a block or of probes with one key, most of which have
 	// failed. It becomes "" when a message of another key is answered. Keys often arrive
@@ -66,9 +66,9 @@ type flood struct {
 	lastProbe *block // the last probe, or nil before its first end
 }
 
-// counted is the block in which a message is counted. The zero value is for a message
+// countedIn is the block in which a message is counted. The zero value is for a message
 // that is not counted in a block.
-type counted struct {
+type countedIn struct {
 	block *block
 	key   *keyInBlock // nil without a key
 	name  string      // of the key, or ""
@@ -78,23 +78,23 @@ func newFlood(share float64, window int) flood { return flood{share: share, wind
 
 // receive notes a message, and returns where it is counted. A probe, and a message
 // that has failed before, are not counted in a block.
-func (f *flood) receive(key string, again bool) counted {
+func (f *flood) receive(key string, again bool) countedIn {
 	if f.stopped || again {
-		return counted{}
+		return countedIn{}
 	}
 	if f.last == nil || f.last.received == f.window {
-		f.last = &block{share: f.share, size: f.window, floods: f.floods}
+		f.last = &block{share: f.share, size: f.window, endedFloods: f.endedFloods}
 	}
-	return counted{f.last, f.last.receive(key), key}
+	return countedIn{f.last, f.last.receive(key), key}
 }
 
 // note notes the end of a message, and reports whether it makes the worker stop.
-func (f *flood) note(c counted, e evidence, err error) bool {
+func (f *flood) note(c countedIn, e evidence, err error) bool {
 	if e == unanswered && err != nil {
 		f.err = err
 	}
 	b := c.block
-	isCounted := b != nil && b.floods >= f.floods // not a message that was received before the last flood
+	isCounted := b != nil && b.endedFloods >= f.endedFloods // not a message that was received before the last flood
 	if !isCounted || e == noEvidence || f.stopped {
 		return false
 	}
@@ -125,7 +125,7 @@ func (f *flood) lengthenPause() time.Duration {
 }
 
 // probeSize returns how many messages are tried at once while the worker is stopped.
-func (f *flood) probeSize() int { return max(1, f.window/perProbe) }
+func (f *flood) probeSize() int { return max(1, f.window/probesPerWindow) }
 
 // noteProbe notes a message of a probe that has ended.
 func (f *flood) noteProbe(key string, e evidence) {
@@ -183,7 +183,7 @@ func (f *flood) resume() {
 	f.last = nil
 	f.probes = nil
 	f.lastProbe = nil
-	f.floods++
+	f.endedFloods++
 }
 
 func (t *tally) flooded() bool {

@@ -3,9 +3,9 @@ package delivery
 // block counts messages that were received one after the other, and their keys. A message
 // without a key counts as a key of its own.
 type block struct {
-	share  float64
-	size   int // messages, when the block is full
-	floods int // that ended before the block began
+	share       float64
+	size        int // messages, when the block is full
+	endedFloods int // before the block began
 
 	received, ended, failed int
 

@@ -62,8 +62,8 @@ func (w *worker[IN, OUT]) input(yield func(message.Message[IN], error) bool) {
 			}
 			continue
 		}
-		w.noteAnswer(nil)
-		if !w.pass(received(&w.tally, ms, probe), isProbe, yield) {
+		w.noteReceiveReturned(nil)
+		if !w.pass(watchReceived(&w.tally, ms, probe), isProbe, yield) {
 			return
 		}
 		if isProbe {
@@ -96,7 +96,7 @@ func (w *worker[IN, OUT]) continueAfter(receiving context.Context, err error, fa
 		}
 		return false
 	case receiving.Err() != nil: // people have paused the queue
-		w.noteAnswer(nil)
+		w.noteReceiveReturned(nil)
 		return true
 	}
 	now := w.clock.Now()
@@ -110,7 +110,7 @@ func (w *worker[IN, OUT]) continueAfter(receiving context.Context, err error, fa
 	}
 	wait := failures.wait
 	failures.wait = min(2*wait, lastWait)
-	w.noteAnswer(err)
+	w.noteReceiveReturned(err)
 	w.logger.Warn("delivery: the source has failed, and is retried", slog.Any("error", err), slog.Duration("wait", wait))
 	return w.sleep(w.receiving, wait)
 }

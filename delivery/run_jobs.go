@@ -18,15 +18,15 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// hosted is an engine that keeps jobs, with the queues of a worker that are on it.
-type hosted struct {
-	engine store.Keeper
-	queues []string
-	reads  []string // the queues whose messages the worker takes: the queue that is its source, and the queues of first sources
+// jobsEngine is an engine that keeps jobs, and the queues of a worker on this engine.
+type jobsEngine struct {
+	engine       store.Keeper
+	queues       []string
+	sourceQueues []string // the queues whose messages the worker takes: the queue that is its source, and the queues of first sources
 }
 
 // enginesOf returns the engines of the ends of a worker that keep jobs.
-func enginesOf[IN, OUT any](source Source[IN], sink Sink[OUT]) (all []hosted) {
+func enginesOf[IN, OUT any](source Source[IN], sink Sink[OUT]) (all []jobsEngine) {
 	for _, read := range queuesOf(source) {
 		all = addQueue(all, read, true)
 	}
@@ -38,17 +38,17 @@ func enginesOf[IN, OUT any](source Source[IN], sink Sink[OUT]) (all []hosted) {
 }
 
 // addQueue adds a queue to the engines of a worker, if its engine keeps jobs.
-func addQueue(all []hosted, q OnEngine, isRead bool) []hosted {
+func addQueue(all []jobsEngine, q OnEngine, isRead bool) []jobsEngine {
 	keeper, isKeeper := q.Engine().(store.Keeper)
 	if !isKeeper {
 		return all
 	}
-	at := slices.IndexFunc(all, func(h hosted) bool { return storearg.IsSame(h.engine, keeper) })
+	at := slices.IndexFunc(all, func(h jobsEngine) bool { return storearg.IsSame(h.engine, keeper) })
 	if at < 0 {
-		at, all = len(all), append(all, hosted{engine: keeper})
+		at, all = len(all), append(all, jobsEngine{engine: keeper})
 	}
-	if isRead && !slices.Contains(all[at].reads, q.Name()) {
-		all[at].reads = append(all[at].reads, q.Name())
+	if isRead && !slices.Contains(all[at].sourceQueues, q.Name()) {
+		all[at].sourceQueues = append(all[at].sourceQueues, q.Name())
 	}
 	if !slices.Contains(all[at].queues, q.Name()) {
 		all[at].queues = append(all[at].queues, q.Name())
@@ -56,14 +56,14 @@ func addQueue(all []hosted, q OnEngine, isRead bool) []hosted {
 	return all
 }
 
-// lacksOf returns an error if the engine of an end of a worker lacks an ability that its
-// queue needs, or nil.
-func lacksOf[IN, OUT any](source Source[IN], sink Sink[OUT]) error {
-	if q, ok := ofSource[*Queue[IN]](source); ok && q.lacks != nil {
-		return q.lacks
+// unsupportedOf returns an error if the engine of an end of a worker lacks an ability
+// that its queue needs, or nil.
+func unsupportedOf[IN, OUT any](source Source[IN], sink Sink[OUT]) error {
+	if q, ok := ofSource[*Queue[IN]](source); ok && q.unsupported != nil {
+		return q.unsupported
 	}
-	if q, ok := sink.(*Queue[OUT]); ok && q.lacks != nil {
-		return q.lacks
+	if q, ok := sink.(*Queue[OUT]); ok && q.unsupported != nil {
+		return q.unsupported
 	}
 	return nil
 }
@@ -72,11 +72,11 @@ func lacksOf[IN, OUT any](source Source[IN], sink Sink[OUT]) error {
 // keeps one message of an id.
 func sameQueue[IN, OUT any](source Source[IN], sink Sink[OUT]) bool {
 	written, ok := sink.(*Queue[OUT]) // a sink that embeds a queue may give results other ids
-	return ok && !consumes(written.engine) && reads(source, written.name, written.engine)
+	return ok && hasLeases(written.engine) && readsFrom(source, written.name, written.engine)
 }
 
-// reads reports whether a source returns messages of a queue.
-func reads[T any](source Source[T], name string, engine store.Engine) bool {
+// readsFrom reports whether a source returns messages of a queue.
+func readsFrom[T any](source Source[T], name string, engine store.Engine) bool {
 	return slices.ContainsFunc(queuesOf(source), func(q OnEngine) bool {
 		return q.Name() == name && storearg.IsSame(q.Engine(), engine)
 	})
@@ -101,7 +101,7 @@ func queuesOf[T any](source Source[T]) (all []OnEngine) {
 
 // startJobs runs jobs of engines beside the messages, and reports this worker there, until
 // end is called.
-func (w *worker[IN, OUT]) startJobs(ctx context.Context, engines []hosted) (end func()) {
+func (w *worker[IN, OUT]) startJobs(ctx context.Context, engines []jobsEngine) (end func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	aborted := context.AfterFunc(w.working, cancel) // the jobs end when the messages are released
 	var working sync.WaitGroup
@@ -114,19 +114,19 @@ func (w *worker[IN, OUT]) startJobs(ctx context.Context, engines []hosted) (end 
 			defer w.mu.Unlock()
 			w.offsets[i] = d
 		}}
-		if len(h.reads) > 0 {
+		if len(h.sourceQueues) > 0 {
 			w.obeyOrders(ctx, i, h, &config)
 		}
 		j, err := jobs.New(h.engine, config)
 		if err != nil {
 			w.logger.Warn("delivery: this worker does not run jobs", slog.Any("error", err))
-			if len(h.reads) > 0 {
-				w.takePauses(i, h.reads, nil, err)
+			if len(h.sourceQueues) > 0 {
+				w.takePauses(i, h.sourceQueues, nil, err)
 			}
 			continue
 		}
 		working.Go(func() { // ends with ctx
-			j.Work(ctx, func() jobs.Worker { return w.about(h) }, w.steer())
+			j.Work(ctx, func() jobs.Worker { return w.report(h) }, w.steerFunc())
 		})
 		w.startRecoveries(h, working.Go)
 	}
@@ -149,15 +149,15 @@ func (w *worker[IN, OUT]) startJobs(ctx context.Context, engines []hosted) (end 
 
 // obeyOrders makes the worker obey the orders of people on its engine with an index, from
 // which it takes messages. ctx ends with the jobs.
-func (w *worker[IN, OUT]) obeyOrders(ctx context.Context, engine int, h hosted, config *jobs.Config) {
-	config.QueuesPaused = func(paused []jobs.QueueOrder, err error) { w.takePauses(engine, h.reads, paused, err) }
+func (w *worker[IN, OUT]) obeyOrders(ctx context.Context, engine int, h jobsEngine, config *jobs.Config) {
+	config.QueuesPaused = func(paused []jobs.QueueOrder, err error) { w.takePauses(engine, h.sourceQueues, paused, err) }
 	if w.held.canHold {
-		config.KeysHeld = func(held []jobs.KeyOrder, err error) { w.takeHeldKeys(engine, h.reads, held, err) }
+		config.KeysHeld = func(held []jobs.KeyOrder, err error) { w.takeHeldKeys(engine, h.sourceQueues, held, err) }
 	}
 	if w.purges != nil {
 		config.Busy = func() bool { return w.unsettled() > 0 }
 		config.Cancelled = func(queue, key string) {
-			if slices.Contains(h.reads, queue) {
+			if slices.Contains(h.sourceQueues, queue) {
 				w.purges.LookForPurged(ctx, key)
 			}
 		}
@@ -167,14 +167,14 @@ func (w *worker[IN, OUT]) obeyOrders(ctx context.Context, engine int, h hosted, 
 // mostGroups bounds the groups of failures that a worker publishes.
 const mostGroups = 5
 
-// about returns the worker's report.
-func (w *worker[IN, OUT]) about(h hosted) jobs.Worker {
-	about := jobs.Worker{Queues: h.queues}
-	if len(h.reads) > 0 {
-		about.Reads = h.reads[0]
-		about.ReadsFirst = h.reads[1:]
-		about.Paused = w.paused()
-		about.HoldsKeys = w.held.canHold
+// report returns the worker's report.
+func (w *worker[IN, OUT]) report(h jobsEngine) jobs.Worker {
+	report := jobs.Worker{Queues: h.queues}
+	if len(h.sourceQueues) > 0 {
+		report.Reads = h.sourceQueues[0]
+		report.ReadsFirst = h.sourceQueues[1:]
+		report.Paused = w.paused()
+		report.HoldsKeys = w.held.canHold
 	}
 	w.mu.Lock()
 	counts := struct {
@@ -183,7 +183,7 @@ func (w *worker[IN, OUT]) about(h hosted) jobs.Worker {
 	}{w.counts, w.redelivered}
 	w.mu.Unlock()
 	counts.Elapsed = w.clock.Since(w.begun)
-	about.Counts, _ = json.Marshal(counts) // numbers only
+	report.Counts, _ = json.Marshal(counts) // numbers only
 	if op, ok := w.op.(operatorWithStats); ok {
 		s := struct {
 			asyncop.Stats
@@ -199,14 +199,14 @@ func (w *worker[IN, OUT]) about(h hosted) jobs.Worker {
 		}
 		s.Stats.LastError = nil
 		if b, err := json.Marshal(s); err == nil {
-			about.Operators = []json.RawMessage{b}
+			report.Operators = []json.RawMessage{b}
 		}
 	}
 	if b := w.backend(); b != nil {
-		about.Backends = []jobs.Backend{reportOf(b)}
-		about.KeysDown = w.keysDown(b)
+		report.Backends = []jobs.Backend{reportOf(b)}
+		report.KeysDown = w.keysDown(b)
 	}
-	return about
+	return report
 }
 
 // mostKeysDown bounds the keys that a worker reports to be down.
@@ -264,9 +264,9 @@ func (w *worker[IN, OUT]) tenantsAreKeys() bool {
 	return isKnown && op.TenantsAreKeys()
 }
 
-// steer returns a function that passes orders to the operator's backend, or nil if it has
-// no such backend.
-func (w *worker[IN, OUT]) steer() func(jobs.BackendOrder) {
+// steerFunc returns a function that passes orders to the operator's backend, or nil if it
+// has no such backend.
+func (w *worker[IN, OUT]) steerFunc() func(jobs.BackendOrder) {
 	b := w.backend()
 	if b == nil {
 		return nil

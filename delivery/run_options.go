@@ -13,8 +13,8 @@ import (
 // How many messages are received and put at once.
 const (
 	defaultBatch = 100    // of an operator that does not report its free slots
-	maxReceived  = 1000   // a round trip to the engine, which many share; they are handed to the operator after it
-	maxPuts      = 10_000 // the acknowledgement of a put costs a round trip to the engine, which many share
+	maxReceived  = 1000   // they share a round trip to the engine, and the operator gets them when it is over
+	maxPuts      = 10_000 // they share the round trip to the engine that their acknowledgements cost
 )
 
 // RunOption is a setting of [Run]. Of several options of a kind the last one counts.

@@ -35,10 +35,10 @@ type engineOrders struct {
 
 // newPausing returns a pausing for a worker with these engines. It is nil if the worker
 // takes no messages from them.
-func newPausing(run context.Context, engines []hosted) *pausing {
+func newPausing(run context.Context, engines []jobsEngine) *pausing {
 	p := &pausing{run: run, firstRead: make(chan struct{}), engines: make([]engineOrders, len(engines))}
 	for i, h := range engines {
-		p.engines[i].isAwaited = len(h.reads) > 0
+		p.engines[i].isAwaited = len(h.sourceQueues) > 0
 	}
 	if !p.isAwaiting() {
 		return nil

@@ -44,12 +44,12 @@ const (
 
 // startRecoveries starts a goroutine by run for each queue of an engine whose messages the
 // worker takes, if the operator has a backend.
-func (w *worker[IN, OUT]) startRecoveries(h hosted, run func(func())) {
+func (w *worker[IN, OUT]) startRecoveries(h jobsEngine, run func(func())) {
 	b := w.backend()
 	if b == nil {
 		return
 	}
-	for _, queue := range h.reads {
+	for _, queue := range h.sourceQueues {
 		r := &recovery{backend: b, engine: h.engine, queue: queue, clock: w.clock, logger: w.logger, runner: rand.Text()}
 		ticker := w.clock.Ticker(recoveryEach)
 		run(func() {

@@ -18,7 +18,8 @@ import (
 const (
 	putsInARow = 3  // results that fail alone, one after the other, before the sink counts as down
 	maxRefused = 10 // counted tries of a result that the sink refuses: see noteFailedTry
-	// A result is refused for so long while there are no others, before each try counts.
+	// If the sink refuses a result for this long, and there are no other results, each
+	// further try counts.
 	aloneFor = time.Hour
 )
 
@@ -62,32 +63,33 @@ type filling[OUT any] struct {
 	refused []*refusal[OUT]             // results that the sink has not taken while it took others
 	taken   int                         // how often the sink has taken results: see noteTaken
 	down    bool                        // results put alone have failed, and the sink has not taken any since
-	round   int                         // number of the round of puts: the refused results that are due, then left
-	failing failing
+	round   int                         // number of the round: a round puts the refused results that are due, then left
+	solo    soloFailures
 
 	// inPortions is how many of left, from its beginning, are put in portions of
 	// defaultBatch, because the sink has not taken them together.
 	inPortions int
 }
 
-// failing are the rounds, since the sink has last taken a result, in which a result put
-// alone has failed.
-type failing struct {
+// soloFailures are the rounds, since the sink has last taken a result, in which a result
+// put alone has failed. A failure counts against a result only if the sink was up at that
+// time: if it took results before and after, in the same round.
+type soloFailures struct {
 	first int  // the first such round, or 0
 	more  bool // there was another one
 }
 
 // refusal is a result that the sink has not taken while it took others.
 type refusal[OUT any] struct {
-	message message.Message[OUT]
-	tries   int           // failed tries while the sink was up: only these count
-	taken   int           // filling.taken at the last try
-	last    string        // the error of the last try, as [counting.Alike] returns it
-	round   int           // filling.round of the last try
-	whileUp string        // the field last of a try while the sink was up, or "": see noteTaken
-	since   time.Time     // only refused results were tried since then, and the sink has not taken any
-	wait    time.Duration // between the last try and the next one
-	due     time.Time     // of the next try
+	message    message.Message[OUT]
+	tries      int           // failed tries while the sink was up: only these count
+	taken      int           // filling.taken at the last try
+	last       string        // the error of the last try, as [counting.Alike] returns it
+	round      int           // filling.round of the last try
+	errWhileUp string        // the field last of a try while the sink was up, or "": see noteTaken
+	aloneSince time.Time     // only refused results were tried since then, and the sink has not taken any
+	wait       time.Duration // between the last try and the next one
+	due        time.Time     // of the next try
 }
 
 // noteFailedTry notes a try of r that has failed. It counts the try if the sink was up,
@@ -102,11 +104,11 @@ type refusal[OUT any] struct {
 func (r *refusal[OUT]) noteFailedTry(f *filling[OUT], err error, now time.Time) {
 	hasTakenOthers := f.taken > r.taken // between the try before and this one
 	if hasTakenOthers || f.down {
-		r.since = now
+		r.aloneSince = now
 	}
 	r.last = counting.Alike(guard.Text(err))
-	isRefusedAgain := !f.down && r.whileUp != "" && r.last == r.whileUp
-	if hasTakenOthers || isRefusedAgain || now.Sub(r.since) >= aloneFor {
+	isRefusedAgain := !f.down && r.errWhileUp != "" && r.last == r.errWhileUp
+	if hasTakenOthers || isRefusedAgain || now.Sub(r.aloneSince) >= aloneFor {
 		r.tries++
 	}
 	r.taken, r.round = f.taken, f.round
@@ -176,7 +178,7 @@ func (f *filling[OUT]) add(m message.Message[OUT], isOpen bool) {
 // has taken the result in a call that seemed to fail recognises it by the id. Messages of
 // queues have ids, and messages of some other sources lack them.
 func withID[OUT any](m message.Message[OUT]) message.Message[OUT] {
-	if m.Meta().ID != "" { // not the variable below: its address would escape
+	if m.Meta().ID != "" { // Meta is called twice: a shared variable would be allocated for each message
 		return m
 	}
 	meta := m.Meta()
@@ -195,25 +197,25 @@ func withID[OUT any](m message.Message[OUT]) message.Message[OUT] {
 //	in one round          the sink was up in it, since it took results before and after
 //	in several rounds     there may have been an outage
 //
-// A result that failed while the sink was up keeps its error in whileUp.
+// A result that failed while the sink was up keeps its error in errWhileUp.
 func (f *filling[OUT]) noteTaken() {
-	wasUp := f.failing.first != 0 && !f.failing.more
+	wasUp := f.solo.first != 0 && !f.solo.more
 	for _, r := range f.refused {
-		if wasUp && r.round == f.failing.first {
-			r.whileUp = r.last
+		if wasUp && r.round == f.solo.first {
+			r.errWhileUp = r.last
 		}
 	}
 	f.taken++
 	f.down = false
-	f.failing = failing{}
+	f.solo = soloFailures{}
 }
 
 // noteFailed notes that a result put alone has failed.
 func (f *filling[OUT]) noteFailed() {
-	if f.failing.first == 0 {
-		f.failing.first = f.round
-	} else if f.failing.first != f.round {
-		f.failing.more = true
+	if f.solo.first == 0 {
+		f.solo.first = f.round
+	} else if f.solo.first != f.round {
+		f.solo.more = true
 	}
 }
 
@@ -238,7 +240,7 @@ func (w *worker[IN, OUT]) putAgain(f *filling[OUT]) {
 			}
 			if errors.Is(err, store.ErrFull) {
 				r.due = w.clock.Now().Add(lastWait) // the sink lacks room, and has not refused it
-				r.since = w.clock.Now()
+				r.aloneSince = w.clock.Now()
 				rest = append(rest, r)
 				continue
 			}
@@ -348,14 +350,14 @@ func (w *worker[IN, OUT]) putEach(f *filling[OUT], some, rest []message.Message[
 // later in the same round.
 func (r *refusal[OUT]) noteFirst() {
 	r.tries = 1
-	r.whileUp = r.last
+	r.errWhileUp = r.last
 }
 
 // refuse adds results to refused.
 func (f *filling[OUT]) refuse(failed []*refusal[OUT], now time.Time) {
 	for _, r := range failed {
 		r.taken = f.taken
-		r.since = now
+		r.aloneSince = now
 		r.wait = firstWait
 		r.due = now.Add(firstWait)
 	}

@@ -101,9 +101,9 @@ type tally struct {
 	failing     error                 // of the last Receive that has returned; nil if it has not failed
 }
 
-// received notes messages, and returns messages in their place whose settlements are
+// watchReceived notes messages, and returns messages in their place whose settlements are
 // counted. ended gets the end of each message; it has space for all, or is nil.
-func received[T any](t *tally, ms []message.Message[T], ended chan<- probeEnd) []message.Message[T] {
+func watchReceived[T any](t *tally, ms []message.Message[T], ended chan<- probeEnd) []message.Message[T] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.counts.Received += len(ms)
@@ -131,7 +131,7 @@ func received[T any](t *tally, ms []message.Message[T], ended chan<- probeEnd) [
 	return watched
 }
 
-func (t *tally) count(v message.Settlement, isPurged bool, c counted, e evidence) {
+func (t *tally) count(v message.Settlement, isPurged bool, c countedIn, e evidence) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.settled++
@@ -166,8 +166,8 @@ func (t *tally) noteAsked(now time.Time) {
 	t.askedAt = now
 }
 
-// noteAnswer notes that Receive has returned, with the error of a failure or nil.
-func (t *tally) noteAnswer(err error) {
+// noteReceiveReturned notes that Receive has returned, with the error of a failure or nil.
+func (t *tally) noteReceiveReturned(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.failing = err

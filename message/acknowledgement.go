@@ -9,7 +9,7 @@ import (
 // acknowledgement has the settlement and history of a message of any type. Safe for
 // concurrent use.
 type acknowledgement struct {
-	state  atomic.Uint32    // bits: isSettled, isRejected, isUnsafeToRepeat
+	state  atomic.Uint32    // bits: see bitSettled
 	part   uint32           // number of the part, from 1; 0 if it is not a part
 	settle func(Settlement) // written once before use; nil for a part
 	whole  *whole           // the message that this is a part of, or nil
@@ -22,26 +22,26 @@ type acknowledgement struct {
 
 // Bits of acknowledgement.state.
 const (
-	isSettled        = 1 << iota
-	isRejected       // settled as Rejected
-	isUnsafeToRepeat // see [NoteUnsafeToRepeat]
+	bitSettled        = 1 << iota
+	bitRejected       // settled as Rejected
+	bitUnsafeToRepeat // see [NoteUnsafeToRepeat]
 )
 
-func (a *acknowledgement) isSettled() bool { return a.state.Load()&isSettled != 0 }
+func (a *acknowledgement) isSettled() bool { return a.state.Load()&bitSettled != 0 }
 
 // resolve settles the message. Law D2: the first call counts.
 func (a *acknowledgement) resolve(v Settlement) {
 	if a == nil {
 		return
 	}
-	before := a.state.Or(isSettled)
-	if before&isSettled != 0 {
+	before := a.state.Or(bitSettled)
+	if before&bitSettled != 0 {
 		return
 	}
 	if v.Kind == Rejected {
-		a.state.Or(isRejected)
+		a.state.Or(bitRejected)
 	}
-	if v.Kind == Rejected && before&isUnsafeToRepeat != 0 {
+	if v.Kind == Rejected && before&bitUnsafeToRepeat != 0 {
 		v.UnsafeToRepeat = true
 	}
 	if a.whole != nil {
@@ -108,7 +108,7 @@ func (a *acknowledgement) split(n int) []acknowledgement {
 		parts[i].meta = a.meta
 		parts[i].delivery = a.delivery
 		if over {
-			parts[i].state.Store(isSettled)
+			parts[i].state.Store(bitSettled)
 		}
 	}
 	return parts

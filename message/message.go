@@ -32,7 +32,7 @@ func New[T any](v T, meta *Meta, settle func(Settlement)) Message[T] {
 	}
 	a := &acknowledgement{settle: settle, meta: meta}
 	if settle == nil {
-		a.state.Store(isSettled)
+		a.state.Store(bitSettled)
 	}
 	return Message[T]{v, a}
 }
@@ -89,14 +89,14 @@ func (m Message[T]) Meta() Meta { return m.a.history() }
 func (m Message[T]) Pending() bool { return m.a != nil && !m.a.isSettled() }
 
 // IsRejected reports whether the message was settled as [Rejected].
-func (m Message[T]) IsRejected() bool { return m.a != nil && m.a.state.Load()&isRejected != 0 }
+func (m Message[T]) IsRejected() bool { return m.a != nil && m.a.state.Load()&bitRejected != 0 }
 
 // NoteUnsafeToRepeat notes that a call for m has succeeded and must not happen twice. If
 // m or a result of it is rejected later, its settlement has UnsafeToRepeat set. Operators
 // call it.
 func NoteUnsafeToRepeat[T any](m Message[T]) {
 	if m.a != nil {
-		m.a.state.Or(isUnsafeToRepeat)
+		m.a.state.Or(bitUnsafeToRepeat)
 	}
 }
 

@@ -63,14 +63,14 @@ func (j *Jobs) Matching(ctx context.Context, s Spec) ([]QueueCount, error) {
 	return counts, nil
 }
 
-// pass is a pass of a job over the messages of a queue.
-type pass struct {
+// queuePass is a pass of a job over the messages of a queue.
+type queuePass struct {
 	queue        string
 	after, until int64 // the positions: after is exclusive, until inclusive
 	isAgain      bool  // the second pass over the queue
 }
 
-// following returns the pass that follows the pass that a job has ended, or nil if that
+// nextPass returns the pass that follows the pass that a job has ended, or nil if that
 // was the last. A job of a family makes two passes over each of its queues, in the order
 // in which messages move. Each ends at the position of the last message there when it
 // begins. So the job ends even if messages are put faster than it lists them, and it
@@ -79,7 +79,7 @@ type pass struct {
 //     have ended, so the passes over the later queue include it.
 //   - In an outage a message returns to the same queue. The second pass includes the
 //     messages that have returned during the first.
-func (j *Jobs) following(ctx context.Context, job *Job) (*pass, error) {
+func (j *Jobs) nextPass(ctx context.Context, job *Job) (*queuePass, error) {
 	isFull := job.Max > 0 && job.Done >= job.Max
 	if !job.Family || isFull {
 		return nil, nil
@@ -91,7 +91,7 @@ func (j *Jobs) following(ctx context.Context, job *Job) (*pass, error) {
 			return nil, err
 		}
 		if n.Last > job.Until {
-			return &pass{queue: queue, after: job.Until, until: n.Last, isAgain: true}, nil
+			return &queuePass{queue: queue, after: job.Until, until: n.Last, isAgain: true}, nil
 		}
 	}
 	of, err := familyOf(ctx, j.engine, job.Queue)
@@ -101,7 +101,7 @@ func (j *Jobs) following(ctx context.Context, job *Job) (*pass, error) {
 	for _, later := range of.ordered() {
 		if storearg.PartOf(later).Compare(storearg.PartOf(queue)) > 0 {
 			n, err := j.engine.Count(ctx, later, job.Filter)
-			return &pass{queue: later, until: n.Last}, err
+			return &queuePass{queue: later, until: n.Last}, err
 		}
 	}
 	return nil, nil
@@ -188,12 +188,12 @@ func (c cancelledKeys) with(key string, isShort bool) (string, error) {
 // goroutine.
 type cancellations struct {
 	jobs *Jobs
-	seen map[string]int // by queue: the highest number; nil before the first pass
+	seen map[string]int // by queue: the highest number; nil before the first call of notify
 }
 
-// pass calls Cancelled for the keys that were cancelled since the last pass. The first
-// pass calls it without a key: the worker may have taken messages before.
-func (c *cancellations) pass(ctx context.Context) error {
+// notify calls Cancelled for the keys that were cancelled since the last call. The first
+// call is without a key: the worker may have taken messages before.
+func (c *cancellations) notify(ctx context.Context) error {
 	seen := map[string]int{}
 	err := each(ctx, c.jobs.engine, kindCancelled, func(r store.Record) error {
 		record := readCancelled(r)

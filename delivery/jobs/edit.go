@@ -28,11 +28,11 @@ var errNotFree = errors.New("the message is gone, or a worker has it")
 const maxIDPrefix = 900 // of an edited message; an id has 1,024 bytes at most
 
 // Edit puts a message with another payload into the queue to, and removes the message
-// that was listed as e from queue, in a transaction with a line of the log. It returns
-// that as a completed job. The new message has an id of its own and the old id in its
-// header Edited-From. It starts as for a first visit, without the request id, so its
-// calls are new requests. The error matches [store.ErrChanged] if e is gone, is leased,
-// or was taken since; then the queues stay as they are.
+// that was listed as e from queue, in a transaction with a line of the log. The edit is
+// recorded as a job that has ended, which Edit returns. The new message has an id of its
+// own and the old id in its header Edited-From. It starts as for a first visit, without
+// the request id, so its calls are new requests. The error matches [store.ErrChanged] if
+// e is gone, is leased, or was taken since; then the queues stay as they are.
 func (j *Jobs) Edit(ctx context.Context, queue string, e store.Entry, to string, payload []byte, by, why string) (Job, error) {
 	spec := Spec{Do: store.Merge, Queue: queue, To: to, Filter: store.Filter{IDs: []string{e.Meta.ID}}, By: by, Why: why}
 	if err := spec.check(); err != nil {
@@ -81,7 +81,7 @@ func (j *Jobs) Edit(ctx context.Context, queue string, e store.Entry, to string,
 // editedMessage returns the message that takes the place of e, with another payload.
 func editedMessage(e *store.Entry, payload []byte, now time.Time) store.Message {
 	m := e.Clone()
-	failed.Afresh(&m.Meta, now)
+	failed.ResetForMerge(&m.Meta, now)
 	failed.EndDoubt(&m.Meta)     // its calls have another id, so they are new requests
 	settle.DropPointsTo(&m.Meta) // it has bytes now
 	if m.Meta.Headers == nil {

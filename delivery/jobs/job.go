@@ -113,8 +113,8 @@ func (j *Job) queue() string {
 	return j.In
 }
 
-// State returns running, paused, cancelled, done, or unreadable. Error has the reason
-// then, and the job can only be cancelled.
+// State returns running, paused, cancelled, done, or unreadable. If it is unreadable,
+// Error has the reason, and the job can only be cancelled.
 func (j *Job) State() string {
 	switch {
 	case j.unreadable:

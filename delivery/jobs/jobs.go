@@ -93,8 +93,10 @@ type Jobs struct {
 // [store.Keeper], unless [Config] has Local.
 func New(e store.Engine, c Config) (*Jobs, error) {
 	keeper, ok := e.(store.Keeper)
-	if i, looks := e.(store.Inspector); looks && !ok && c.Local {
-		keeper, ok = &local{Inspector: i, memory: memory.Open(), claimed: map[entryRef]store.Lease{}}, true
+	inspector, isInspector := e.(store.Inspector)
+	if isInspector && !ok && c.Local {
+		keeper = &local{Inspector: inspector, memory: memory.Open(), claimed: map[entryRef]store.Lease{}}
+		ok = true
 	}
 	switch {
 	case !ok:

@@ -45,12 +45,12 @@ func (j *Jobs) Run(ctx context.Context, id int, progress func(Job)) (Job, error)
 	queue := job.Queue
 	var full fullness
 	ended := make(chan error, 1)
-	hold := func() { ended <- j.holdWhenRoom(running, queue, &full) }
-	isHolding := true
-	go hold() // the deferred function waits for it
+	run := func() { ended <- j.runWhenRoom(running, queue, &full) }
+	isRunning := true
+	go run() // the deferred function waits for it
 	defer func() {
 		stop()
-		if isHolding {
+		if isRunning {
 			<-ended //nolint:errcheck // it was broken off
 		}
 	}()
@@ -59,7 +59,7 @@ func (j *Jobs) Run(ctx context.Context, id int, progress func(Job)) (Job, error)
 	for {
 		select {
 		case err = <-ended:
-			isHolding = false
+			isRunning = false
 		case <-ticker.C:
 		case <-ctx.Done():
 			return job, context.Cause(ctx)
@@ -73,10 +73,10 @@ func (j *Jobs) Run(ctx context.Context, id int, progress func(Job)) (Job, error)
 		switch {
 		case readErr == nil && !job.runs():
 			return job, nil
-		case isHolding:
+		case isRunning:
 		case err == nil || guard.Is(err, lock.ErrLost): // the job was resumed just now, or another process has it
-			isHolding = true
-			go hold()
+			isRunning = true
+			go run()
 		default:
 			return job, err
 		}
@@ -105,12 +105,12 @@ func (f *fullness) reason() string {
 	return *text
 }
 
-// holdWhenRoom is hold, which it repeats after a pause while the engine is too full to
-// keep the lock (law D5).
-func (j *Jobs) holdWhenRoom(ctx context.Context, queue string, full *fullness) error {
+// runWhenRoom is runUnderLock, which it repeats after a pause while the engine is too full
+// to keep the lock (law D5).
+func (j *Jobs) runWhenRoom(ctx context.Context, queue string, full *fullness) error {
 	pause := firstWait
 	for {
-		err := j.hold(ctx, queue, func() {
+		err := j.runUnderLock(ctx, queue, func() {
 			full.set(nil)
 			pause = firstWait
 		})
@@ -127,17 +127,17 @@ func (j *Jobs) holdWhenRoom(ctx context.Context, queue string, full *fullness) e
 	}
 }
 
-// hold waits for the lock of a queue, and runs its jobs until no job is left to run.
-// locked, which may be nil, is called with the lock held. If the lock is lost, hold
-// returns lock.ErrLost.
-func (j *Jobs) hold(ctx context.Context, queue string, locked func()) error {
+// runUnderLock waits for the lock of a queue, and runs its jobs until no job is left to
+// run. locked, which may be nil, is called with the lock held. If the lock is lost,
+// runUnderLock returns lock.ErrLost.
+func (j *Jobs) runUnderLock(ctx context.Context, queue string, locked func()) error {
 	return lock.Hold(ctx, j.engine.Locks(), "weir-jobs/"+queue, j.runner, j.Lease, func(ctx context.Context, _ lock.Grant) error {
 		if locked != nil {
 			locked()
 		}
 		err := j.runAll(ctx, queue)
 		if ctx.Err() != nil {
-			return context.Cause(ctx) // the error of a driver reports only that it was interrupted
+			return context.Cause(ctx) // the error of a SQL driver reports only that it was interrupted
 		}
 		return err
 	}, lock.WithClock(j.Clock))
@@ -234,15 +234,15 @@ func (j *Jobs) step(ctx context.Context, job Job, size int) (_ Job, _ time.Durat
 	if err != nil {
 		return job, 0, err
 	}
-	var following *pass // set if a job with Family ends a pass and begins the next
+	var following *queuePass // set if a job with Family ends a pass and begins the next
 	if len(entries) == 0 {
-		following, err = j.following(ctx, &job)
+		following, err = j.nextPass(ctx, &job)
 		if err != nil {
 			return job, 0, err
 		}
 	}
 	next, again := job, time.Duration(0)
-	isShort := false // of the record of cancelled keys
+	isShort := false // leave the keys out of the record of cancelled keys, which may be too large
 	change := func(ctx context.Context, tx store.Tx) error {
 		now := tx.Now().UTC()
 		next, again = job, job.Next.Sub(now)
@@ -277,7 +277,7 @@ func (j *Jobs) step(ctx context.Context, job Job, size int) (_ Job, _ time.Durat
 		return j.write(ctx, tx, &next, "", "", "")
 	}
 	err = j.engine.Update(ctx, change)
-	if job.Family && errors.Is(err, message.ErrRefused) { // the record of cancelled keys may be too large
+	if job.Family && errors.Is(err, message.ErrRefused) {
 		isShort = true
 		err = j.engine.Update(ctx, change)
 	}
@@ -366,7 +366,7 @@ func (j *Job) plan(entries []store.Entry, now time.Time) (edits []store.Edit) {
 				continue
 			}
 			m := e.Clone()
-			failed.Afresh(&m.Meta, now)
+			failed.ResetForMerge(&m.Meta, now)
 			m.Meta.MergeJob = j.ID
 			m.Cause, m.Delay = "", 0
 			edit.Entry.Message = m

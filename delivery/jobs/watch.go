@@ -70,7 +70,7 @@ func (w *watcher) watch(ctx context.Context) {
 		var err error
 		select {
 		case <-changed:
-			err = w.pass(ctx)
+			err = w.notify(ctx)
 		case <-readNext:
 			err = w.passOrders(ctx)
 		case <-ctx.Done():
@@ -108,11 +108,11 @@ func signal(c chan<- struct{}) {
 	}
 }
 
-// pass reads orders and cancelled keys, and passes them on.
-func (w *watcher) pass(ctx context.Context) error {
+// notify reads orders and cancelled keys, and passes them on.
+func (w *watcher) notify(ctx context.Context) error {
 	err := w.passOrders(ctx)
 	if w.jobs.Cancelled != nil {
-		err = errors.Join(err, w.cancellations.pass(ctx))
+		err = errors.Join(err, w.cancellations.notify(ctx))
 	}
 	return err
 }

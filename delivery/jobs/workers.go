@@ -265,7 +265,7 @@ func (b *beats) run(ctx context.Context, queue string) {
 	}
 	b.running[queue] = true
 	b.runs.Go(func() { // ends with the jobs or ctx
-		err := b.hold(ctx, queue, nil)
+		err := b.runUnderLock(ctx, queue, nil)
 		b.mu.Lock()
 		delete(b.running, queue)
 		b.mu.Unlock()

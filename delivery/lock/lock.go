@@ -10,7 +10,8 @@
 // # Guarantees
 //
 // At most one grant of a name is valid. A grant is valid until it is released, or until
-// another grant is given after its lease has ended, or for a day after that. The fencing
+// another grant is given after its lease has ended, or until a day has passed since its
+// lease ended. The fencing
 // number is higher with each grant of a name. An owner that was paused for longer than
 // its lease cannot notice that in time. So the system that it writes to must refuse it:
 // the SQL engines check a grant in the transaction of the write (their Guard), and other

@@ -117,8 +117,8 @@ func (q *memoryQueue) isHead(e *memoryEntry) bool {
 	return o.head == e
 }
 
-// addToOrder adds a message that was put, or that was the head of its key before a
-// transaction that failed.
+// addToOrder adds a message that was put, or that a rolled-back transaction restores: it
+// may have been the head of its key.
 func (q *memoryQueue) addToOrder(e *memoryEntry) {
 	if q.order == nil || e.Meta.Key == "" || e.isAside {
 		return

@@ -92,7 +92,8 @@ func (t *memoryTx) Write(_ context.Context, r store.Record) error {
 		return store.ErrChanged
 	}
 	t.undo = append(t.undo, func() {
-		if delete(t.m.records, key); there {
+		delete(t.m.records, key)
+		if there {
 			t.m.records[key] = old
 		}
 	})

@@ -69,7 +69,7 @@ type memoryEntry struct {
 	lapses int
 
 	inOrder int  // index in its keyOrder
-	isHead  bool // it is the head of its key, or was when it left its queue
+	isHead  bool // it is the head of its key, or was when it left its queue: a rollback restores the head
 	isAside bool // it was released for good, and is not in its keyOrder
 }
 
@@ -230,7 +230,8 @@ func (m *Engine) remove(queue string, e *memoryEntry) {
 	q := m.queues[queue]
 	heap.Remove(&q.ready, e.index[0])
 	key := q.keys[e.Meta.Key]
-	if heap.Remove(key, e.index[1]); key.Len() == 0 {
+	heap.Remove(key, e.index[1])
+	if key.Len() == 0 {
 		delete(q.keys, e.Meta.Key)
 	}
 	q.removeFromOrder(e, m.clock.Now())

@@ -42,7 +42,8 @@
 // refused, may change the order by one message.
 //
 // A message refused 16 times, which takes about an hour, goes to the dead letters: the
-// queue with the outbox's name followed by " dead". While every message fails, all stay,
+// queue with the outbox's name followed by " dead", such as "mails dead". This is not the
+// name that DeadLetters of a delivery.Queue returns. While every message fails, all stay,
 // however long that lasts. An error that matches [store.ErrFull] does not refuse
 // messages: the same messages are tried again each second.
 //

@@ -13,7 +13,8 @@
 //     queue whose consumers take them in order ([InOrder]). A message that is due behind
 //     the head is parked: it is not taken until it is the head.
 //   - To settle a message is to remove it ([Store.Done]), to release it
-//     ([Store.Release]), or to move it to another queue ([Inspector.Move]).
+//     ([Store.Release]), to move it to another queue ([Inspector.Move]), or to replace it
+//     in its place ([InOrder].Replace).
 //   - A message in a queue has an identity: its id, the origin of its put, its visit and
 //     its merges ([Identity]). Putting it again has no effect, so a hand-over that may
 //     have happened can be repeated safely.
@@ -31,12 +32,15 @@
 // Programs use queues (delivery.NewQueue). This package is for authors of engines. An
 // engine declares its abilities by the interfaces that it implements:
 //
-//   - [Engine]: it takes messages
+//   - [Engine]: it stores messages
 //   - [Store]: it leases them, so that any number of workers share a queue
+//   - [Consumer]: it does not lease messages, and workers share a queue as members of a group
 //   - [Inspector]: it looks into its queues, and moves messages between them atomically;
 //     it needs an index, such as a database has
 //   - [ByKey]: it takes the messages of keys in turn
 //   - [InOrder]: it takes the messages of a key one at a time, in the order of the puts
+//   - [KeyCounter]: it counts the messages of each key
+//   - [Snapshotter]: it gives out positions before a transaction commits
 //   - [Waker]: it notifies consumers when to look into a queue
 //   - [Keeper]: it has locks (package delivery/lock), and keeps records that change in one
 //     transaction with messages; jobs need it (package delivery/jobs)

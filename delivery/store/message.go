@@ -63,9 +63,9 @@ func CauseNamed(name string) Cause {
 }
 
 // Identity distinguishes the messages of a queue. A store keeps one message of each
-// identity in a queue. Two puts of a user under one id have the same identity while the
-// first is in the queue, since both have no origin. Messages that were handed over have
-// the origins of their puts, so they are kept apart (law W5).
+// identity in a queue. Two puts of a user under one id have the same identity until the
+// first has had its first visit, since both lack an origin. Messages that were handed over
+// have the origins of their puts, so they are kept apart (law W5).
 type Identity struct {
 	ID            string
 	Visit, Merges int

@@ -12,9 +12,9 @@ import (
 
 // Engine keeps messages. It declares its other abilities by the interfaces that it
 // implements: [Store] (leases) or [Consumer], [Inspector] (filters and positions),
-// [ByKey], [InOrder], [KeyCounter], [Waker], and [Keeper] (records, and locks for work that
-// only a single process may do). A queue checks for the interfaces that its options need when it
-// is made.
+// [Snapshotter], [ByKey], [InOrder], [KeyCounter], [Waker], and [Keeper] (records, and
+// locks for work that only a single process may do). A queue checks for the interfaces
+// that its options need when it is made.
 //
 // The name of a queue is UTF-8, without NUL, and not empty. The methods are safe for
 // concurrent use, do not keep references to their arguments, and return soon after ctx
@@ -78,10 +78,10 @@ type Store interface {
 	// them. It does not wait: if no message is due, it returns no message. A message is
 	// not returned before its delay has passed by the clock of the store (law D3). That
 	// clock does not go back when the clock of the machine does, except on PostgreSQL:
-	// there it is the clock of the database server, and a message is as much later as
-	// that is set back. Nor is a message taken again before its lease has ended. It stops
-	// after the message with which the payloads reach 16 MiB: so a due message is
-	// returned whatever its size. With an error it returns no messages.
+	// there it is the clock of the database server, and if that is set back, messages are
+	// due later by the same time. Nor is a message taken again before its lease has
+	// ended. It stops after the message with which the payloads reach 16 MiB: so a due
+	// message is returned whatever its size. With an error it returns no messages.
 	Take(ctx context.Context, queue string, max int, lease time.Duration) ([]Leased, error)
 
 	// Extend makes the leases end after the time d from now, even if that is sooner than

@@ -92,10 +92,11 @@ func Onward(m message.Meta) message.Meta {
 	}
 }
 
-// Afresh resets the history of a dead letter that is merged back, as before a first
-// visit. If the server no longer remembers the request of a call in doubt, Afresh removes
-// the doubt: a person has decided to repeat the call, which will be another request.
-func Afresh(meta *message.Meta, now time.Time) {
+// ResetForMerge resets the history of a dead letter that is merged back, as before a
+// first visit. If the server no longer remembers the request of a call in doubt,
+// ResetForMerge removes the doubt: a person has decided to repeat the call, which will be
+// another request.
+func ResetForMerge(meta *message.Meta, now time.Time) {
 	meta.Visit, meta.Attempts = 0, 0
 	meta.Merges++
 	if !meta.Remembered.After(now) {

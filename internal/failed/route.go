@@ -138,7 +138,9 @@ func (r *Router[T]) noteRequest(ctx context.Context, f asyncop.Failure[T], befor
 	case isRequest(before.Request) && !isSameRequest(before.Request, request):
 		// The requests of two operators are in doubt, and Meta keeps only one.
 		meta.Remembered = time.Time{}
-	default: // the same request was sent again, but may not have arrived, so Remembered stays
+	default:
+		// The request that was in doubt before may have been sent again. Its server counts
+		// from the first call, so Remembered stays.
 		meta.Request = request
 	}
 }

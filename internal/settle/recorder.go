@@ -1,5 +1,5 @@
-// Package settle writes the settlements of messages to a queue. It has the parts that all
-// sources with leases share: the recorder, which extends leases and writes settlements,
+// Package settle writes the settlements of messages to a queue. It has the parts that
+// sources share: the recorder, which extends leases and writes settlements,
 // and the history and the cause of rejected messages.
 package settle
 
@@ -62,7 +62,7 @@ func Start(c clock.Clock, lease time.Duration, closed error, h Hooks) *Recorder 
 	r.Open, r.shut = open, func() { shut(closed) }
 	r.Calls, r.abort = calls, func() { abort(closed) }
 	// Make the ticker here, since a test may advance its clock before the goroutine runs.
-	extend := &clock.Ticker{}
+	extend := &clock.Ticker{} // without leases: its channel is nil, and never fires
 	if h.Extend != nil {
 		extend = c.Ticker(lease / 3)
 	}

@@ -11,10 +11,10 @@ import (
 )
 
 // CauseOf returns the cause of a dead letter: store.UnsafeToRepeat if a call of the
-// message, in this or an earlier visit, is unsafe to repeat, otherwise cause. Every dead
-// letter of a queue that can be decoded has its cause from here, except for a failed
-// message whose next visit must not repeat a call in doubt: failed.Router sets
-// UnsafeToRepeat itself.
+// message, in this or an earlier visit, is unsafe to repeat, otherwise cause. It sets the
+// cause of each dead letter, with three exceptions: a message that cannot be decoded is
+// Undecodable, a message whose workers died is Lapsed, and failed.Router sets
+// UnsafeToRepeat itself if the next visit must not repeat a call in doubt.
 func CauseOf(meta *message.Meta, cause store.Cause) store.Cause {
 	if meta.UnsafeToRepeat {
 		return store.UnsafeToRepeat
@@ -42,9 +42,9 @@ func (e *LateError) Error() string { return e.Err.Error() }
 // Unwrap returns the refusal.
 func (e *LateError) Unwrap() error { return e.Err }
 
-// Rejected records in the history of a message why it was rejected (law D6), and returns
-// the cause.
-func Rejected(meta *message.Meta, v message.Settlement, now time.Time) store.Cause {
+// RecordRejection records in the history of a message why it was rejected (law D6), and
+// returns the cause.
+func RecordRejection(meta *message.Meta, v message.Settlement, now time.Time) store.Cause {
 	_, isUnreadable := errors.AsType[*decoder.Error](v.Err)
 	late, isLate := errors.AsType[*LateError](v.Err)
 	DropPointsTo(meta)
@@ -68,7 +68,9 @@ func Rejected(meta *message.Meta, v message.Settlement, now time.Time) store.Cau
 	case isLate:
 		return CauseOf(meta, late.Cause)
 	case isLapsed:
-		return CauseOf(meta, store.Lapsed)
+		// Lapsed even if a call is in doubt: a person should look before the message
+		// returns to workers that it may kill, and meta keeps the doubt.
+		return store.Lapsed
 	case guard.Is(v.Err, message.ErrRefused):
 		return CauseOf(meta, store.Refused)
 	default:

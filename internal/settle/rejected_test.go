@@ -15,17 +15,17 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-func TestRejected_ReasonHasNoSecrets(t *testing.T) {
+func TestRecordRejection_ReasonHasNoSecrets(t *testing.T) {
 	var meta message.Meta
-	settle.Rejected(&meta, message.Settlement{Kind: message.Rejected, Err: errors.New("https://ann:s3cret@pay is down")}, time.Now())
+	settle.RecordRejection(&meta, message.Settlement{Kind: message.Rejected, Err: errors.New("https://ann:s3cret@pay is down")}, time.Now())
 	require.Equal(t, "https://ann:xxxxx@pay is down", meta.LastError)
 }
 
 // Regression: the text of a client's error kept the query of a URL without a scheme.
-func TestRejected_ReasonHasNoSecretsOfAURLWithoutScheme(t *testing.T) {
+func TestRecordRejection_ReasonHasNoSecretsOfAURLWithoutScheme(t *testing.T) {
 	var meta message.Meta
 	err := &url.Error{Op: "Get", URL: "pay.internal/charge?token=s3cret", Err: errors.New("unsupported protocol scheme")}
-	settle.Rejected(&meta, message.Settlement{Kind: message.Rejected, Err: err}, time.Now())
+	settle.RecordRejection(&meta, message.Settlement{Kind: message.Rejected, Err: err}, time.Now())
 	require.NotContains(t, meta.LastError, "s3cret")
 	require.Contains(t, meta.LastError, "pay.internal/charge")
 
@@ -40,7 +40,7 @@ func TestRejected_ReasonHasNoSecretsOfAURLWithoutScheme(t *testing.T) {
 
 // Law W1: a call that an earlier visit has left in doubt decides about the cause, however
 // this visit ended.
-func TestRejected_CallInDoubt(t *testing.T) {
+func TestRecordRejection_CallInDoubt(t *testing.T) {
 	for want, err := range map[store.Cause]error{
 		store.Undecodable: decoder.Unreadable(errors.New("no JSON")),
 		store.Lapsed:      settle.LapsedError(5),
@@ -48,22 +48,22 @@ func TestRejected_CallInDoubt(t *testing.T) {
 		store.Permanent:   errors.New("no such card"),
 	} {
 		v := message.Settlement{Kind: message.Rejected, Err: err}
-		require.Equal(t, want, settle.Rejected(&message.Meta{}, v, time.Now()))
+		require.Equal(t, want, settle.RecordRejection(&message.Meta{}, v, time.Now()))
 		inDoubt := store.UnsafeToRepeat
-		if want == store.Undecodable { // it cannot be repeated at all
+		if want == store.Undecodable || want == store.Lapsed { // a person must act first, whether or not a call is in doubt
 			inDoubt = want
 		}
-		require.Equal(t, inDoubt, settle.Rejected(&message.Meta{UnsafeToRepeat: true}, v, time.Now()))
+		require.Equal(t, inDoubt, settle.RecordRejection(&message.Meta{UnsafeToRepeat: true}, v, time.Now()))
 		v.UnsafeToRepeat = true
-		require.Equal(t, inDoubt, settle.Rejected(&message.Meta{}, v, time.Now()))
+		require.Equal(t, inDoubt, settle.RecordRejection(&message.Meta{}, v, time.Now()))
 	}
 }
 
 // A client has set the header of pointers on an empty message.
-func TestRejected_PointerHeaderOfAClient(t *testing.T) {
+func TestRecordRejection_PointerHeaderOfAClient(t *testing.T) {
 	headers := map[string]string{"weir-points-to": "nowhere", store.HeaderPointsTo: "nowhere", "tenant": "blue"}
 	meta := message.Meta{ID: "a", Headers: headers}
-	settle.Rejected(&meta, message.Settlement{Kind: message.Rejected, Err: errors.New("no such card")}, time.Now())
+	settle.RecordRejection(&meta, message.Settlement{Kind: message.Rejected, Err: errors.New("no such card")}, time.Now())
 	require.Equal(t, map[string]string{"tenant": "blue"}, meta.Headers)
 	require.Len(t, headers, 3, "the map may be shared")
 
@@ -80,7 +80,7 @@ func TestRejected_PointerHeaderOfAClient(t *testing.T) {
 }
 
 // Law W2: a dead letter that fits without its timeline keeps its bytes.
-func TestRejected_ShorterHistory(t *testing.T) {
+func TestRecordRejection_ShorterHistory(t *testing.T) {
 	meta := message.Meta{ID: "a", Timeline: []message.Step{{Visit: 1, Attempt: 1}}}
 	tries := 0
 	whole, err := settle.Bury(meta, "here", func(meta message.Meta, _ bool) error {

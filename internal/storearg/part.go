@@ -13,7 +13,7 @@ type Role uint8
 // The roles of queues.
 const (
 	RoleMain    Role = iota // the program's queue itself
-	RoleBlocked             // messages that an earlier version of weir has left behind others of their key
+	RoleBlocked             // "<queue>-blocked" of an earlier version: messages that wait behind others of their key
 	RoleLayer               // failed messages that wait for their next visit
 	RoleDead                // dead letters
 )
@@ -61,8 +61,8 @@ func (p Part) Compare(other Part) int {
 // LayerOf returns the name of the n-th layer of a queue.
 func LayerOf(queue string, n int) string { return queue + layerInfix + strconv.Itoa(n) }
 
-// BlockedOf returns the name of the queue in which an earlier version of weir has left
-// messages behind others of their key.
+// BlockedOf returns the name of the queue of an earlier version of weir in which messages
+// wait behind others of their key.
 func BlockedOf(queue string) string { return queue + blockedSuffix }
 
 // DeadOf returns the name of the queue of a queue's dead letters.

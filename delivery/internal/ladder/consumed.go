@@ -14,8 +14,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// consumed is the source of a queue and its layers on a [store.Consumer]. It opens with
-// the first Receive, so that engines that are away are asked again.
+// consumed is the source of a queue and its layers on a [store.Consumer]. It calls
+// Consume at the first Receive, and again at the next one if Consume has failed.
 type consumed[T any] struct {
 	ladder      *Ladder[T]
 	engine      store.Consumer
@@ -31,8 +31,8 @@ type consumed[T any] struct {
 	closed  bool
 }
 
-// opening is a call of Consume. It outlasts the Receive that began it, since other inputs
-// end that again and again.
+// opening is a call of Consume. It continues after the Receive that began it: the
+// ladder's source ends a Receive each time another input has messages.
 type opening struct {
 	done     chan struct{} // closed after the call; then the fields below are read
 	receiver store.Receiver
@@ -43,7 +43,7 @@ func newConsumed[T any](l *Ladder[T]) *consumed[T] {
 	c := l.c
 	s := &consumed[T]{
 		ladder: l,
-		engine: c.Store.(store.Consumer), codec: c.Codec, decoder: decoder.New("ladder", c.Codec), // New has looked
+		engine: c.Store.(store.Consumer), codec: c.Codec, decoder: decoder.New("ladder", c.Codec), // New has checked the type
 		consumption: store.Consumption{Queue: c.Main, IsLayer: c.IsLayer, Dead: c.DeadLetters, Clock: c.Clock, Logger: c.Logger},
 	}
 	s.calls, s.end = context.WithCancel(context.Background())

@@ -34,10 +34,11 @@
 //
 // # Guarantees
 //
-// [Ladder.Take] returns nil when the message is durable in a layer or in the dead
-// letters; the operator acknowledges it after that (law D1). If the process is killed in
-// between, the message is visited again, and handed over again with the same id and
-// visit, which has no effect. If the message was purged while its call ran, Take does not
+// [Ladder.TakeFailure] returns nil when the message is durable in a layer or in the dead
+// letters, or when the acknowledgement will store it in its place ([Config.InOrder]).
+// The operator acknowledges it after that (law D1). If the process is killed in between,
+// the message is visited again, and handed over again with the same id and visit, which
+// has no effect. If the message was purged while its call ran, TakeFailure does not
 // store it, and returns nil.
 //
 // A message never returns before its delay has passed (law D3): the jitter only adds.

@@ -22,15 +22,16 @@ const (
 	// key.
 	shortestTurn = time.Second
 	longestTurn  = 30 * time.Second
-	// turnOfKey bounds how many messages look again at a time, if many keys wait.
-	turnOfKey = 5 * time.Millisecond
+	// lookEach is the time that each waiting key adds to the wait. So at most 200
+	// messages a second are taken only to be released again.
+	lookEach = 5 * time.Millisecond
 )
 
 // earlier is a store that takes the messages of a key in order over several queues. An
 // earlier version of the program may have left messages in layers, and in a queue of
 // messages that wait behind them. They go before the messages of the queue itself:
 //
-//	last layer ─▶ … ─▶ first layer ─▶ messages left behind others ─▶ the queue
+//	last layer ─▶ … ─▶ first layer ─▶ "<queue>-blocked" ─▶ the queue
 //
 // A message whose key has messages in an earlier queue is released, and is due again when
 // the first of them may be done. All messages stay in their queues, so a crash is
@@ -129,9 +130,9 @@ func (e *earlier) putOff(ctx context.Context, queue string, taken []store.Leased
 	return first
 }
 
-// putOffUnlessFirst returns true if a message that was taken goes before all others of its
-// key. Otherwise it releases the message, or removes it if an earlier queue has it as
-// well.
+// putOffUnlessFirst returns true if a message that was taken goes before all others of
+// its key. Otherwise it releases the message, or removes it if an earlier queue has it
+// as well.
 func (e *earlier) putOffUnlessFirst(ctx context.Context, queue string, l *store.Leased) (isFirst bool, err error) {
 	var wait time.Duration
 	for _, other := range e.before(queue, l.Meta.Key) {
@@ -154,8 +155,8 @@ func (e *earlier) putOffUnlessFirst(ctx context.Context, queue string, l *store.
 	return false, e.Release(ctx, wait, l.Lease)
 }
 
-// hasCopy reports whether an earlier queue has the message itself: the earlier version was
-// killed after it had handed the message over, and before it acknowledged it.
+// hasCopy reports whether an earlier queue has the message itself: the earlier version
+// was killed after it had handed the message over, and before it acknowledged it.
 func (e *earlier) hasCopy(ctx context.Context, other, queue string, l *store.Leased) (bool, error) {
 	put := storearg.OriginOfPut(queue, &l.Meta, l.Position, l.Lease.Entry) // law W5
 	entries, err := e.List(ctx, other, store.Filter{IDs: []string{l.Meta.ID}, Key: l.Meta.Key}, store.Page{Max: pageSize})
@@ -164,8 +165,8 @@ func (e *earlier) hasCopy(ctx context.Context, other, queue string, l *store.Lea
 	}), err
 }
 
-// findWait returns how long the messages of a key in later queues wait for the messages in
-// an earlier queue. If no message is left there, it returns 0 and forgets the key.
+// findWait returns how long the messages of a key in later queues wait for the messages
+// in an earlier queue. If no message is left there, it returns 0 and forgets the key.
 func (e *earlier) findWait(ctx context.Context, queue, key string) (time.Duration, error) {
 	now := e.clock.Now()
 	for page := (store.Page{Max: 1}); ; page.Max = pageSize { // many may have been set aside
@@ -182,16 +183,17 @@ func (e *earlier) findWait(ctx context.Context, queue, key string) (time.Duratio
 		for i := range entries {
 			due := entries[i].Meta.Due
 			if !leases.IsSetAside(due, now) {
-				return max(min(max(due.Sub(now), shortestTurn), longestTurn), e.turns(queue)), nil
+				return max(min(max(due.Sub(now), shortestTurn), longestTurn), e.lookTime(queue)), nil
 			}
 		}
 		page.After = entries[len(entries)-1].Position
 	}
 }
 
-// turns returns how long all messages that wait for a queue need to look again.
-func (e *earlier) turns(queue string) time.Duration {
+// lookTime returns the shortest wait of the messages that wait for a queue: the more keys
+// wait, the longer.
+func (e *earlier) lookTime(queue string) time.Duration {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return time.Duration(len(e.keys[queue])) * turnOfKey
+	return time.Duration(len(e.keys[queue])) * lookEach
 }

@@ -39,8 +39,8 @@ type Config[T any] struct {
 	Layers      []Layer // in order
 
 	// Others returns more queues in which messages wait, and which only another version
-	// has: its layers, and the messages that it has left behind others of their key. It
-	// may be nil.
+	// has: its layers, and its queue "<name>-blocked", whose messages wait behind others
+	// of their key. It may be nil.
 	Others func(ctx context.Context) (queues []string, err error)
 	// IsLayer is the IsLayer of a [store.Consumption].
 	IsLayer func(name string) bool
@@ -49,8 +49,8 @@ type Config[T any] struct {
 	// letters.
 	Remembers time.Duration
 
-	// InOrder keeps the order of keys in the queue Main: a message that fails waits in its
-	// place, and not in a layer. The store must be a [store.InOrder].
+	// InOrder keeps the order of keys in the queue Main: a message that fails waits in
+	// its place, and not in a layer. The store must be a [store.InOrder].
 	InOrder bool
 
 	Clock   clock.Clock           // of the failures' times and of rates; the default is the machine's
@@ -60,17 +60,17 @@ type Config[T any] struct {
 
 // Ladder takes failed messages and brings them back. Safe for concurrent use.
 type Ladder[T any] struct {
-	c      Config[T]
-	router failed.Router[T]
-	open   sync.Map  // keys are *source[T] that are not closed: fail ends them
-	doubts sync.Once // of advise, which logs once
+	c       Config[T]
+	router  failed.Router[T]
+	open    sync.Map  // keys are *source[T] that are not closed: fail ends them
+	advised sync.Once // advise has logged
 
 	// adopted has the other ladders whose sources were passed to Source as its parameter
 	// first: their messages are messages of this ladder, too.
 	adopted sync.Map
 }
 
-// New returns a ladder. The options of a delivery.Queue have looked at numbers and
+// New returns a ladder. The options of a delivery.Queue have checked the numbers and
 // durations.
 func New[T any](c Config[T]) (*Ladder[T], error) {
 	switch {
@@ -107,23 +107,25 @@ func New[T any](c Config[T]) (*Ladder[T], error) {
 	return l, nil
 }
 
-// Take takes an element that an operator has given up: it goes to the next layer or to
-// the dead letters. When Take returns nil, the message can be acknowledged: the element is
-// durable there, or its message was purged, or the acknowledgement itself stores the
-// element in the place of its message (Config.InOrder). After an error, offer the element
-// again, or release its message. The history of the message comes from ctx
-// ([message.MetaFromContext]); Take adds the operator's report of the failure to it.
+// TakeFailure takes an element that an operator has given up: it goes to the next layer
+// or to the dead letters. When TakeFailure returns nil, the message can be acknowledged:
+// the element is durable there, or its message was purged, or the acknowledgement itself
+// stores the element in the place of its message (Config.InOrder). After an error, offer
+// the element again, or release its message. The history of the message comes from ctx
+// ([message.MetaFromContext]); TakeFailure adds the operator's report of the failure to
+// it.
 //
 // An element that was cut off by the end of its operator is not taken, because it did not
 // fail. An element that is not a message gets a random id.
-func (l *Ladder[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
+func (l *Ladder[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error {
 	to, err := l.router.Route(ctx, f, l.c.Clock.Now())
 	if err != nil {
 		return err
 	}
 	meta := to.Meta
-	// from is also set for a part of a message, and for a message of another queue: they
-	// have its provider, and are not stored if it was purged.
+	// from is the delivery in ctx. own is the same, but only if it is of this ladder and
+	// the element is the whole message. A part has the provider of its message, and is
+	// not stored if the message was purged.
 	from := message.DeliveryFromContext(ctx)
 	if from != nil {
 		meta.Provider = from.Provider()
@@ -132,7 +134,7 @@ func (l *Ladder[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
 	if err != nil {
 		return fmt.Errorf("message %q cannot be encoded: %w", meta.ID, err)
 	}
-	own := l.deliveryOf(ctx)
+	own := l.ownDelivery(ctx)
 	keepReceived(own, &m)
 	m.Cause = to.Cause
 	m.Delay = to.Delay // 0 for a dead letter
@@ -156,7 +158,7 @@ func (l *Ladder[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
 		return nil
 	}
 	if m.Cause == store.UnsafeToRepeat && len(l.c.Layers) > 0 {
-		l.doubts.Do(func() { l.advise(ctx, meta.ID) })
+		l.advised.Do(func() { l.advise(ctx, meta.ID) })
 	}
 	return nil // the operator logs what it has handed over
 }
@@ -192,17 +194,17 @@ func (l *Ladder[T]) advise(ctx context.Context, id string) {
 		slog.String("id", id), slog.String("queue", l.c.DeadLetters))
 }
 
-// deliveryOf returns the handle of the message of a call. It returns nil if the message
+// ownDelivery returns the handle of the message of a call. It returns nil if the message
 // was not received from a source of this ladder, is a part, or was made by the program.
-func (l *Ladder[T]) deliveryOf(ctx context.Context) message.Delivery {
+func (l *Ladder[T]) ownDelivery(ctx context.Context) message.Delivery {
 	meta, _ := message.MetaFromContext(ctx)
-	return l.own(message.DeliveryFromContext(ctx), &meta)
+	return l.ifOwn(message.DeliveryFromContext(ctx), &meta)
 }
 
-// own returns the handle of a message, or nil if the message was received from a source
-// of another ladder that is not adopted. It returns nil for a part of the message, and
-// for a message that the program has renamed.
-func (l *Ladder[T]) own(d message.Delivery, meta *message.Meta) message.Delivery {
+// ifOwn returns d, the handle of a message, or nil if the message was received from a
+// source of another ladder that is not adopted. It returns nil for a part of the message,
+// and for a message that the program has renamed.
+func (l *Ladder[T]) ifOwn(d message.Delivery, meta *message.Meta) message.Delivery {
 	if d == nil {
 		return nil
 	}
@@ -233,7 +235,7 @@ func keepReceived(d message.Delivery, m *store.Message) {
 // Provider returns the provider of the message of a call, or "". isOwn is false if the
 // message was not received from a source of this ladder, or is not in flight.
 func (l *Ladder[T]) Provider(ctx context.Context) (provider string, isOwn bool) {
-	d := l.deliveryOf(ctx)
+	d := l.ownDelivery(ctx)
 	if d == nil {
 		return "", false
 	}
@@ -242,14 +244,15 @@ func (l *Ladder[T]) Provider(ctx context.Context) (provider string, isOwn bool) 
 
 // SetProvider stores the provider of the message of a call. isOwn is as in Provider.
 func (l *Ladder[T]) SetProvider(ctx context.Context, provider string) (isOwn bool, err error) {
-	d := l.deliveryOf(ctx)
+	d := l.ownDelivery(ctx)
 	if d == nil {
 		return false, nil
 	}
 	return d.SetProvider(ctx, provider)
 }
 
-// unvisited returns a message that was received, and not visited, as it is stored.
+// unvisited returns a received message in the form in which it was stored: without the
+// visit that its source has counted.
 func (l *Ladder[T]) unvisited(received message.Message[T]) (store.Message, error) {
 	meta := received.Meta()
 	before := meta
@@ -258,12 +261,13 @@ func (l *Ladder[T]) unvisited(received message.Message[T]) (store.Message, error
 	if err != nil {
 		return m, fmt.Errorf("message %q cannot be encoded: %w", meta.ID, err)
 	}
-	keepReceived(l.own(message.DeliveryOf(received), &meta), &m)
+	keepReceived(l.ifOwn(message.DeliveryOf(received), &meta), &m)
 	return m, nil
 }
 
-// bury stores a message that is no longer visited.
-func (l *Ladder[T]) bury(ctx context.Context, received message.Message[T], cause store.Cause, why string) error {
+// putDead puts a message that is no longer visited among the dead letters. The caller
+// removes it from its queue.
+func (l *Ladder[T]) putDead(ctx context.Context, received message.Message[T], cause store.Cause, why string) error {
 	meta := received.Meta()
 	m, err := l.unvisited(received)
 	if err != nil {

@@ -69,7 +69,7 @@ func exhausted(element string) asyncop.Failure[string] {
 
 func take(t *testing.T, l *ladder.Ladder[string], m message.Message[string]) {
 	t.Helper()
-	require.NoError(t, l.Take(message.NewContext(t.Context(), m), exhausted(m.Value)))
+	require.NoError(t, l.TakeFailure(message.NewContext(t.Context(), m), exhausted(m.Value)))
 	m.Ack()
 }
 
@@ -187,7 +187,7 @@ func TestLadder_HopelessMessages(t *testing.T) {
 		{Element: "timed out", Err: &asyncop.TimeoutError{}, NoRetryReason: strategies.Final},
 		{Element: "panics", Err: panicking{errRefused}, NoRetryReason: strategies.Final},
 	} {
-		require.NoError(t, l.Take(message.ContextWithMeta(t.Context(), message.Meta{ID: string(f.Element)}), f))
+		require.NoError(t, l.TakeFailure(message.ContextWithMeta(t.Context(), message.Meta{ID: string(f.Element)}), f))
 	}
 	causes := map[string]store.Cause{}
 	for _, e := range dead(t, s) {
@@ -199,9 +199,9 @@ func TestLadder_HopelessMessages(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 3, c.Messages, "their errors have no reason")
 
-	require.Error(t, l.Take(t.Context(), asyncop.Failure[onlyOnce]{Element: "cut off", Err: errRefused, Abandoned: true}))
+	require.Error(t, l.TakeFailure(t.Context(), asyncop.Failure[onlyOnce]{Element: "cut off", Err: errRefused, Abandoned: true}))
 	require.Len(t, dead(t, s), 2)
-	require.NoError(t, l.Take(t.Context(), asyncop.Failure[onlyOnce]{Element: "no message", Err: errRefused, Reason: predicates.NewRejection("CARD_DECLINED")}))
+	require.NoError(t, l.TakeFailure(t.Context(), asyncop.Failure[onlyOnce]{Element: "no message", Err: errRefused, Reason: predicates.NewRejection("CARD_DECLINED")}))
 	require.NotEmpty(t, dead(t, s)[2].Meta.ID)
 }
 
@@ -215,7 +215,7 @@ func TestLadder_CallInDoubtIsExplainedOnce(t *testing.T) {
 		l := build(t, c)
 		for _, id := range []string{"a", "b"} {
 			f := asyncop.Failure[string]{Element: id, Err: errRefused, InDoubt: true, NoRetryReason: strategies.Refused, Reason: predicates.NewReason("LOST", false, false)}
-			require.NoError(t, l.Take(message.ContextWithMeta(t.Context(), message.Meta{ID: id}), f))
+			require.NoError(t, l.TakeFailure(message.ContextWithMeta(t.Context(), message.Meta{ID: id}), f))
 		}
 		require.Len(t, dead(t, s), 2)
 		require.Equal(t, want, strings.Count(lines.String(), "Idempotent() bool"), lines.String())
@@ -270,7 +270,7 @@ func TestLadder_UnknownErrorIsNotPermanent(t *testing.T) {
 				}
 				return "", tt.err
 			})
-			opts := []asyncop.Option{asyncop.WithFailureSink(l.Take), asyncop.WithLogger(slog.New(slog.DiscardHandler))}
+			opts := []asyncop.Option{asyncop.WithFailureSink(l.TakeFailure), asyncop.WithLogger(slog.New(slog.DiscardHandler))}
 			strategy := tt.strategy
 			if strategy == nil {
 				strategy = strategies.NoRetry[string]()
@@ -602,7 +602,7 @@ func TestLadder_DeadLetterIsLoggedOnce(t *testing.T) {
 	defer slog.SetDefault(slog.Default())
 	slog.SetDefault(logger)
 	op := asyncop.OrderedWait(asyncop.Blocking(func(context.Context, string) (string, error) { return "", errRefused }), time.Minute, 1,
-		asyncop.WithFailureSink(l.Take), asyncop.WithLogger(logger))
+		asyncop.WithFailureSink(l.TakeFailure), asyncop.WithLogger(logger))
 	source := l.Source(messages(1))
 	for _, err := range op.Messages(receive(t.Context(), source)) {
 		require.Fail(t, "nothing comes out", err)
@@ -643,7 +643,7 @@ func TestLadder_OutageMakesNoDeadLetter(t *testing.T) {
 				of.change(&c)
 			}
 			l := build(t, c)
-			require.NoError(t, l.Take(message.ContextWithMeta(t.Context(), message.Meta{ID: "a", Visit: of.visit}), of.f))
+			require.NoError(t, l.TakeFailure(message.ContextWithMeta(t.Context(), message.Meta{ID: "a", Visit: of.visit}), of.f))
 			queues, err := s.Queues(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, []string{of.want}, queues)

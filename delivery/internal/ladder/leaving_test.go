@@ -40,7 +40,7 @@ func TestLadder_ElementsThatLeaveTheOperator(t *testing.T) {
 		})
 		op := asyncop.OrderedWaitWithRetry(call, time.Hour, 100,
 			strategies.ReasonAware(predicates.ByException[string](predicates.HasException, predicates.NewReason("BUSY", true, false)), nil).WithMaxDelay(10*time.Second),
-			asyncop.WithFailureSink(l.Take))
+			asyncop.WithFailureSink(l.TakeFailure))
 		source := l.Source(messages(10))
 		var order []string
 		for m, err := range op.Messages(receive(t.Context(), source)) {
@@ -74,7 +74,7 @@ func TestLadder_ShareOfSlotsThatWait(t *testing.T) {
 		call := asyncop.Blocking(func(context.Context, string) (string, error) { return "", errRefused })
 		op := asyncop.UnorderedWaitWithRetry(call, time.Hour, 10,
 			strategies.PolicyOf(strategies.FixedDelay[string](1, 9*time.Second).RetryIfException(predicates.HasException)).WithMaxWaiting(5),
-			asyncop.WithFailureSink(l.Take))
+			asyncop.WithFailureSink(l.TakeFailure))
 		source := l.Source(messages(100))
 		begun := time.Now()
 		for _, err := range op.Messages(receive(t.Context(), source)) {

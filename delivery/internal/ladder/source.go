@@ -23,8 +23,8 @@ import (
 )
 
 const (
-	slice    = 50 * time.Millisecond // a layer's rate is kept in slices of it
-	maxBatch = 100                   // messages of a layer at once
+	rateInterval = 50 * time.Millisecond // a layer with a rate is asked for the messages of one interval at most
+	maxBatch     = 100                   // messages of a layer at once
 	// An input without messages is left alone for so long while others have some.
 	emptyFor = 20 * time.Millisecond
 
@@ -48,11 +48,11 @@ type source[T any] struct {
 	clock   clock.Clock
 	closing sync.Once
 
-	shared  []leases.SourceOption // of all inputs: the messages in flight by key, and the head starts
-	closed  chan struct{}
-	settled chan struct{} // capacity 1; to Receive: a message of a layer was settled
-	broken  chan error    // capacity 1; to Receive: a message cannot be handed over until a person helps
-	flying  atomic.Int64  // unsettled messages of all but the leading input, including messages in rest
+	shared   []leases.SourceOption // of all inputs: the messages in flight by key, and the head starts
+	closed   chan struct{}
+	settled  chan struct{} // capacity 1; to Receive: a message of a layer was settled
+	broken   chan error    // capacity 1; to Receive: a message cannot be handed over until a person helps
+	inFlight atomic.Int64  // unsettled messages of all but the leading input, including buffered ones
 
 	// mu guards onPurge and inputs: addOtherQueues adds some, and Close closes all.
 	mu      sync.Mutex
@@ -60,25 +60,25 @@ type source[T any] struct {
 	onPurge func()      // see OnPurge; nil if it is not set
 
 	// Owned by Receive.
-	looked time.Time // for other layers
-	rest   []message.Message[T]
-	ended  bool  // the leading input has ended
-	failed error // to be returned when rest is empty
+	looked   time.Time // for other layers
+	buffered []message.Message[T]
+	ended    bool  // the leading input has ended
+	failed   error // to be returned when buffered is empty
 }
 
-// input is a source among others. All but flying is owned by Receive, and by the
+// input is a source among others. All but inFlight is owned by Receive, and by the
 // goroutine that asks for it.
 type input[T any] struct {
 	kind   inputKind
 	queue  string // of a returning input
 	source Source[T]
-	rate   float64
-	limit  int
+	rate   float64   // messages a second; 0 means no limit
+	limit  int       // messages in flight; 0 means no limit
 	next   time.Time // not to be asked before
 
 	wrapped []Source[T] // the sources that source wraps, from the outermost on; read-only
 
-	flying atomic.Int64 // messages that are not settled; not counted for the leading input
+	inFlight atomic.Int64 // messages that are not settled; not watchInFlight for the leading input
 }
 
 // inputKind is the part of an input in its source.
@@ -89,7 +89,7 @@ const (
 	// source ends after it.
 	leading   inputKind = iota
 	beside              // new messages of the queue, beside first
-	returning           // messages from a layer, or that another version has left behind others
+	returning           // messages from a layer, or that wait behind others in a queue of an earlier version
 )
 
 // ofInput returns the first source that is an I, of the source of an input and the
@@ -120,7 +120,7 @@ func (l *Ladder[T]) Source(first Source[T], wrapped ...Source[T]) Source[T] {
 		},
 	}
 	if l.c.InOrder {
-		inOrder, _ := l.c.Store.(store.InOrder) // New has looked
+		inOrder, _ := l.c.Store.(store.InOrder) // New has checked the type
 		s.earlier = newEarlier(inOrder, l.c.Clock, l.c.Logger)
 		s.shared = append(s.shared, leases.WithOrder(s.earlier), leases.WithPutOff(s.earlier.putOff))
 	}
@@ -146,8 +146,8 @@ func (l *Ladder[T]) Source(first Source[T], wrapped ...Source[T]) Source[T] {
 	return s
 }
 
-// adopt makes the messages of another ladder's source messages of this ladder, too, if the
-// leading input has such a source.
+// adopt makes the messages of another ladder's source messages of this ladder, too, if
+// the leading input has such a source.
 func (l *Ladder[T]) adopt(leads *input[T]) {
 	other, isOfLadder := ofInput[*source[T]](leads)
 	if isOfLadder {
@@ -290,10 +290,10 @@ func (s *source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], e
 		if err := s.fill(ctx, n); err != nil {
 			return nil, err
 		}
-		most := min(n, len(s.rest))
-		ms := s.rest[:most:most]
-		s.rest = s.rest[most:]
-		ms = s.buryLate(ctx, ms)
+		most := min(n, len(s.buffered))
+		ms := s.buffered[:most:most]
+		s.buffered = s.buffered[most:]
+		ms = s.removeLate(ctx, ms)
 		if len(ms) > 0 {
 			return ms, nil
 		}
@@ -302,7 +302,7 @@ func (s *source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], e
 
 // fill returns when there is something to be delivered.
 func (s *source[T]) fill(ctx context.Context, n int) error {
-	for len(s.rest) == 0 {
+	for len(s.buffered) == 0 {
 		if s.isClosed() {
 			return errClosed
 		}
@@ -320,7 +320,7 @@ func (s *source[T]) fill(ctx context.Context, n int) error {
 		}
 		s.failed = s.addOtherQueues(ctx)
 		switch {
-		case s.ended && s.flying.Load() == 0:
+		case s.ended && s.inFlight.Load() == 0:
 			return io.EOF
 		case s.earlier != nil && s.ladder.c.Others != nil && s.looked.IsZero():
 			// Messages of an earlier version have precedence, and were not listed yet:
@@ -349,7 +349,7 @@ func (s *source[T]) ask(ctx context.Context, n int) error {
 	asked := map[*input[T]]bool{}
 	timer := s.clock.Timer(time.Hour)
 	defer timer.Stop()
-	endAt := s.tendAgain()
+	endAt := s.wakeAt()
 	var failure error
 wait:
 	for {
@@ -393,9 +393,9 @@ wait:
 	return failure
 }
 
-// tendAgain returns when fill has something to do even if no input answers. It is zero if
-// there is no such time.
-func (s *source[T]) tendAgain() (at time.Time) {
+// wakeAt returns the time at which fill has something to do even if no input answers. It
+// is zero if there is no such time.
+func (s *source[T]) wakeAt() (at time.Time) {
 	now := s.clock.Now()
 	if s.ladder.c.Others != nil {
 		at = now.Add(lookAgain)
@@ -413,8 +413,11 @@ func (s *source[T]) start(asking context.Context, n int, asked map[*input[T]]boo
 	for _, in := range s.inputs {
 		most := min(n, in.mayGive())
 		hasEnded := in.kind == leading && s.ended
-		if asked[in] || hasEnded || most == 0 {
-			continue // a settlement wakes ask when it may be asked again
+		if asked[in] || hasEnded {
+			continue
+		}
+		if most == 0 { // it is at its limit: a settlement wakes ask
+			continue
 		}
 		left := in.next.Sub(now)
 		if left > 0 {
@@ -426,7 +429,7 @@ func (s *source[T]) start(asking context.Context, n int, asked map[*input[T]]boo
 		asked[in] = true
 		go func() { // ends with asking
 			ms, err := receive(asking, in.source, most)
-			if err == nil || asking.Err() == nil {
+			if !wasInterrupted(asking, err) {
 				enough()
 			}
 			answers <- answer[T]{in, ms, err}
@@ -444,15 +447,21 @@ func receive[T any](ctx context.Context, s Source[T], n int) (ms []message.Messa
 	return ms, err
 }
 
+// wasInterrupted reports whether err is the error of a Receive that ended because another
+// input has answered.
+func wasInterrupted(asking context.Context, err error) bool {
+	return err != nil && asking.Err() != nil && errors.Is(err, context.Cause(asking))
+}
+
 // answered continues after the answer of an input. It adds the messages that may be
-// delivered now to rest, and returns the error of the input.
+// delivered now to buffered, and returns the error of the input.
 func (s *source[T]) answered(asking context.Context, a answer[T]) error {
 	in := a.input
 	switch {
 	case a.err == io.EOF && in.kind == leading: //nolint:errorlint // wrapped, it is a connection that was cut
 		s.ended = true
 		return nil
-	case a.err != nil && asking.Err() != nil && errors.Is(a.err, context.Cause(asking)):
+	case wasInterrupted(asking, a.err): // it has no messages
 		in.next = s.clock.Now().Add(emptyFor)
 		return nil
 	case a.err != nil:
@@ -463,17 +472,17 @@ func (s *source[T]) answered(asking context.Context, a answer[T]) error {
 	}
 	for _, m := range a.messages {
 		if in.kind != leading {
-			m = s.counted(in, m)
+			m = s.watchInFlight(in, m)
 		}
-		s.rest = append(s.rest, m)
+		s.buffered = append(s.buffered, m)
 	}
 	return nil
 }
 
-// buryLate returns messages without the late ones: their deadline has passed, or the
-// server may no longer remember their calls in doubt. Late messages are not called again
-// (law X1), and become dead letters.
-func (s *source[T]) buryLate(ctx context.Context, ms []message.Message[T]) []message.Message[T] {
+// removeLate removes the late messages, and returns the others. A message is late if its
+// deadline has passed, or if the server may no longer remember its call in doubt. Late
+// messages are not called again (law X1), and become dead letters.
+func (s *source[T]) removeLate(ctx context.Context, ms []message.Message[T]) []message.Message[T] {
 	now := s.clock.Now()
 	return slices.DeleteFunc(ms, func(m message.Message[T]) bool {
 		meta := m.Meta()
@@ -487,7 +496,7 @@ func (s *source[T]) buryLate(ctx context.Context, ms []message.Message[T]) []mes
 		default:
 			return false
 		}
-		err := s.ladder.bury(ctx, m, cause, why)
+		err := s.ladder.putDead(ctx, m, cause, why)
 		switch {
 		case err == nil:
 			m.Ack() // law D1
@@ -508,22 +517,22 @@ func (in *input[T]) mayGive() int {
 	}
 	n := maxBatch
 	if in.limit > 0 {
-		n = min(n, in.limit-int(in.flying.Load()))
+		n = min(n, in.limit-int(in.inFlight.Load()))
 	}
 	if in.rate > 0 {
-		n = min(n, max(1, int(min(in.rate*slice.Seconds(), maxBatch))))
+		n = min(n, max(1, int(min(in.rate*rateInterval.Seconds(), maxBatch))))
 	}
 	return n
 }
 
-// counted counts a message of an input as in flight until it is settled.
-func (s *source[T]) counted(in *input[T], m message.Message[T]) message.Message[T] {
-	in.flying.Add(1)
-	s.flying.Add(1)
+// watchInFlight counts a message of an input as in flight until it is settled.
+func (s *source[T]) watchInFlight(in *input[T], m message.Message[T]) message.Message[T] {
+	in.inFlight.Add(1)
+	s.inFlight.Add(1)
 	return message.Watch(m, func(v message.Settlement) {
 		m.Settle(v)
-		in.flying.Add(-1)
-		s.flying.Add(-1)
+		in.inFlight.Add(-1)
+		s.inFlight.Add(-1)
 		settle.Wake(s.settled)
 	})
 }
@@ -538,10 +547,10 @@ var (
 
 // ReleaseBuffered implements [settle.Buffer], for all inputs.
 func (s *source[T]) ReleaseBuffered() {
-	for _, m := range s.rest {
+	for _, m := range s.buffered {
 		m.Release()
 	}
-	s.rest = nil
+	s.buffered = nil
 	for _, in := range s.inputs {
 		buffer, ok := ofInput[settle.Buffer](in)
 		if ok {

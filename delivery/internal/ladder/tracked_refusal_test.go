@@ -127,7 +127,7 @@ func visitBank(t *testing.T, l *ladder.Ladder[string], b *strictBank, m message.
 			return strategies.RetryAfter(0), nil
 		})),
 		asyncop.WithObserver(caller.NewTracker(caller.Config{Name: "charges", Secret: []byte("0123456789abcdef")})),
-		asyncop.WithObserver(ends), asyncop.WithFailureSink(l.Take))
+		asyncop.WithObserver(ends), asyncop.WithFailureSink(l.TakeFailure))
 	for m, err := range op.Messages(func(yield func(message.Message[string], error) bool) { yield(m, nil) }) {
 		require.NoError(t, err)
 		m.Ack()

@@ -123,7 +123,7 @@ func work(t *testing.T, l *ladder.Ladder[string], source delivery.Source[string]
 			}
 			return strategies.RetryAfter(time.Millisecond), nil
 		})),
-		asyncop.WithObserver(caller.NewTracker(caller.Config{Name: name, Secret: []byte("0123456789abcdef")})), asyncop.WithFailureSink(l.Take))
+		asyncop.WithObserver(caller.NewTracker(caller.Config{Name: name, Secret: []byte("0123456789abcdef")})), asyncop.WithFailureSink(l.TakeFailure))
 	for m, err := range op.Messages(receive(t.Context(), source)) {
 		require.NoError(t, err)
 		m.Ack()
@@ -274,7 +274,7 @@ func visit(t *testing.T, l *ladder.Ladder[string], m message.Message[string], f 
 	ctx := tracker.Accepted(message.NewContext(t.Context(), m), nil, false)
 	id, err := caller.NextID(tracker.AttemptStarted(ctx, 1))
 	require.NoError(t, err)
-	require.NoError(t, l.Take(ctx, f))
+	require.NoError(t, l.TakeFailure(ctx, f))
 	m.Ack()
 	return id
 }
@@ -376,7 +376,7 @@ func TestFailuresUnderAFlipStrategy(t *testing.T) {
 			c.Clock = clock.New()
 			l := build(t, c)
 			op := asyncop.OrderedWaitWithRetry(asyncop.Blocking(func(context.Context, string) (string, error) { return "", errRefused }),
-				time.Minute, 1, change.strategy, asyncop.WithFailureSink(l.Take))
+				time.Minute, 1, change.strategy, asyncop.WithFailureSink(l.TakeFailure))
 			source := l.Source(messages(1))
 			for _, err := range op.Messages(receive(t.Context(), source)) {
 				require.NoError(t, err)
@@ -532,7 +532,7 @@ func TestInDoubt_StaysInDoubt(t *testing.T) {
 			ctx := tracker.Accepted(message.NewContext(t.Context(), m), nil, false)
 			_, err := caller.NextID(tracker.AttemptStarted(ctx, 1))
 			require.NoError(t, err)
-			require.NoError(t, l.Take(ctx, inDoubt()))
+			require.NoError(t, l.TakeFailure(ctx, inDoubt()))
 			m.Ack()
 		},
 	} {

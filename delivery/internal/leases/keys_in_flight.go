@@ -23,7 +23,7 @@ import (
 // Safe for concurrent use.
 type KeysInFlight struct {
 	mu       sync.Mutex // guards the fields below
-	flying   map[string]int
+	inFlight map[string]int
 	waiting  map[chan struct{}]bool // sources to wake: their last round left out keys
 	skipped  map[string]bool        // keys in flight that a round has left out: their sources wait for a message to be settled
 	restrict func() (list []gate.Restriction, next time.Duration)
@@ -33,7 +33,7 @@ type KeysInFlight struct {
 
 // NewKeysInFlight returns counts of 0.
 func NewKeysInFlight() *KeysInFlight {
-	return &KeysInFlight{flying: map[string]int{}, waiting: map[chan struct{}]bool{}, skipped: map[string]bool{}}
+	return &KeysInFlight{inFlight: map[string]int{}, waiting: map[chan struct{}]bool{}, skipped: map[string]bool{}}
 }
 
 // WithKeysInFlight makes a source share the counts of other sources. By default a source
@@ -106,20 +106,22 @@ func (k *KeysInFlight) refreshShares() (next time.Duration) {
 	return next
 }
 
-// rooms describes the keys of which messages may be taken. Few messages of a key may be
-// taken if they are fewer than of usual keys: see limitRestricted.
+// rooms describes the keys of which messages may be taken. A slow key has room for fewer
+// messages than the other keys, because its tenant recovers. A round takes the same
+// number of messages from each key, so a slow key would reduce that number for all keys.
+// So every other round leaves out the slow keys.
 type rooms struct {
-	except     []string      // keys of which no message is taken
-	each       int           // messages of each other key that may be taken
-	leftOutFew bool          // except has keys of which few messages may be taken: the next round includes them
-	next       time.Duration // after which except may be shorter; 0 if that does not depend on time
+	except      []string      // keys of which no message is taken
+	each        int           // messages of each other key that may be taken
+	leftOutSlow bool          // except has slow keys: the next round includes them
+	next        time.Duration // after which except may be shorter; 0 if that does not depend on time
 }
 
 // room returns the keys of which messages may be taken, and how many of each: at most n.
 // The store takes the same number from each key, so the key with the least room decides.
-// If room leaves out keys, it remembers wake, and sends to it when a message of such a key
-// is settled.
-func (k *KeysInFlight) room(most, n int, withFew bool, wake chan struct{}) (r rooms) {
+// If room leaves out keys, it remembers wake, and sends to it when a message of such a
+// key is settled.
+func (k *KeysInFlight) room(most, n int, includesSlow bool, wake chan struct{}) (r rooms) {
 	r.next = k.refreshShares()
 	r.each = n
 	if most > 0 {
@@ -131,7 +133,7 @@ func (k *KeysInFlight) room(most, n int, withFew bool, wake chan struct{}) (r ro
 	for key := range k.held {
 		r.except = append(r.except, key)
 	}
-	k.limitRestricted(&r, most, withFew)
+	k.limitRestricted(&r, most, includesSlow)
 	if len(r.except) > 0 {
 		k.waiting[wake] = true
 	} else {
@@ -144,12 +146,12 @@ func (k *KeysInFlight) room(most, n int, withFew bool, wake chan struct{}) (r ro
 // limit. A key near the limit lowers r.each, but only until its messages in flight are
 // settled. Called with mu held.
 func (k *KeysInFlight) limitUsual(r *rooms, most int) {
-	for key, flying := range k.flying {
+	for key, n := range k.inFlight {
 		_, isRestricted := k.shares[key]
 		if isRestricted || k.held[key] {
 			continue
 		}
-		left := k.limitOf(key, most) - flying
+		left := k.limitOf(key, most) - n
 		if left <= 0 {
 			r.except = append(r.except, key)
 			k.skipped[key] = true
@@ -160,25 +162,23 @@ func (k *KeysInFlight) limitUsual(r *rooms, most int) {
 }
 
 // limitRestricted applies the limits of keys with a limit of their own to r, after
-// limitUsual. Few messages of a key may be taken if they are fewer than of usual keys.
-// Such a key would keep r.each low for long, so it is left out unless withFew is true.
-// Called with mu held.
-func (k *KeysInFlight) limitRestricted(r *rooms, most int, withFew bool) {
+// limitUsual. Slow keys are left out unless includesSlow is true. Called with mu held.
+func (k *KeysInFlight) limitRestricted(r *rooms, most int, includesSlow bool) {
 	usual := r.each
 	for key := range k.shares {
 		if k.held[key] {
 			continue
 		}
-		left := k.limitOf(key, most) - k.flying[key]
-		isFew := left > 0 && left < usual
+		left := k.limitOf(key, most) - k.inFlight[key]
+		isSlow := left > 0 && left < usual
 		switch {
-		case left <= 0 || isFew && !withFew:
+		case left <= 0 || isSlow && !includesSlow:
 			r.except = append(r.except, key)
-			r.leftOutFew = r.leftOutFew || isFew
-			if k.flying[key] > 0 {
+			r.leftOutSlow = r.leftOutSlow || isSlow
+			if k.inFlight[key] > 0 {
 				k.skipped[key] = true
 			}
-		case isFew:
+		case isSlow:
 			r.each = min(r.each, left)
 		}
 	}
@@ -192,24 +192,24 @@ func (k *KeysInFlight) admit(key string, most int) bool {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.flying[key] >= k.limitOf(key, most) {
+	if k.inFlight[key] >= k.limitOf(key, most) {
 		return false
 	}
-	k.flying[key]++
+	k.inFlight[key]++
 	return true
 }
 
-// landed counts a message that was admitted as no longer in flight. The sources that have
-// left out its key look again.
-func (k *KeysInFlight) landed(key string) {
+// leave uncounts a message that was admitted: it is settled, or was released at once. The
+// sources that have left out its key look again.
+func (k *KeysInFlight) leave(key string) {
 	if key == "" {
 		return
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.flying[key]--
-	if k.flying[key] <= 0 {
-		delete(k.flying, key)
+	k.inFlight[key]--
+	if k.inFlight[key] <= 0 {
+		delete(k.inFlight, key)
 	}
 	if k.skipped[key] {
 		k.wakeAll()

@@ -21,7 +21,7 @@ import (
 // [store.Inspector], the engine checks that it is still there when it puts. Otherwise
 // HandOver uses what the source has found before, and a purge may come in between.
 func HandOver(ctx context.Context, engine store.Engine, queue string, ms []store.Message, from []message.Delivery) (isGone []bool, err error) {
-	looks, canLook := engine.(store.Inspector)
+	inspector, isInspector := engine.(store.Inspector)
 	isGone = make([]bool, len(ms))
 	moves := make([]store.Move, 0, len(ms)) // of the messages that are not gone
 	at := make([]int, 0, len(ms))           // the index in ms of each move
@@ -33,7 +33,7 @@ func HandOver(ctx context.Context, engine store.Engine, queue string, ms []store
 			continue
 		}
 		move := store.Move{Queue: queue, Message: ms[i]}
-		if isHandle && canLook && storearg.IsSame(h.source.engineOf(), engine) {
+		if isHandle && isInspector && storearg.IsSame(h.source.engineOf(), engine) {
 			lease, inFlight := h.source.leaseOf(h)
 			if inFlight {
 				move.Lease = lease
@@ -48,9 +48,9 @@ func HandOver(ctx context.Context, engine store.Engine, queue string, ms []store
 		return isGone, nil
 	}
 	if !hasLease {
-		return isGone, putKept(ctx, engine, queue, moves, isGone)
+		return isGone, putUnchecked(ctx, engine, queue, moves, isGone)
 	}
-	err = looks.HandOver(ctx, moves...)
+	err = inspector.HandOver(ctx, moves...)
 	lost, isLost := errors.AsType[*store.LeaseError](err)
 	if !isLost {
 		return isGone, err
@@ -69,19 +69,20 @@ func HandOver(ctx context.Context, engine store.Engine, queue string, ms []store
 	return isGone, nil
 }
 
-// putKept puts the messages of moves without a look at the messages that they were made
-// of. Its error is about all messages of HandOver.
-func putKept(ctx context.Context, engine store.Engine, queue string, moves []store.Move, isGone []bool) error {
+// putUnchecked puts the messages of moves, and does not check whether the messages that
+// they were made of are still there. If it returns a *[store.PutError], its Errs are in
+// the order of HandOver's ms.
+func putUnchecked(ctx context.Context, engine store.Engine, queue string, moves []store.Move, isGone []bool) error {
 	kept := make([]store.Message, len(moves))
 	for i := range moves {
 		kept[i] = moves[i].Message
 	}
-	return spread(engine.Put(ctx, queue, kept...), isGone)
+	return alignErrs(engine.Put(ctx, queue, kept...), isGone)
 }
 
-// spread returns err with an error for each message of HandOver, if it is a
-// [store.PutError] about the messages that are not gone.
-func spread(err error, isGone []bool) error {
+// alignErrs adds nil errors for the messages that are gone to a [store.PutError], so that
+// its Errs are in the order of HandOver's ms.
+func alignErrs(err error, isGone []bool) error {
 	of, ok := errors.AsType[*store.PutError](err)
 	if !ok || len(of.Errs) == len(isGone) {
 		return err
@@ -110,7 +111,7 @@ func (s *Source[T]) OnPurge(f func()) {
 // the leases of messages that were purged.
 func (s *Source[T]) LookForPurged(ctx context.Context, key string) {
 	s.mu.Lock()
-	s.purgeLooks++ // before the messages are read, so that a take that runs looks again
+	s.purgeSearches++ // before the messages are read, so that a take that runs looks again
 	s.mu.Unlock()
 	s.lookInFlight(ctx, key)
 }
@@ -119,11 +120,11 @@ func (s *Source[T]) lookInFlight(ctx context.Context, key string) {
 	s.extendSome(ctx, func(h *handle) bool { return key == "" || h.message.Meta.Key == key })
 }
 
-// purgeLooksBegun returns how many calls of LookForPurged have begun.
-func (s *Source[T]) purgeLooksBegun() int {
+// purgeSearchesBegun returns how many calls of LookForPurged have begun.
+func (s *Source[T]) purgeSearchesBegun() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.purgeLooks
+	return s.purgeSearches
 }
 
 // noteGone notes that the message of h is no longer in its queue. While its lease lasts,
@@ -158,7 +159,7 @@ func (s *Source[T]) noteGone(ctx context.Context, h *handle) {
 // findPurged returns the messages of lost that were purged: they are no longer in the
 // queue, and their leases have not ended, so no other worker can have settled them.
 func (s *Source[T]) findPurged(ctx context.Context, lost []*handle) (purged []*handle) {
-	looks, ok := s.store.(store.Inspector)
+	inspector, ok := s.store.(store.Inspector)
 	if !ok {
 		return nil
 	}
@@ -169,10 +170,10 @@ func (s *Source[T]) findPurged(ctx context.Context, lost []*handle) (purged []*h
 		if !mayBe {
 			continue
 		}
-		found, err := looks.List(ctx, s.queue, store.Filter{}, store.Page{After: h.position - 1, Until: h.position, Max: 1})
+		found, err := inspector.List(ctx, s.queue, store.Filter{}, store.Page{After: h.position - 1, Until: h.position, Max: 1})
 		if err != nil {
-			// A message in flight is looked for again when its lease is next extended. A
-			// settled message counts as lost.
+			// If noteLost calls, the next Extend repeats the search. If
+			// noteSettledAfterLoss calls, the lease counts as lost.
 			return purged
 		}
 		if len(found) == 0 {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/settle"
+	"github.com/weirflow/weir/internal/storearg"
 	"github.com/weirflow/weir/message"
 )
 
@@ -103,7 +104,7 @@ func (s *Source[T]) noteLost(ctx context.Context, lost map[store.Lease]*handle, 
 func (s *Source[T]) lose(h *handle) {
 	if !h.lost {
 		h.lost = true
-		s.lost++
+		s.leasesLost++
 	}
 }
 
@@ -117,7 +118,7 @@ var (
 func (s *Source[T]) LeasesLost() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.lost
+	return s.leasesLost
 }
 
 // How often a settlement that the store refuses is tried, and the waits in between: 3 s
@@ -131,7 +132,7 @@ const (
 func (s *Source[T]) SettlementsRefused() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.refusals
+	return s.settlementsRefused
 }
 
 // record writes some of the settlements, in a few calls of the store. It is short, so
@@ -265,7 +266,7 @@ func (s *Source[T]) recordSame(ctx context.Context, hs []*handle) error {
 		}
 		return err
 	default:
-		return s.write(hs, func(leases []store.Lease) error { return s.bury(ctx, hs, leases) })
+		return s.write(hs, func(leases []store.Lease) error { return s.moveToDead(ctx, hs, leases) })
 	}
 }
 
@@ -277,7 +278,7 @@ func (s *Source[T]) noteRefusal(ctx context.Context, h *handle, cause error, las
 		return nil
 	}
 	s.mu.Lock()
-	s.refusals++
+	s.settlementsRefused++
 	h.refusals++
 	wait := firstRefusal << (h.refusals - 1)
 	h.due = s.clock.Now().Add(wait)
@@ -297,8 +298,14 @@ func (s *Source[T]) noteRefusal(ctx context.Context, h *handle, cause error, las
 func (s *Source[T]) setAside(ctx context.Context, h *handle, cause error) error {
 	fate := "it stays in its queue and is not delivered again"
 	hs := []*handle{h}
-	err := s.write(hs, func(leases []store.Lease) error { return s.store.Release(ctx, forGood, leases...) })
+	var released error
+	err := s.write(hs, func(leases []store.Lease) error {
+		released = s.store.Release(ctx, forGood, leases...)
+		return released
+	})
 	switch {
+	case storearg.IsLost(released):
+		return nil // write has noted that the lease was lost
 	case errors.Is(err, message.ErrRefused):
 		fate = "it is delivered again when its lease ends"
 		s.mu.Lock()
@@ -379,25 +386,25 @@ func (s *Source[T]) noteSettledAfterLoss(hs []*handle) {
 	}
 }
 
-// bury moves messages to the dead letters.
-func (s *Source[T]) bury(ctx context.Context, hs []*handle, leases []store.Lease) error {
+// moveToDead moves messages to the dead letters.
+func (s *Source[T]) moveToDead(ctx context.Context, hs []*handle, leases []store.Lease) error {
 	moves := make([]store.Move, len(hs))
 	for i, h := range hs {
 		m := h.message
 		m.Meta.Provider = h.Provider()
 		m.Delay = 0
-		m.Cause = settle.Rejected(&m.Meta, *h.settlement, s.clock.Now())
+		m.Cause = settle.RecordRejection(&m.Meta, *h.settlement, s.clock.Now())
 		moves[i] = store.Move{Lease: leases[i], Queue: s.dead, Message: m}
 	}
 	if len(moves) == 1 {
-		return s.buryAlone(ctx, moves[0])
+		return s.moveAloneToDead(ctx, moves[0])
 	}
 	return moveAll(ctx, s.store, moves...)
 }
 
-// buryAlone moves a message to the dead letters, where it may not fit: the history of its
-// failure makes it larger. If only a pointer fits, the message stays in its queue.
-func (s *Source[T]) buryAlone(ctx context.Context, to store.Move) error {
+// moveAloneToDead moves a message to the dead letters, where it may not fit: the history
+// of its failure makes it larger. If only a pointer fits, the message stays in its queue.
+func (s *Source[T]) moveAloneToDead(ctx context.Context, to store.Move) error {
 	where := fmt.Sprintf("queue %q, entry %s", s.queue, to.Lease.Entry)
 	isWhole, err := settle.Bury(to.Message.Meta, where, func(meta message.Meta, withBytes bool) error {
 		m := to.Message
@@ -417,8 +424,8 @@ func (s *Source[T]) buryAlone(ctx context.Context, to store.Move) error {
 // putPointer puts a dead letter that points to its message, unless the message was
 // purged.
 func (s *Source[T]) putPointer(ctx context.Context, to store.Move) error {
-	if looks, ok := s.store.(store.Inspector); ok {
-		return looks.HandOver(ctx, to)
+	if inspector, ok := s.store.(store.Inspector); ok {
+		return inspector.HandOver(ctx, to)
 	}
 	return s.store.Put(ctx, to.Queue, to.Message)
 }

@@ -39,10 +39,10 @@ var errSourceClosed = errors.New("weir: the source is closed")
 // any number of machines, share a queue.
 //
 // A message that was rejected, or whose payload the codec cannot read, goes to the queue
-// of the dead letters, as it is. If the store fails to record settlements, they are tried
-// again until the source is closed. If the store refuses to record the settlement of one
-// message, that message alone is tried again, for 3 s; then it stays in its queue, and is
-// not delivered again.
+// of the dead letters, with its bytes as received, and the reason in its history. If the
+// store fails to record settlements, they are tried again until the source is closed. If
+// the store refuses to record the settlement of one message, that message alone is tried
+// again, for 3 s; then it stays in its queue, and is not delivered again.
 //
 // A message whose lease has ended may have killed its process. It is returned alone. The
 // next message follows when it is settled, or after a head start of 100 ms to 5 s, which
@@ -84,26 +84,26 @@ type Source[T any] struct {
 	mu      sync.Mutex
 	handles map[string]*handle // by store.Lease.Entry
 	settled []*handle          // of handles: messages whose settlements are not recorded yet
-	lost    int                // leases: see LeasesLost
 	onPurge func()             // see OnPurge; nil if it is not set
 
-	purgeLooks int // calls of LookForPurged that have begun
-	refusals   int // see SettlementsRefused
+	purgeSearches      int // calls of LookForPurged that have begun
+	leasesLost         int // see LeasesLost
+	settlementsRefused int // see SettlementsRefused
 }
 
 type sourceSettings struct {
-	clock    clock.Clock
-	lease    time.Duration
-	maxPoll  time.Duration
-	logger   *slog.Logger
-	byKey    store.ByKey                                                                  // nil without rounds of keys
-	most     int                                                                          // messages of a key in flight, or 0 without a limit
-	inFlight *KeysInFlight                                                                // used if byKey is not nil
-	inOrder  store.InOrder                                                                // nil without an order of keys
-	putOff   func(ctx context.Context, queue string, taken []store.Leased) []store.Leased // nil if each message is delivered; see WithPutOff
+	clock     clock.Clock
+	lease     time.Duration
+	maxPoll   time.Duration
+	logger    *slog.Logger
+	byKey     store.ByKey                                                                  // nil without rounds of keys
+	maxPerKey int                                                                          // messages of a key in flight; 0 means no limit
+	inFlight  *KeysInFlight                                                                // used if byKey is not nil
+	inOrder   store.InOrder                                                                // nil without an order of keys
+	putOff    func(ctx context.Context, queue string, taken []store.Leased) []store.Leased // nil if each message is delivered; see WithPutOff
 
 	headStarts *HeadStarts
-	owner      any // of the handles of messages
+	owner      any // the ladder of the source: see message.Delivery.Owner
 }
 
 // SourceOption changes a setting of [NewSource].
@@ -271,7 +271,7 @@ func (s *Source[T]) take(n int) (ms []message.Message[T], found bool, err error)
 		n = 1
 	}
 	asked := s.clock.Now()
-	looksBefore := s.purgeLooksBegun()
+	looksBefore := s.purgeSearchesBegun()
 	taken, err := s.takeNext(s.recorder.Calls, n)
 	if err != nil || len(taken) == 0 {
 		return nil, false, err
@@ -297,7 +297,7 @@ func (s *Source[T]) take(n int) (ms []message.Message[T], found bool, err error)
 			ms = append(ms, m)
 		}
 	}
-	if s.purgeLooksBegun() != looksBefore { // it may have missed these messages, which were purged after they were taken
+	if s.purgeSearchesBegun() != looksBefore { // it may have missed these messages, which were purged after they were taken
 		s.lookInFlight(s.recorder.Calls, "")
 	}
 	return ms, true, nil
@@ -400,13 +400,13 @@ func (s *Source[T]) choose(taken []store.Leased, until time.Time) (chosen []stor
 	deliver := []store.Leased{*first}
 	release := slices.Concat(suspects[1:], others)
 	if !begins {
-		// Another source has begun a head start since this one took its messages. They are
-		// delivered all the same, except for suspects.
+		// Another source has begun a head start since this one took its messages. They
+		// are delivered all the same, except for suspects.
 		deliver = others
 		release = suspects
 	}
 	for _, l := range release {
-		s.landed(l.Meta.Key)
+		s.leave(l.Meta.Key)
 		back = append(back, l.Lease)
 	}
 	return append(chosen, deliver...), back
@@ -444,7 +444,7 @@ func (s *Source[T]) settle(h *handle, v message.Settlement) {
 		s.settled = append(s.settled, h)
 	}
 	ended := suspectOf(h.lease, s.queue)
-	s.landed(h.message.Meta.Key)
+	s.leave(h.message.Meta.Key)
 	s.mu.Unlock()
 	s.recorder.Kick()
 	s.headStarts.end(ended)

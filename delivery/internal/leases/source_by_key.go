@@ -13,27 +13,26 @@ import (
 // key are in flight in the source, and in the sources that share its [KeysInFlight]; 0
 // means no limit.
 func WithKeyRounds(s store.ByKey, n int) SourceOption {
-	return func(set *sourceSettings) { set.byKey, set.most = s, n }
+	return func(set *sourceSettings) { set.byKey, set.maxPerKey = s, n }
 }
 
 // keyRounds is the state of the rounds of keys of a source.
 type keyRounds struct {
-	after      string        // the round continues after this key; "" at its start
-	withFew    bool          // the round includes the keys of which few messages may be taken
-	leftOutFew bool          // the round has left out such keys
-	next       time.Duration // after which a key that was left out may be taken; 0 if that does not depend on time
+	after        string        // the round continues after this key; "" at its start
+	includesSlow bool          // the round includes the slow keys: see rooms
+	leftOutSlow  bool          // the round has left out slow keys
+	next         time.Duration // after which a key that was left out may be taken; 0 if that does not depend on time
 }
 
-// end ends a round. If it has left out keys of which only few messages may be taken, the
-// next round includes them.
+// end ends a round. If it has left out slow keys, the next round includes them.
 func (r *keyRounds) end() {
-	r.withFew = r.leftOutFew
-	r.leftOutFew = false
+	r.includesSlow = r.leftOutSlow
+	r.leftOutSlow = false
 }
 
 // takeByKey takes messages of the next keys of a round. It returns no message if no key
-// has messages that may be taken. A round that leaves out keys of which only few messages
-// may be taken is followed by a round with all keys.
+// has messages that may be taken. A round that leaves out slow keys is followed by a round
+// with all keys.
 func (s *Source[T]) takeByKey(ctx context.Context, n int) (taken []store.Leased, err error) {
 	r := &s.rounds
 	r.next = 0
@@ -48,7 +47,7 @@ func (s *Source[T]) takeByKey(ctx context.Context, n int) (taken []store.Leased,
 		if r.after != "" {
 			continue
 		}
-		isAll := !r.leftOutFew
+		isAll := !r.leftOutSlow
 		r.end()
 		if isWhole && isAll {
 			return nil, nil
@@ -61,8 +60,8 @@ func (s *Source[T]) takeByKey(ctx context.Context, n int) (taken []store.Leased,
 // limits.
 func (s *Source[T]) takeRound(ctx context.Context, n int) (taken []store.Leased, err error) {
 	r := &s.rounds
-	room := s.inFlight.room(s.most, n, r.withFew, s.again)
-	r.leftOutFew = r.leftOutFew || room.leftOutFew
+	room := s.inFlight.room(s.maxPerKey, n, r.includesSlow, s.again)
+	r.leftOutSlow = r.leftOutSlow || room.leftOutSlow
 	if room.next > 0 && (r.next == 0 || room.next < r.next) {
 		r.next = room.next
 	}
@@ -78,13 +77,13 @@ func (s *Source[T]) takeRound(ctx context.Context, n int) (taken []store.Leased,
 // admit counts a message that was taken as in flight, and returns false if its key is at
 // its limit: other sources have taken messages of the key at the same time.
 func (s *Source[T]) admit(key string) bool {
-	return s.byKey == nil || s.inFlight.admit(key, s.most)
+	return s.byKey == nil || s.inFlight.admit(key, s.maxPerKey)
 }
 
-// landed notes that a message that was admitted is not in flight, or no longer.
-func (s *Source[T]) landed(key string) {
+// leave uncounts a message that was admitted: it is settled, or was released at once.
+func (s *Source[T]) leave(key string) {
 	if s.byKey != nil {
-		s.inFlight.landed(key)
+		s.inFlight.leave(key)
 	}
 }
 

@@ -475,3 +475,23 @@ func TestSourceClose_RefusedSettlement(t *testing.T) {
 		require.True(t, left[0].Meta.Due.After(time.Now().AddDate(50, 0, 0)))
 	})
 }
+
+// A message whose settlement the store refuses is purged meanwhile. The log does not say
+// that it stays in its queue.
+func TestSource_RefusedSettlementOfAMessageThatWasPurged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &refusing{Engine: memory.Open(), calls: map[string]int{}, done: func(string) bool { return true }}
+		put(t, r.Engine, "a")
+		var log strings.Builder
+		s := leases.NewSource(r, "q", "dead", codec.JSON[string](), leases.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		receive(t, s).Ack()
+		time.Sleep(time.Second)
+		_, err := r.Purge(t.Context(), "q", store.Filter{})
+		require.NoError(t, err)
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		require.NotContains(t, log.String(), "stays in its queue")
+		require.Contains(t, log.String(), "was purged")
+		require.NoError(t, s.Close(t.Context()))
+	})
+}
