@@ -71,7 +71,7 @@ func TestHistoryAroundTheOperator(t *testing.T) {
 	around := context.WithValue(context.Background(), ctxkey.Message{}, "of another element")
 	around = context.WithValue(around, ctxkey.Delivery{}, "of another element")
 	h, _ := newHost(t)
-	h.User, h.Values = around, WithoutMessage(around)
+	h.User, h.Values = around, ValuesOf(around)
 	h.Life, h.Cancel = context.WithCancelCause(around)
 	t.Cleanup(func() { h.Cancel(nil) })
 	a := newAttempt(h)

@@ -25,13 +25,19 @@ func (c *endedBy) Value(key any) any {
 // WithMessage returns a context with a message.
 func WithMessage(c context.Context, m Message) context.Context { return &withMessage{c, m} }
 
-// WithoutMessage returns a context that hides the message of a call around the operator.
-func WithoutMessage(c context.Context) context.Context {
+// ValuesOf returns a context with the values of c, but without its end and without the
+// message of a call around the operator. It is a pointer, so it can be compared with other
+// contexts even if c is of a type that cannot be compared.
+func ValuesOf(c context.Context) context.Context {
+	endless := context.WithoutCancel(c)
 	if c.Value(ctxkey.Message{}) == nil {
-		return c
+		return &plainValues{endless}
 	}
-	return context.WithValue(context.WithValue(c, ctxkey.Message{}, nil), ctxkey.Delivery{}, nil)
+	return context.WithValue(context.WithValue(endless, ctxkey.Message{}, nil), ctxkey.Delivery{}, nil)
 }
+
+// plainValues is a context that changes nothing.
+type plainValues struct{ context.Context }
 
 // withMessage is a context with a message. It builds the history on demand.
 type withMessage struct {

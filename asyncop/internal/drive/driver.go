@@ -125,7 +125,7 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 	d.workers = call.NewWorkers(cfg.Direct)
 	d.host = &call.Host{
 		User:     cfg.Context,
-		Values:   call.WithoutMessage(context.WithoutCancel(cfg.Context)),
+		Values:   call.ValuesOf(cfg.Context),
 		RealTime: reflect.TypeOf(cfg.Clock) == reflect.TypeOf(clock.New()),
 		Run:      func(task func()) { d.workers.Run(call.Job[IN, OUT]{Task: task}) },
 		Sleeper:  call.NewSleeper(),

@@ -145,3 +145,38 @@ func TestValuesReachUserCode(t *testing.T) {
 		}
 	}
 }
+
+// uncomparable is a context of a type that cannot be compared.
+type uncomparable struct {
+	context.Context
+	values map[any]any
+}
+
+func (u uncomparable) Value(key any) any {
+	if v, ok := u.values[key]; ok {
+		return v
+	}
+	return u.Context.Value(key)
+}
+
+// unchanged is an observer that returns the contexts that it is given.
+type unchanged struct{ giving }
+
+func (unchanged) Accepted(ctx context.Context, _ any, _ bool) context.Context { return ctx }
+func (unchanged) AttemptStarted(ctx context.Context, _ int) context.Context   { return ctx }
+
+// Law A6: the user's context may be of any type.
+func TestWithContext_TypeThatCannotBeCompared(t *testing.T) {
+	ctx := uncomparable{t.Context(), map[any]any{operatorValue{}: "of the operator"}}
+	found := make(chan string, 1)
+	fn := asyncop.Blocking(func(ctx context.Context, in int) (int, error) {
+		found <- known(ctx)
+		return in, nil
+	})
+	op := asyncop.OrderedWait(fn, time.Minute, 1, asyncop.WithContext(ctx), asyncop.WithObserver(unchanged{}))
+	op.In() <- 1
+	close(op.In())
+	require.Equal(t, 1, <-op.Out())
+	require.NoError(t, op.Wait())
+	require.Equal(t, "of the operator, <nil>, <nil>, 1, ", <-found)
+}
