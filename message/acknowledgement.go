@@ -101,13 +101,13 @@ func (w *whole) add(v Settlement) {
 func (a *acknowledgement) split(n int) []acknowledgement {
 	parts := make([]acknowledgement, n)
 	w := &whole{of: a, left: n}
-	over := a.isSettled() // the parts then have nothing to settle
+	alreadySettled := a.isSettled() // the parts then have nothing to settle
 	for i := range parts {
 		parts[i].part = uint32(i) + 1
 		parts[i].whole = w
 		parts[i].meta = a.meta
 		parts[i].delivery = a.delivery
-		if over {
+		if alreadySettled {
 			parts[i].state.Store(bitSettled)
 		}
 	}

@@ -1,5 +1,4 @@
 // Package message has the message: an element of a stream with its acknowledgement
 // ([Settlement], laws D1 and D2) and its history ([Meta], law D6). Package delivery and
-// operators share it. Use the same names of package delivery, unless you cannot import
-// it.
+// operators share it.
 package message
