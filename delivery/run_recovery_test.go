@@ -239,10 +239,8 @@ func recoverWithWorkers(t *testing.T, isShared bool) {
 		time.AfterFunc(30*time.Second, b.Resume)
 		workers.Go(func() { r.work(t, 2*time.Minute, b) })
 	}
-	late := waitingAt(t, "late", "1;1h;payments", 1) // it comes to the layer after the recovery has begun
 	workers.Go(func() {
 		<-r.engine.begun
-		assert.NoError(t, r.engine.Put(t.Context(), "orders-retry-1", late))
 		held, err := r.engine.Locks().Held(t.Context(), "")
 		assert.NoError(t, err)
 		isOutbox := func(h lock.Holding) bool { return !strings.HasPrefix(h.Name, "weir-jobs/") }
@@ -251,7 +249,6 @@ func recoverWithWorkers(t *testing.T, isShared bool) {
 	})
 	workers.Wait()
 	require.Len(t, r.done, 103)
-	require.Len(t, entriesOf(t, r.engine.Engine, "orders-retry-1"), 1)
 	total := 0
 	for i, n := range r.engine.made {
 		total += n
