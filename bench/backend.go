@@ -8,12 +8,11 @@ import (
 )
 
 // backend simulates a remote system with callbacks. It answers every call after the same
-// delay, from one goroutine. Calls become due in the order of their arrival, so a list
-// suffices.
+// delay, from one goroutine, so a list of calls is in order.
 type backend[R any] struct {
 	delay  int64
 	answer func(it *Item, reply R)
-	wake   chan struct{} // capacity 1; signals that a call was added to an empty list
+	wake   chan struct{} // capacity 1; signals a call in an empty list
 
 	mu     sync.Mutex
 	calls  []pendingCall[R] // guarded by mu
@@ -26,14 +25,13 @@ type pendingCall[R any] struct {
 	reply R
 }
 
-// newBackend starts a backend, which calls answer on its goroutine for every call.
+// newBackend starts a backend, which calls answer on its goroutine.
 func newBackend[R any](delay time.Duration, answer func(it *Item, reply R)) *backend[R] {
 	b := &backend[R]{delay: int64(delay), answer: answer, wake: make(chan struct{}, 1)}
 	go b.run()
 	return b
 }
 
-// call starts a call. answer later receives reply.
 func (b *backend[R]) call(it *Item, reply R) {
 	b.mu.Lock()
 	first := len(b.calls) == 0

@@ -7,8 +7,8 @@ import (
 	"github.com/reugn/go-streams/flow"
 )
 
-// chanFlow turns a function that reads one channel and writes another into a go-streams
-// flow. Every peer that is not a flow itself runs in it.
+// chanFlow makes a go-streams flow of a function that reads one channel and writes
+// another, for peers that are not flows.
 type chanFlow struct {
 	in, out chan any
 	mu      sync.Mutex
@@ -55,8 +55,8 @@ func (f *chanFlow) Err() error {
 
 func (f *chanFlow) stages() stages { return stages{flows: []streams.Flow{f}, err: f.Err} }
 
-// passBuffered is flow.PassThrough with buffers at both ends. It shows the cost of weir's
-// default buffers without weir.
+// passBuffered is flow.PassThrough with buffers at both ends: the cost of weir's default
+// buffers.
 func passBuffered(buffer int) *chanFlow {
 	return newChanFlow(buffer, func(in <-chan any, out chan<- any) error {
 		for e := range in {

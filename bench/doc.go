@@ -1,5 +1,5 @@
-// Package bench measures weir against its peers and against a floor of channels,
-// goroutines and sleeps: the same work in the same pipeline in the same run.
+// Package bench measures weir against its peers and a floor of channels, goroutines and
+// sleeps: the same work in the same run.
 //
 // # Vocabulary
 //
@@ -8,14 +8,12 @@
 //   - A [Group] is a workload in one variant (W1/mode=ordered). Its rows are comparable.
 //   - A [Row] is one implementation of the work: weir, a peer, handwritten code, or a
 //     floor.
-//   - A [Sample] is the cost of one run of a row. A [Result] holds a row's samples of
-//     all rounds.
+//   - A [Sample] is the cost of one run of a row. A [Result] holds a row's samples of all
+//     rounds.
 //
-// Every row checks its own output: each element comes out exactly once, in order if order
-// is promised, and with the expected number of calls. A pipeline that is fast because it
-// is broken returns an error, not a number.
+// Every row checks its output: each element exactly once, in order if promised, with the
+// expected number of calls. A broken row returns an error.
 //
 // [Measure] runs the rows of a group in turn, round after round, so that a noisy minute
-// affects all of them. The command cmd/table prints the results, and the benchmarks of
-// this package run the same rows.
+// affects all. The command cmd/table prints the results.
 package bench

@@ -25,16 +25,14 @@ import (
 	"github.com/weirflow/weir/internal/testing/storebench"
 )
 
-// jetStream is an engine on JetStream with the streams "in" and "out".
 type jetStream struct {
 	js       jetstream.JetStream
 	replicas int
 	dir      string
-	server   *embedded.Server     // in this process; or nil
+	server   *embedded.Server     // in this process, or nil
 	cluster  *clustertest.Cluster // or nil
 }
 
-// startEmbedded starts a server in this process that syncs each write.
 func startEmbedded() (engine, error) { return embeddedServer() }
 
 func embeddedServer() (*jetStream, error) {
@@ -55,7 +53,6 @@ func (e *jetStream) start() (err error) {
 	return err
 }
 
-// connect opens another connection to the server in this process.
 func (e *jetStream) connect() (jetstream.JetStream, error) {
 	nc, err := e.server.Connect()
 	if err != nil {
@@ -64,7 +61,6 @@ func (e *jetStream) connect() (jetstream.JetStream, error) {
 	return jetstream.New(nc)
 }
 
-// restart restarts the server in this process on the same directory.
 func (e *jetStream) restart() error {
 	e.js.Conn().Close()
 	if err := e.server.Close(); err != nil {
@@ -107,7 +103,6 @@ func (e *jetStream) begin(err error) (*jetStream, error) {
 	return e, nil
 }
 
-// ackWait is the lease of a message.
 const ackWait = 30 * time.Second
 
 func (e *jetStream) consumer(ctx context.Context) (jetstream.Consumer, error) {
@@ -116,7 +111,6 @@ func (e *jetStream) consumer(ctx context.Context) (jetstream.Consumer, error) {
 	})
 }
 
-// publish publishes messages and waits until all are confirmed.
 func (e *jetStream) publish(ctx context.Context, ms []*nats.Msg) error {
 	futures := make([]jetstream.PubAckFuture, len(ms))
 	for i, m := range ms {
@@ -155,7 +149,7 @@ func (e *jetStream) fill(ctx context.Context, n int) error {
 const bareWorkers = 4
 
 // bare implements engine. Like weir's source it waits for the answers to
-// acknowledgements, because a message without one may be redelivered.
+// acknowledgements: a message without one may be redelivered.
 func (e *jetStream) bare(ctx context.Context, n int) error {
 	consumer, err := e.consumer(ctx)
 	if err != nil {
@@ -207,13 +201,11 @@ func (e *jetStream) moveBatch(ctx context.Context, consumer jetstream.Consumer) 
 	return len(taken), errors.Join(errs...)
 }
 
-// ownQueues is an engine with weir's own queues.
 type ownQueues struct {
 	*jetStream
 	engine *weirjs.Engine
 }
 
-// own adds weir's own queues to an engine.
 func own(start func() (*jetStream, error)) func() (engine, error) {
 	return func() (engine, error) {
 		e, err := start()

@@ -19,14 +19,12 @@ import (
 	"github.com/weirflow/weir/internal/testing/storebench"
 )
 
-// kafkaEngine is an engine on Kafka with the topics "in" and "out".
 type kafkaEngine struct {
 	addrs   []string
 	end     func()
 	engines []*kafka.Engine
 }
 
-// startKafka starts a Kafka in memory, without disk or replicas.
 func startKafka() (engine, error) { return fakeCluster() }
 
 func fakeCluster() (*kafkaEngine, error) {
@@ -38,7 +36,7 @@ func fakeCluster() (*kafkaEngine, error) {
 	return &kafkaEngine{addrs: cluster.ListenAddrs(), end: cluster.Close}, nil
 }
 
-// startBrokers starts three Apache Kafka brokers in separate processes. All of them store
+// startBrokers starts three Apache Kafka brokers in separate processes, which all store
 // each record.
 func startBrokers() (engine, error) {
 	cluster, err := clustertest.Start(3)
@@ -156,7 +154,7 @@ func (e *kafkaEngine) moved(ctx context.Context, n int, f func(payload []byte)) 
 
 func (e *kafkaEngine) close() error {
 	for _, engine := range e.engines {
-		_ = engine.Close() // a cut connection makes Close fail
+		_ = engine.Close() // a cut connection makes it fail
 	}
 	e.end()
 	return nil

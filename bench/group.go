@@ -12,10 +12,10 @@ type Kind uint8
 
 // Kinds of rows.
 const (
-	Peer      Kind = iota // a library or handwritten code; a candidate for the best peer
-	Weir                  // the operator under measurement
-	Reference             // shown, but not comparable: does more or less than the work requires
-	Floor                 // the cost of the basic building blocks
+	Peer Kind = iota // a library or handwritten code
+	Weir
+	Reference // shown, but not comparable: does more or less work
+	Floor     // the cost of the building blocks
 )
 
 // String returns the kind in lower case.
@@ -40,7 +40,7 @@ type Aim struct {
 	Metric  string // default: the key of the group
 	Against string // an Impl, or BestPeer
 	Max     float64
-	Or      float64 // with Against: Impl's own metric up to this also meets the aim
+	Or      float64 // with Against: a metric of Impl up to this also meets the aim
 }
 
 // BestPeer selects the row of kind Peer with the lowest key.
@@ -54,7 +54,7 @@ type Group struct {
 	Elems    int
 	Key      string // metric that rows are compared by; default NsPerElem
 	// Heavy rows take many seconds each, or change the process (a million goroutines).
-	// The table command runs them fewer times, each in a separate process.
+	// The table command runs them fewer times, each in its own process.
 	Heavy bool
 	Rows  []Row
 	Aims  []Aim
@@ -73,14 +73,14 @@ func (g Group) KeyMetric() string { return cmp.Or(g.Key, NsPerElem) }
 
 // Config sets the size of the workloads.
 type Config struct {
-	Short  bool // small sizes, only to check that everything works
+	Short  bool // small sizes, as a check
 	Elems  int  // elements of every group, if > 0
-	Buffer int  // channels at both ends of every flow with a choice, weir's and ours; < 0 means unbuffered
+	Buffer int  // channels at both ends of every flow, if there is a choice; < 0 means unbuffered
 	Ends   int  // channels of source and sink; go-streams' own connectors have none
 }
 
-// DefaultBuffer is the default of Config.Buffer. It equals weir's default up to a
-// capacity of 1,024.
+// DefaultBuffer is the default of Config.Buffer, and weir's default up to a capacity of
+// 1,024.
 const DefaultBuffer = 128
 
 func (c Config) buffer() int {
@@ -113,7 +113,7 @@ func Groups(c Config) []Group {
 	return all
 }
 
-// stuckAfter bounds the run of a row. A longer run panics.
+// stuckAfter bounds a row's run. A longer run panics.
 const stuckAfter = 5 * time.Minute
 
 // RunRow runs one row of g once.

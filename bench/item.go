@@ -5,27 +5,26 @@ import (
 	"time"
 )
 
-// Item is the element of all pipelines. Flows carry *Item, because a pointer fits into an
-// interface without an allocation.
+// Item is the element of all pipelines. Flows carry *Item, which fits into an interface
+// without an allocation.
 type Item struct {
 	Seq   int
-	Calls int32 // calls of the function for it; owned by the goroutine that runs the call
+	Calls int32 // calls of the function; owned by the goroutine of the call
 
 	due  int64 // time of its next call, in ns since epoch
-	late int64 // delay of the call after due
+	late int64
 }
 
-// errUnavailable is the error of a first attempt.
 var errUnavailable = errors.New("bench: not ready yet")
 
-// unavailableError is errUnavailable with its element. It is one pointer, so it needs no
-// allocation.
+// unavailableError is errUnavailable with its element, without an allocation: it is one
+// pointer.
 type unavailableError struct{ it *Item }
 
 func (e unavailableError) Error() string { return errUnavailable.Error() }
 
-// FailsFirst reports whether the first attempt of an element fails: exactly one in ten,
-// at an irregular position in each block of ten.
+// FailsFirst reports whether an element's first attempt fails: exactly one in ten, at
+// irregular positions in each block of ten.
 func FailsFirst(seq int) bool {
 	block := uint32(seq / 10)
 	return (block*2654435761>>16)%10 == uint32(seq%10)
@@ -48,7 +47,6 @@ func newItems(n int) []Item {
 	return items
 }
 
-// epoch is the zero of now.
 var epoch = time.Now()
 
 func now() int64 { return int64(time.Since(epoch)) }

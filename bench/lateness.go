@@ -10,18 +10,18 @@ import (
 
 // Metrics of workloads that wait.
 const (
-	LiveBytes  = "live-B/elem" // reachable after a collection while all wait, without the user's own values
+	LiveBytes  = "live-B/elem" // reachable after a collection while all wait, without the user's values
 	RSSBytes   = "rss-B/elem"
 	ParkNs     = "park-ns/elem"
 	LateP50    = "late-p50-ms"
 	LateP99    = "late-p99-ms"
 	LateMax    = "late-max-ms"
-	EarlyMax   = "early-max-ms" // the earliest timer that fired before it was due
+	EarlyMax   = "early-max-ms" // the earliest timer before it was due
 	Goroutines = "goroutines"
-	HeldMax    = "held-max" // elements between the first call of the function and the sink
+	HeldMax    = "held-max" // elements between the first call and the sink
 )
 
-// reportLateness reports the distribution of delays in ns. It sorts its argument.
+// reportLateness reports the distribution of delays in ns, and sorts its argument.
 func reportLateness(m *Meter, late []int64) {
 	if len(late) == 0 {
 		return
@@ -39,11 +39,11 @@ func reportLateness(m *Meter, late []int64) {
 // parking holds n elements that all wait at once, each until its own time.
 type parking struct {
 	items  []Item
-	base   time.Duration // the first call is due after base, which is time to park and weigh all elements
-	spread time.Duration // the calls are spread over this time
+	base   time.Duration // the first call is due after base: time to park and weigh all elements
+	spread time.Duration
 
 	left atomic.Int64
-	all  chan struct{} // closed when the last one was woken
+	all  chan struct{} // closed when all were woken
 }
 
 func newParking(n int, base, spread time.Duration) *parking {
@@ -53,7 +53,7 @@ func newParking(n int, base, spread time.Duration) *parking {
 }
 
 // delay returns how long element i waits if it is parked at instant. Due times are spread
-// evenly, in an order independent of the order of arrival.
+// evenly, independent of the order of arrival.
 func (p *parking) delay(i int, start, instant int64) time.Duration {
 	n := len(p.items)
 	index := int(uint64(i) * 2654435761 % uint64(n))
@@ -62,7 +62,6 @@ func (p *parking) delay(i int, start, instant int64) time.Duration {
 	return time.Duration(due - instant)
 }
 
-// woken records that the element was just called.
 func (p *parking) woken(it *Item) {
 	it.late = now() - it.due
 	if p.left.Add(-1) == 0 {
@@ -71,7 +70,7 @@ func (p *parking) woken(it *Item) {
 }
 
 // weigh parks all elements, measures their memory, and waits until all were woken. park
-// must return once all of them wait.
+// must return once all wait.
 func (p *parking) weigh(m *Meter, park func(start int64) error) error {
 	resident := residentBytes()
 	live := liveBytes()
@@ -97,8 +96,8 @@ func (p *parking) weigh(m *Meter, park func(start int64) error) error {
 	return nil
 }
 
-// errWeighedLate reports that some elements were woken before all were weighed, so the
-// result is invalid.
+// errWeighedLate reports that elements were woken before all were weighed, which
+// invalidates the result.
 var errWeighedLate = errors.New("parking and weighing took too long")
 
 // patiently repeats run with five times the parking time while the machine is too busy:

@@ -14,14 +14,13 @@ import (
 // Names of the metrics that every sample has.
 const (
 	NsPerElem     = "ns/elem"
-	CPUPerElem    = "cpu-ns/elem" // user and system time of the whole process, getrusage
+	CPUPerElem    = "cpu-ns/elem" // user and system time of the process, getrusage
 	AllocsPerElem = "allocs/elem"
 	BytesPerElem  = "B/elem"
-	Efficiency    = "efficiency" // ideal time / time, where the function waits
+	Efficiency    = "efficiency" // ideal time / time, if the function waits
 )
 
-// Meter measures one interval of a row's run. It is owned by the goroutine that runs the
-// row.
+// Meter measures one interval of a run. It is owned by the goroutine of the row.
 type Meter struct {
 	elems   int
 	began   time.Time
@@ -36,7 +35,7 @@ type Meter struct {
 type Sample map[string]float64
 
 // Start starts the measured interval after a garbage collection, so that no row pays for
-// the garbage of another.
+// another's garbage.
 func (m *Meter) Start() {
 	runtime.GC()
 	runtime.ReadMemStats(&m.mem)
@@ -57,8 +56,7 @@ func (m *Meter) Stop() {
 	m.Report(BytesPerElem, float64(m.mem.TotalAlloc-bytes)/n)
 }
 
-// Ideal sets the ideal length of the measured interval: the time that the function itself
-// waits.
+// Ideal sets the ideal length of the interval: the time that the function itself waits.
 func (m *Meter) Ideal(d time.Duration) { m.ideal = d }
 
 // Report sets a metric.
@@ -76,7 +74,6 @@ func (m *Meter) sample() Sample {
 	return maps.Clone(m.metrics)
 }
 
-// cpuTime returns the CPU time of this process on all cores.
 func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
@@ -85,17 +82,17 @@ func cpuTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// liveBytes returns the reachable memory, including stacks, after a collection.
+// liveBytes returns the reachable memory after a collection.
 func liveBytes() int64 {
 	runtime.GC()
-	runtime.GC() // frees objects that the first collection released from a sync.Pool
+	runtime.GC() // frees what the first collection released from a sync.Pool
 	var s runtime.MemStats
 	runtime.ReadMemStats(&s)
 	return int64(s.HeapAlloc + s.StackInuse)
 }
 
-// residentBytes returns the process's resident memory after it has returned free memory
-// to the system. It returns 0 without /proc.
+// residentBytes returns the resident memory after free memory went back to the system, or
+// 0 without /proc.
 func residentBytes() int64 {
 	debug.FreeOSMemory()
 	statm, err := os.ReadFile("/proc/self/statm")

@@ -9,7 +9,6 @@ import (
 	ext "github.com/reugn/go-streams/extension"
 )
 
-// stages are the flows under measurement, in sequence, with a check at the end.
 type stages struct {
 	flows []streams.Flow
 	err   func() error // may be nil
@@ -17,22 +16,21 @@ type stages struct {
 
 func oneStage(f streams.Flow) stages { return stages{flows: []streams.Flow{f}} }
 
-// pipeline is a complete go-streams pipeline: source → flows → sink. A separate goroutine
-// feeds the source, as in go-streams' connectors. The goroutine that runs the pipeline
-// reads the sink and checks the output.
+// pipeline is a complete go-streams pipeline: source → flows → sink. A goroutine feeds
+// the source; the goroutine that runs the pipeline checks the output.
 type pipeline struct {
 	elems   int
 	ends    int  // buffer of source and sink
-	ordered bool // the output must be in the order of the input
+	ordered bool // the output must be in input order
 	values  bool // elements are Value instead of *Item
 
 	items []Item              // set by prepare unless given
-	calls func(seq int) int32 // expected calls per element; nil means unchecked
+	calls func(seq int) int32 // expected calls per element, or nil
 
 	// Optional hooks.
-	fed      func()          // called after the last element; the source ends when it returns
-	received func(seq int)   // called in the sink for each element
-	each     func(seq int)   // called in the source before each element
+	fed      func()        // called after the last element; then the source ends
+	received func(seq int) // called in the sink for each element
+	each     func(seq int)
 	elem     func(i int) any // set by prepare
 	seq      func(e any) int // set by prepare
 }
@@ -40,10 +38,10 @@ type pipeline struct {
 // Value is an element that does not fit into an interface without an allocation.
 type Value struct{ Seq int }
 
-// firstValue is beyond the small integers that the runtime boxes without an allocation.
+// firstValue is beyond the small integers that are boxed without an allocation.
 const firstValue = 1 << 20
 
-// prepare creates the elements, outside the measured interval.
+// prepare makes the elements, outside the measured interval.
 func (p *pipeline) prepare() {
 	if p.values {
 		p.elem = func(i int) any { return Value{firstValue + i} }
@@ -57,7 +55,6 @@ func (p *pipeline) prepare() {
 	p.seq = func(e any) int { return e.(*Item).Seq }
 }
 
-// measure prepares, runs and checks the pipeline, and measures the run.
 func (p *pipeline) measure(m *Meter, build func() stages) error {
 	p.prepare()
 	m.Start()
@@ -93,7 +90,6 @@ func (p *pipeline) run(st stages) error {
 	return err
 }
 
-// check reads sink to its end.
 func (p *pipeline) check(sink <-chan any) error {
 	c := p.checker()
 	for e := range sink {
@@ -135,12 +131,12 @@ func (p *pipeline) checker() *Checker {
 	return NewChecker(p.elems, p.ordered)
 }
 
-// Checker checks the sequence numbers of the output. It is owned by the sink's goroutine.
+// Checker checks the output's sequence numbers. It is owned by the sink's goroutine.
 type Checker struct {
 	ordered bool
 	seen    []uint8
 	count   int
-	bad     error // the first error
+	bad     error
 }
 
 // NewChecker expects the numbers 0 to n-1, each once, in order if ordered.
@@ -175,7 +171,6 @@ func (c *Checker) Err() error {
 	return c.bad
 }
 
-// parallel runs k pipelines concurrently.
 func parallel(k int, run func(i int) error) error {
 	errs := make([]error, k)
 	var wg sync.WaitGroup

@@ -16,8 +16,7 @@ type Result struct {
 	Samples []Sample
 }
 
-// Median returns the median of a metric over all rounds, or NaN if the row does not have
-// it.
+// Median returns the median of a metric over all rounds, or NaN if it is missing.
 func (r Result) Median(metric string) float64 { return median(r.values(metric)) }
 
 func (r Result) values(metric string) []float64 {
@@ -42,7 +41,7 @@ func median(vs []float64) float64 {
 	return (vs[mid-1] + vs[mid]) / 2
 }
 
-// Measure runs the rows of g in turn. Each round starts with another row. run is usually
+// Measure runs the rows of g in turn, each round from another row. run is usually
 // [RunRow].
 func Measure(g Group, rounds int, run func(Group, Row) (Sample, error)) ([]Result, error) {
 	results := make([]Result, len(g.Rows))
@@ -68,7 +67,7 @@ type Report struct {
 	Results []Result
 }
 
-// best returns the row of kind Peer with the lowest key, or nil.
+// best returns the peer with the lowest key, or nil.
 func (r Report) best() *Result {
 	var best *Result
 	for i := range r.Results {
@@ -83,7 +82,6 @@ func (r Report) best() *Result {
 	return best
 }
 
-// weir returns the first row of kind Weir, or nil.
 func (r Report) weir() *Result {
 	i := slices.IndexFunc(r.Results, func(c Result) bool { return c.Row.Kind == Weir })
 	if i < 0 {
@@ -92,7 +90,7 @@ func (r Report) weir() *Result {
 	return &r.Results[i]
 }
 
-// find returns the row with a name, or the best peer for BestPeer.
+// find returns the named row, or the best peer for BestPeer.
 func (r Report) find(impl string) *Result {
 	if impl == BestPeer {
 		return r.best()
@@ -104,8 +102,7 @@ func (r Report) find(impl string) *Result {
 	return &r.Results[i]
 }
 
-// ratio returns the median of the ratios of all rounds. Disturbances of a whole round
-// cancel out.
+// ratio returns the median of the rounds' ratios: disturbances of a round cancel out.
 func ratio(a, b *Result, metric string) float64 {
 	if a == nil || b == nil {
 		return math.NaN()
@@ -232,8 +229,7 @@ func (r Report) WriteMarkdown(w io.Writer) error {
 	return err
 }
 
-// metrics returns the metrics that any row has: first the key, then the usual metrics,
-// then the others by name.
+// metrics returns the rows' metrics: the key, the usual metrics, the others by name.
 func (r Report) metrics() []string {
 	usual := []string{r.Group.KeyMetric(), NsPerElem, CPUPerElem, AllocsPerElem, BytesPerElem, Efficiency}
 	seen := make(map[string]bool)
@@ -254,7 +250,7 @@ func (r Report) metrics() []string {
 	return append(ms, slices.Sorted(maps.Keys(seen))...)
 }
 
-// short formats a number with as many digits as useful.
+// short formats a number with useful digits.
 func short(v float64) string {
 	switch a := math.Abs(v); {
 	case math.IsNaN(v):
@@ -270,7 +266,6 @@ func short(v float64) string {
 	}
 }
 
-// thousands formats an integer with commas.
 func thousands(v float64) string {
 	digits := strconv.FormatInt(int64(math.Round(math.Abs(v))), 10)
 	var b strings.Builder

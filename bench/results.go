@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Measured is one row in a results file: its medians over all rounds.
+// Measured is a row of a results file: its medians over all rounds.
 type Measured struct {
 	Group  string             `json:"group"`
 	Impl   string             `json:"impl"`
@@ -19,7 +19,7 @@ type Measured struct {
 	Median map[string]float64 `json:"median"`
 }
 
-// Results are the rows of a results file, which the table command writes with -json.
+// Results are a results file, written by the table command with -json.
 type Results []Measured
 
 // NewResults returns the medians of reports.
@@ -81,13 +81,13 @@ func (rs Results) find(g Group, impl string) (Measured, bool) {
 
 // Comparison compares a row of weir with the fastest peer of its group.
 type Comparison struct {
-	Time float64 // weir's throughput divided by the peer's
-	CPU  float64 // weir's elements per CPU second divided by the peer's; NaN if not measured
+	Time float64 // weir's throughput / the peer's
+	CPU  float64 // weir's elements per CPU second / the peer's; NaN if not measured
 	Peer string
 }
 
-// Compare returns false if the group lacks that row, or if the row or a peer of the group
-// was not measured. The best measured peer may not be the best peer.
+// Compare returns false if the group lacks the row, or if the row or a peer was not
+// measured: the best peer may be missing.
 func (rs Results) Compare(g Group, impl string) (Comparison, bool) {
 	own, ok := rs.find(g, impl)
 	if !ok {
@@ -129,8 +129,7 @@ type Work struct{ Ordered, Unordered Group }
 // Title returns "W1: completes at once".
 func (w Work) Title() string { return w.Ordered.Workload + ": " + w.Ordered.Title }
 
-// Works pairs the groups of the given workloads that exist in both modes. Without
-// arguments it takes all workloads.
+// Works pairs the groups of the given or all workloads that exist in both modes.
 func Works(groups []Group, workloads ...string) []Work {
 	var works []Work
 	for _, g := range groups {
@@ -147,7 +146,7 @@ func Works(groups []Group, workloads ...string) []Work {
 	return works
 }
 
-// Published returns the workloads in the README and the chart: the workloads with peers.
+// Published returns the workloads in the README and the chart, which have peers.
 func Published() []Work { return Works(Groups(Config{}), "W1", "W1b", "W2", "W3", "W3b", "W9") }
 
 // PeerTitle returns a peer's name for readers.

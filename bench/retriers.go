@@ -11,7 +11,6 @@ import (
 	"github.com/failsafe-go/failsafe-go/retrypolicy"
 )
 
-// maxRetries applies to every row that retries.
 const maxRetries = 3
 
 // retrier repeats a blocking call in the worker that runs it.
@@ -35,8 +34,8 @@ func withFailsafe(fn call, delay time.Duration) call {
 	}
 }
 
-// withFailsafeBulkhead retries around a bulkhead, so an element that waits for its retry
-// holds no permit.
+// withFailsafeBulkhead retries around a bulkhead: an element waiting for its retry holds
+// no permit.
 func withFailsafeBulkhead(fn call, permits int, delay time.Duration) call {
 	retry := retrypolicy.NewBuilder[*Item]().WithMaxRetries(maxRetries).WithDelay(delay).Build()
 	permit := bulkhead.NewBuilder[*Item](uint(permits)).WithMaxWaitTime(time.Hour).Build()
@@ -63,7 +62,6 @@ func withRetryGo(fn call, delay time.Duration) call {
 	}
 }
 
-// byHand is the retry loop without a library.
 func byHand(fn call, delay time.Duration) call {
 	return func(it *Item) (*Item, error) {
 		for retries := 0; ; retries++ {

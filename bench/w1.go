@@ -14,8 +14,8 @@ func modeVariant(ordered bool) string {
 	return "mode=unordered"
 }
 
-// flowRow returns a row that runs one pipeline. It prepares the pipeline outside the
-// measured interval and builds it inside.
+// flowRow returns a row that prepares its pipeline outside the measured interval and
+// builds it inside.
 func flowRow(impl string, kind Kind, p pipeline, build func() stages) Row {
 	return Row{Impl: impl, Kind: kind, Run: func(m *Meter, n int) error {
 		q := p
@@ -24,14 +24,14 @@ func flowRow(impl string, kind Kind, p pipeline, build func() stages) Row {
 	}}
 }
 
-// w1 has a function that completes at once. It shows the cost of the pipeline itself.
+// w1 has a function that completes at once: the cost of the pipeline itself.
 func w1(c Config) []Group {
 	const title = "completes at once"
 	elems := c.elems(500_000, 2_000)
 	aims := []Aim{
 		{Impl: "weir", Against: "passthrough", Max: 1.0},
 		{Impl: "weir", Against: "passthrough-buffered", Max: 1.5},
-		{Impl: "weir", Metric: AllocsPerElem, Max: 2.005}, // two, plus the cost of the start spread over all elements
+		{Impl: "weir", Metric: AllocsPerElem, Max: 2.005}, // two, plus the start spread over all elements
 	}
 	var groups []Group
 	for _, ordered := range []bool{true, false} {
@@ -86,7 +86,6 @@ func hops(buffer int) func(m *Meter, n int) error {
 	}
 }
 
-// bareGoroutines starts a goroutine per element, 64 at a time.
 func bareGoroutines(m *Meter, n int) error {
 	const atOnce = 64
 	items := newItems(n)
@@ -105,8 +104,8 @@ func bareGoroutines(m *Meter, n int) error {
 	return p.checkCalls()
 }
 
-// w1b has blocking calls that return at once, 64 at a time. It shows the cost of moving a
-// call to a goroutine and its result back into the input's order.
+// w1b has blocking calls that return at once, 64 at a time: the cost of a goroutine for
+// the call, and of bringing results back into order.
 func w1b(c Config) []Group {
 	const atOnce = 64
 	var groups []Group

@@ -13,11 +13,11 @@ import (
 	"github.com/weirflow/weir/exactlyonce/server"
 )
 
-// BytesPerRecord is the memory that a tracked request holds, with its answer of 64 bytes.
+// BytesPerRecord is the memory of a tracked request with an answer of 64 bytes.
 const BytesPerRecord = "B/record"
 
-// w10 measures the server of exactly-once calls. An element is a request with an answer
-// of 64 bytes, and its handler has no work.
+// w10 measures the server of exactly-once calls with a handler that does nothing. Answers
+// have 64 bytes.
 func w10(c Config) []Group {
 	var groups []Group
 	for _, held := range []int{1_000, c.elems(1_000_000, 10_000)} {
@@ -60,7 +60,6 @@ func w10(c Config) []Group {
 	})
 }
 
-// onceHandler answers and counts its calls.
 type onceHandler struct {
 	calls  int
 	answer []byte
@@ -113,12 +112,11 @@ func tracked(m *Meter, n, held int) error {
 	return errors.Join(h.check(n), results.Close(ctx))
 }
 
-// overHTTP sends n requests with ids to a wrapped handler.
 func overHTTP(m *Meter, n int, wrap func(http.Handler) http.Handler) error {
 	h := newOnceHandler()
 	server := httptest.NewServer(wrap(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		answer, _ := h.handle(req.Context())
-		_, _ = w.Write(answer) // the client checks the answer
+		_, _ = w.Write(answer) // checked by the client
 	})))
 	defer server.Close()
 	client := server.Client()

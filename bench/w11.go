@@ -13,8 +13,8 @@ import (
 
 const (
 	w11Keys  = 10_000
-	w11Calls = 1_000 // concurrent calls
-	w11Slots = 4_000 // weir's slots; the workers' channels and calls hold as many in total
+	w11Calls = 1_000
+	w11Slots = 4_000 // weir's slots; the workers' channels and calls hold as many
 )
 
 func w11Key(it *Item) int { return int(uint32(it.Seq) * 2654435761 >> 8 % w11Keys) }
@@ -73,7 +73,7 @@ func w11(c Config) []Group {
 	return groups
 }
 
-// w11Row returns a row whose results must be in order for each key.
+// w11Row returns a row with results in order for each key.
 func w11Row(impl string, kind Kind, p pipeline, run func(in iter.Seq[*Item], out func(*Item)) error) Row {
 	return Row{Impl: impl, Kind: kind, Run: func(m *Meter, n int) error {
 		q := p
@@ -103,7 +103,6 @@ func w11Row(impl string, kind Kind, p pipeline, run func(in iter.Seq[*Item], out
 	}}
 }
 
-// ranged runs an operator with Results.
 func ranged(op *asyncop.AsyncWaitOperator[*Item, *Item], in iter.Seq[*Item], out func(*Item)) error {
 	for it, err := range op.Results(in) {
 		if err != nil {
@@ -114,8 +113,8 @@ func ranged(op *asyncop.AsyncWaitOperator[*Item, *Item], in iter.Seq[*Item], out
 	return nil
 }
 
-// partitions is careful handwritten code: each key belongs to one of many workers, and
-// each worker has a channel.
+// partitions is careful handwritten code: many workers, each with a channel and its own
+// keys.
 func partitions(c Config, fn call, in iter.Seq[*Item], out func(*Item)) error {
 	results := make(chan *Item, c.buffer())
 	var failed firstError

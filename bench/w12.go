@@ -20,8 +20,8 @@ const (
 )
 
 // w12 has calls for many elements, without go-streams. In the handwritten version a
-// goroutine collects batches by size and waiting time. It has no timeout and no retries,
-// and one error for all elements of a call.
+// goroutine collects batches by size and waiting time, without timeout, retries, or
+// errors of single elements.
 func w12(c Config) []Group {
 	var groups []Group
 	for _, ordered := range []bool{true, false} {
@@ -47,7 +47,6 @@ func w12(c Config) []Group {
 	return groups
 }
 
-// lookUp is the call. It answers for all its elements after the same time.
 func lookUp(_ context.Context, items []*Item) ([]asyncop.Result[*Item], error) {
 	results := make([]asyncop.Result[*Item], len(items))
 	time.Sleep(batchTime)
@@ -79,8 +78,8 @@ func batcherRow(impl string, p pipeline, ordered bool) Row {
 	}}
 }
 
-// batchCall is a running call. Its results are sent to done. In ordered mode done has
-// capacity 1, so the send never blocks.
+// batchCall is a running call. In ordered mode done has capacity 1, so the send never
+// blocks.
 type batchCall struct{ done chan []asyncop.Result[*Item] }
 
 func runBatcher(ordered bool, in iter.Seq[*Item], out func(*Item)) error {
@@ -133,7 +132,7 @@ func runBatcher(ordered bool, in iter.Seq[*Item], out func(*Item)) error {
 	return failed.err
 }
 
-// collect forms batches by size and by the waiting time of the first element.
+// collect forms batches by size and by the first element's waiting time.
 func collect(elements <-chan *Item, start func(items []*Item)) {
 	timer := time.NewTimer(batchWait)
 	timer.Stop()

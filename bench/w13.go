@@ -24,11 +24,10 @@ import (
 )
 
 // PostgresVariable names the environment variable with the URL of a PostgreSQL server for
-// W13, which creates its own databases there. Without it W13 is skipped.
+// W13, which creates its own databases. Without it W13 is skipped.
 const PostgresVariable = "WEIR_BENCH_POSTGRES"
 
-// w13 measures jobs in PostgreSQL. Each job is inserted, worked by an empty function, and
-// completed.
+// w13 measures jobs in PostgreSQL: insert, work by an empty function, complete.
 func w13(c Config) []Group {
 	if os.Getenv(PostgresVariable) == "" {
 		return nil
@@ -46,7 +45,6 @@ func w13(c Config) []Group {
 
 var databases atomic.Int64
 
-// database creates an empty database.
 func database(ctx context.Context) (pool *pgxpool.Pool, end func() error, err error) {
 	url := os.Getenv(PostgresVariable)
 	config, err := pgxpool.ParseConfig(url)
@@ -96,7 +94,6 @@ func putAll(ctx context.Context, s store.Store, n int) error {
 
 type counted struct{ n int }
 
-// PutAll implements delivery.Sink.
 func (c *counted) PutAll(_ context.Context, ms []message.Message[[]byte]) error {
 	c.n += len(ms)
 	return nil
@@ -130,7 +127,6 @@ type jobArgs struct {
 	Payload []byte `json:"payload"`
 }
 
-// Kind implements river.JobArgs.
 func (jobArgs) Kind() string { return "nothing" }
 
 type nothing struct {
@@ -139,7 +135,6 @@ type nothing struct {
 	done chan struct{}
 }
 
-// Work implements river.Worker.
 func (w *nothing) Work(context.Context, *river.Job[jobArgs]) error {
 	if w.left.Add(-1) == 0 {
 		close(w.done)
@@ -189,7 +184,7 @@ func workByRiver(m *Meter, n int) error {
 		}
 	}
 	<-w.done
-	if err := client.Stop(ctx); err != nil { // Stop returns once all jobs are completed in the database
+	if err := client.Stop(ctx); err != nil { // returns once all jobs are completed in the database
 		return err
 	}
 	m.Stop()

@@ -17,12 +17,12 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// engine is a queue system. Messages move from the queue "in" to the queue "out".
+// engine is a queue system with the queues "in" and "out".
 type engine interface {
 	// fill puts messages into "in". Message i has the key keyOf(i) and the payload
 	// numbered(i).
 	fill(ctx context.Context, n int) error
-	// bare moves n messages using only the engine's client. It acknowledges each message
+	// bare moves n messages with only the engine's client. It acknowledges each message
 	// after its result is confirmed.
 	bare(ctx context.Context, n int) error
 	// open returns weir's source and sink.
@@ -33,14 +33,13 @@ type engine interface {
 	close() error
 }
 
-// orderKeys is the number of keys, and the number of partitions. Messages with the same
-// key keep their order.
+// orderKeys is the number of keys, whose messages keep their order, and of partitions.
 const orderKeys = 4
 
 func keyOf(i int) int { return i % orderKeys }
 
-// numbered returns a payload of 256 bytes that starts with a number. The rest is random,
-// because Kafka clients compress.
+// numbered returns 256 bytes that start with a number. The rest is random, because Kafka
+// clients compress.
 func numbered(i int) []byte {
 	b := make([]byte, 256)
 	random := rand.NewPCG(uint64(i), 0)
@@ -58,8 +57,8 @@ func numberOf(payload []byte) (int, error) {
 	return int(binary.BigEndian.Uint64(payload)), nil
 }
 
-// w14 moves messages from one queue of an engine through an operator into another queue,
-// with 10 % of them retried after 10 ms. It compares this with the engine's client alone.
+// w14 moves messages from queue to queue through an operator, with 10 % retried after 10
+// ms, and compares this with the engine's client alone.
 func w14(c Config) []Group {
 	type kind struct {
 		name  string
@@ -120,8 +119,8 @@ func engineRow(impl string, kind Kind, start func() (engine, error), move func(c
 	}}
 }
 
-// checkMoved checks the messages that have come out. It checks their order only if
-// ordered, because bare workers and the unordered operator may reorder them.
+// checkMoved checks the messages in "out", and their order only if ordered: bare workers
+// and the unordered operator may reorder.
 func checkMoved(ctx context.Context, e engine, n int, ordered bool) error {
 	seen := make([]bool, n)
 	var last [orderKeys]int
@@ -153,8 +152,7 @@ func checkMoved(ctx context.Context, e engine, n int, ordered bool) error {
 	return nil
 }
 
-// moveByWeir moves messages through an operator with the given number of slots. One call
-// in ten fails at first.
+// moveByWeir moves messages through an operator. One call in ten fails at first.
 func moveByWeir(ordered bool, slots int) func(ctx context.Context, e engine, n int) error {
 	return func(ctx context.Context, e engine, n int) error {
 		ctx, enough := context.WithCancel(ctx)
@@ -189,14 +187,12 @@ func moveByWeir(ordered bool, slots int) func(ctx context.Context, e engine, n i
 	}
 }
 
-// leftSink stops a worker once it has received left messages.
 type leftSink struct {
 	delivery.Sink[[]byte]
 	left   int
 	enough func()
 }
 
-// PutAll implements delivery.Sink.
 func (s *leftSink) PutAll(ctx context.Context, ms []message.Message[[]byte]) error {
 	err := s.Sink.PutAll(ctx, ms)
 	s.left -= len(ms)

@@ -29,17 +29,17 @@ import (
 
 // Metrics of W15.
 const (
-	TakeoverMs = "takeover-ms" // from the death of a worker to the first message of its share at another worker
+	TakeoverMs = "takeover-ms" // from a worker's death to the first message of its share at another worker
 	AllMs      = "all-ms"      // … to the last message
 	LeaseMs    = "lease-ms"    // the setting that bounds the takeover: lease or session timeout
 )
 
-// w15 measures the time until others take over the share of a worker that dies. Its
-// connections break without a farewell.
+// w15 measures the time until others take over the share of a worker whose connections
+// break.
 func w15(c Config) []Group {
 	lease := 5 * time.Second
 	if c.Short {
-		lease = 2 * time.Second // on a busy machine a live worker counts as dead sooner
+		lease = 2 * time.Second // on a busy machine, shorter ones expire for live workers
 	}
 	row := func(impl string, run func(ctx context.Context, m *Meter, n int, lease time.Duration) error) Row {
 		return Row{Impl: impl, Kind: Weir, Run: func(m *Meter, n int) error {
@@ -65,10 +65,9 @@ func w15(c Config) []Group {
 	}}
 }
 
-// share tracks the messages that the dying worker has taken.
 type share struct {
 	mu    sync.Mutex
-	of    map[int]bool // messages of the dead worker that no other worker has received yet
+	of    map[int]bool // not received by another worker yet
 	begun time.Time
 	first time.Duration
 }
@@ -84,7 +83,6 @@ func (s *share) add(ms []message.Message[[]byte]) error {
 	return nil
 }
 
-// took records that another worker has received a message.
 func (s *share) took(i int) {
 	if s.of[i] && s.first == 0 {
 		s.first = time.Since(s.begun)
@@ -97,9 +95,9 @@ func (s *share) report(m *Meter) {
 	m.Report(AllMs, float64(time.Since(s.begun).Microseconds())/1000)
 }
 
-// inherit lets a worker receive everything the dead worker had. Messages that the heir
-// acknowledged before may be redelivered, because a busy machine may have taken the heir
-// for dead, too.
+// inherit lets a worker receive all messages of the dead one. Messages that the heir
+// acknowledged before may be redelivered: on a busy machine the heir may have counted as
+// dead, too.
 func (s *share) inherit(ctx context.Context, m *Meter, heir delivery.Source[[]byte]) error {
 	for len(s.of) > 0 {
 		ms, err := heir.Receive(ctx, 100)
@@ -167,14 +165,14 @@ func dieOnJetStream(ctx context.Context, m *Meter, n int, lease time.Duration) (
 	return s.inherit(ctx, m, heir)
 }
 
-// closeDead ends the goroutines of a source with a broken connection.
+// closeDead ends a source's goroutines after its connection broke.
 func closeDead(s delivery.Source[[]byte]) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = s.Close(ctx) // fails, because the connection is broken
+	_ = s.Close(ctx) // fails without a connection
 }
 
-// cut is a dialer whose connections can be cut permanently.
+// cut is a dialer whose connections can be cut for good.
 type cut struct {
 	mu    sync.Mutex
 	conns []net.Conn
@@ -205,7 +203,6 @@ func (c *cut) cut() {
 	}
 }
 
-// dieOnKafka has members of a consumer group.
 func dieOnKafka(ctx context.Context, m *Meter, n int, lease time.Duration) (err error) {
 	e, err := fakeCluster()
 	if err != nil {
@@ -227,7 +224,7 @@ func dieOnKafka(ctx context.Context, m *Meter, n int, lease time.Duration) (err 
 	}
 	defer func() { err = errors.Join(err, heir.Close(context.Background())) }()
 	s := &share{of: map[int]bool{}}
-	// Both receive what they can. The heir acknowledges its messages.
+	// Both receive. The heir acknowledges its messages.
 	taking, enough := context.WithCancel(ctx)
 	defer enough()
 	var wg sync.WaitGroup
@@ -279,7 +276,6 @@ func dieOnKafka(ctx context.Context, m *Meter, n int, lease time.Duration) (err 
 	return s.inherit(ctx, m, heir)
 }
 
-// members waits until the group has n members with partitions.
 func (e *kafkaEngine) members(ctx context.Context, n int) error {
 	client, err := kgo.NewClient(e.seed())
 	if err != nil {
@@ -304,8 +300,7 @@ func (e *kafkaEngine) members(ctx context.Context, n int) error {
 	}
 }
 
-// dieWithPartitions has workers with a pipeline for each partition. Leases assign the
-// partitions.
+// dieWithPartitions has workers with a pipeline for each partition, assigned by leases.
 func dieWithPartitions(ctx context.Context, m *Meter, n int, lease time.Duration) (err error) {
 	e, err := embeddedServer()
 	if err != nil {
@@ -350,7 +345,7 @@ func dieWithPartitions(ctx context.Context, m *Meter, n int, lease time.Duration
 	if err := publish(0); err != nil {
 		return err
 	}
-	// Both have two partitions and have processed a message in each.
+	// Both have two partitions and a processed message in each.
 	if err := w.until(ctx, func() bool { return w.has("dying") == 2 && w.has("heir") == 2 && len(w.done) == len(names) }); err != nil {
 		return err
 	}
@@ -378,7 +373,6 @@ func dieWithPartitions(ctx context.Context, m *Meter, n int, lease time.Duration
 	return w.failed.err
 }
 
-// partitions creates the streams of four partitions.
 func (e *jetStream) partitions(ctx context.Context) (names []string, err error) {
 	for i := range 4 {
 		names = append(names, "p"+strconv.Itoa(i))
@@ -390,7 +384,7 @@ func (e *jetStream) partitions(ctx context.Context) (names []string, err error) 
 	return names, err
 }
 
-// pipelines records the owner of each partition, and the worker that last processed each
+// pipelines records each partition's owner, and the worker that last processed each
 // message.
 type pipelines struct {
 	mu     sync.Mutex
@@ -424,7 +418,7 @@ func (w *pipelines) config(
 }
 
 // takenOver waits until the heir has processed the second message of each partition of
-// the dead worker. It returns the time from begun to the first one.
+// the dead worker. It returns the time from begun to the first.
 func (w *pipelines) takenOver(
 	ctx context.Context, begun time.Time, names []string, before map[string]string,
 ) (first time.Duration, err error) {
@@ -459,7 +453,6 @@ func (w *pipelines) until(ctx context.Context, ok func() bool) error {
 	}
 }
 
-// nowhere is an output that discards everything.
 type nowhere struct{}
 
 func (nowhere) Restore(context.Context, []byte) error   { return nil }

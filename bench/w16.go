@@ -20,11 +20,11 @@ import (
 
 // Metrics of W16.
 const (
-	ServerBytes = "server-B/elem" // memory reachable in the process of the embedded server
+	ServerBytes = "server-B/elem" // memory reachable in the server's process
 	IndexBytes  = "index-B/elem"  // additional memory of a worker's index
 	DiskBytes   = "disk-B/elem"
 	PutNs       = "put-ns/elem"
-	IndexMs     = "index-ms"   // first Take, which reads the headers of all messages
+	IndexMs     = "index-ms"   // first Take, which reads all headers
 	RestartMs   = "restart-ms" // the server reads its directory
 )
 
@@ -96,7 +96,7 @@ func waitOnJetStream(m *Meter, n int) (err error) {
 	if err != nil {
 		return err
 	}
-	return has(stream, n+1) // plus one message with the name of the queue
+	return has(stream, n+1) // plus the queue's name
 }
 
 func has(stream jetstream.Stream, n int) error {

@@ -2,11 +2,11 @@ package bench
 
 import "time"
 
-// missEvery sets the cache misses of W17: one element in missEvery.
+// missEvery is the distance of cache misses in W17.
 const missEvery = 20
 
-// w17 has a cache in front of a backend: 95 % of the calls complete at once, and 5 % call
-// back after a millisecond.
+// w17 has a cache in front of a backend: 95 % of the calls complete at once, 5 % after a
+// millisecond.
 func w17(c Config) []Group {
 	const capacity, answerTime = 10_000, time.Millisecond
 	var groups []Group

@@ -68,8 +68,7 @@ func w2Sleep(c Config, p pipeline, inFlight int, d time.Duration) []Row {
 			m.Stop()
 			return nil
 		}},
-		// The lower bound for an operator: an empty pipeline, and as many sleeps in
-		// parallel.
+		// The lower bound: an empty pipeline, and as many sleeps in parallel.
 		Row{Impl: "passthrough-buffered+sleep", Kind: Floor, Run: func(m *Meter, n int) error {
 			q := p
 			q.elems = n
@@ -81,7 +80,6 @@ func w2Sleep(c Config, p pipeline, inFlight int, d time.Duration) []Row {
 		}})
 }
 
-// sleepers starts n sleeps in total, in atOnce goroutines.
 func sleepers(n, atOnce int, d time.Duration) *sync.WaitGroup {
 	wg := new(sync.WaitGroup)
 	for i := range atOnce {
@@ -132,7 +130,6 @@ func w2Callback(c Config, p pipeline, inFlight int, d time.Duration) []Row {
 	}})
 }
 
-// andThen appends a step to the end.
 func (st stages) andThen(end func()) stages {
 	err := st.err
 	st.err = func() error {
@@ -145,8 +142,8 @@ func (st stages) andThen(end func()) stages {
 	return st
 }
 
-// callbackReorder is careful handwritten callback code in order: it has a slot per
-// element and emits the slots in order.
+// callbackReorder is careful callback code in order: a slot per element, emitted in
+// order.
 func callbackReorder(d time.Duration) runner {
 	return func(_ Config, _ call, n int, in iter.Seq[*Item], out func(*Item)) error {
 		b := newBackend(d, func(it *Item, done chan *Item) { done <- it })

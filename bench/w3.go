@@ -5,26 +5,24 @@ import (
 	"time"
 )
 
-// remote is a remote system with blocking calls. It answers on time. A sleep would last a
-// millisecond on an idle processor, so the rows with the least CPU time would have the
+// remote is a remote system with blocking calls, answered on time. A sleep would last a
+// millisecond on an idle processor, so rows with the least CPU time would have the
 // slowest calls.
 type remote struct {
 	backend *backend[chan struct{}]
-	replies sync.Pool // of channels
+	replies sync.Pool
 }
 
 func newRemote() *remote {
 	return &remote{replies: sync.Pool{New: func() any { return make(chan struct{}, 1) }}}
 }
 
-// during runs a row while the backend is running.
 func (r *remote) during(callTime time.Duration, run func() error) error {
 	r.backend = newBackend(callTime, func(_ *Item, reply chan struct{}) { reply <- struct{}{} })
 	defer r.backend.close()
 	return run()
 }
 
-// call blocks until the backend has answered.
 func (r *remote) call(it *Item) {
 	reply := r.replies.Get().(chan struct{})
 	r.backend.call(it, reply)
@@ -32,9 +30,9 @@ func (r *remote) call(it *Item) {
 	r.replies.Put(reply)
 }
 
-// w3 and w3b have one element in ten that fails at first and succeeds at its second
-// attempt. Every call takes 0.2 ms. An element that waits for its second attempt holds a
-// worker in some peers, but not in weir.
+// w3 and w3b have one element in ten that fails at its first attempt. Every call takes
+// 0.2 ms. An element waiting for its second attempt holds a worker in some peers, but not
+// in weir.
 func w3(c Config) []Group {
 	const callTime = 200 * time.Microsecond
 	var groups []Group
@@ -42,7 +40,7 @@ func w3(c Config) []Group {
 		workload, title          string
 		atOnce                   int
 		delay                    time.Duration
-		unorderedDiv, orderedDiv int // of the rows in which a waiting element holds a permit
+		unorderedDiv, orderedDiv int // of rows in which a waiting element holds a permit
 	}{
 		{
 			"W3", "10 % retried after 10 ms, 1,000 calls at once",
@@ -113,12 +111,11 @@ func w3(c Config) []Group {
 	return groups
 }
 
-// manySlots is the number of elements between input and output in rows whose waiting
-// elements hold no permit.
+// manySlots is the number of slots of rows whose waiting elements hold no permit.
 const manySlots = 20_000
 
-// releasing is handwritten code that avoids the trap: the retry loop releases its permit
-// while it waits. A waiting element still holds a goroutine.
+// releasing is a handwritten retry loop that releases its permit while it waits. A
+// waiting element still holds a goroutine.
 func releasing(fn call, permits int, delay time.Duration) call {
 	sem := make(chan struct{}, permits)
 	return byHand(func(it *Item) (*Item, error) {

@@ -9,8 +9,7 @@ import (
 
 func countGoroutines() int { return runtime.NumGoroutine() }
 
-// w4 has a million elements that wait for a retry at once, with due times spread over ten
-// seconds.
+// w4 has a million elements that wait for a retry at once, due over ten seconds.
 func w4(c Config) []Group {
 	elems := c.elems(1_000_000, 5_000)
 	base, spread := ParkTimes(elems)
@@ -42,7 +41,7 @@ func w4(c Config) []Group {
 			})
 		}),
 		{Impl: "bare-sleeper", Kind: Floor, Div: max(1, elems/10), Run: func(m *Meter, _ int) error {
-			// A single goroutine, for as long as the others fire.
+			// A single goroutine, while the others fire.
 			const nap = time.Millisecond
 			var late []int64
 			m.Start()

@@ -84,7 +84,6 @@ func w6(c Config) []Group {
 
 var errFiredEarly = fmt.Errorf("a timer of more than %v fired while it was being cancelled", minPending)
 
-// minPending keeps timers pending during the run.
 const minPending = 30 * time.Second
 
 func pendingDelay(random *rand.Rand) time.Duration {
@@ -93,7 +92,7 @@ func pendingDelay(random *rand.Rand) time.Duration {
 
 func newRandom() *rand.Rand { return rand.New(rand.NewPCG(1, 2)) }
 
-// fireEach arms n timers one by one with spread due times, and reports their lateness.
+// fireEach arms n timers with spread due times, and reports their lateness.
 func fireEach(m *Meter, n int, base, spread time.Duration, arm func(d time.Duration, f func())) error {
 	late := make([]int64, n)
 	var fired sync.WaitGroup

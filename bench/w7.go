@@ -43,7 +43,6 @@ func w7(c Config) []Group {
 	return groups
 }
 
-// slowConsumer is a pipeline with a fast source and a slow sink.
 type slowConsumer struct {
 	c        Config
 	ordered  bool
@@ -51,8 +50,8 @@ type slowConsumer struct {
 	delay    time.Duration
 }
 
-// row checks that the operator holds no more than its capacity, and reports the lateness
-// of retries.
+// row checks that the operator holds at most its capacity, and reports the lateness of
+// retries.
 func (s slowConsumer) row(impl string, kind Kind, build func(fn call) stages) Row {
 	return Row{Impl: impl, Kind: kind, Run: func(m *Meter, n int) error {
 		const napEvery = 20
@@ -94,7 +93,7 @@ func (s slowConsumer) row(impl string, kind Kind, build func(fn call) stages) Ro
 		reportLateness(m, late)
 		m.Report(HeldMax, float64(heldMax.Load()))
 		// Twice the output's buffer (Out is filled until Via or To has its ring), the
-		// sink's buffer, and one element in each goroutine between them.
+		// sink's buffer, and one element in each goroutine between.
 		if most := int64(s.capacity + 2*s.c.buffer() + s.c.Ends + 8); heldMax.Load() > most && kind == Weir {
 			return fmt.Errorf("%d elements were held at once: capacity and output allow %d", heldMax.Load(), most)
 		}
@@ -137,5 +136,4 @@ func drainGoroutines(m *Meter, n int) error {
 	return c.Err()
 }
 
-// longDelay is a back-off longer than any run.
 const longDelay = 10 * time.Minute

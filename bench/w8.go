@@ -56,7 +56,6 @@ func workerNamed(name string) worker {
 	return all[slices.IndexFunc(all, func(w worker) bool { return w.name == name })]
 }
 
-// inARow runs two stages in sequence.
 func inARow(a, b stages) stages {
 	return stages{flows: slices.Concat(a.flows, b.flows), err: func() error {
 		for _, st := range []stages{a, b} {

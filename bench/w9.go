@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// w9 has blocking calls without go-streams. weir runs with Results and with ResultsOf.
-// The peers take the elements from a loop, as weir does.
+// w9 has blocking calls without go-streams, in loops. weir runs with Results and with
+// ResultsOf.
 func w9(c Config) []Group {
 	const answerTime = time.Millisecond
 	sleep := func(it *Item) (*Item, error) {
@@ -64,8 +64,8 @@ func directRow(c Config, w worker, p pipeline, atOnce int, fn call) Row {
 	}}
 }
 
-// direct passes the elements to the worker and receives its results directly. Only a
-// worker that emits results from many goroutines needs a channel for them.
+// direct passes elements to the worker and receives its results, through a channel only
+// if the worker emits from many goroutines.
 func direct(c Config, w worker, p *pipeline, atOnce int, fn call) error {
 	in := func(yield func(*Item) bool) {
 		for i := range p.items {

@@ -41,11 +41,11 @@ func opStages[T any](op *asyncop.AsyncWaitOperator[T, T]) stages {
 	return oneStage(op).andThenErr(op.Wait)
 }
 
-// built returns an operator, and a function to call after its end (may be nil).
+// built returns an operator, and a function to call after its end, or nil.
 type built[T any] func() (*asyncop.AsyncWaitOperator[T, T], func())
 
-// weirRows returns an operator in a go-streams pipeline and, as impl-results, the same
-// operator with Results.
+// weirRows returns an operator in a go-streams pipeline and, as impl-results, with
+// Results.
 func weirRows[T element](impl string, p pipeline, build built[T]) []Row {
 	return []Row{
 		flowRow(impl, Weir, p, func() stages {
@@ -60,8 +60,7 @@ func weirRows[T element](impl string, p pipeline, build built[T]) []Row {
 	}
 }
 
-// resultsRow runs an operator with Results, without the channels and goroutines of
-// go-streams.
+// resultsRow runs an operator with Results, without go-streams.
 func resultsRow[T element](impl string, p pipeline, build built[T]) Row {
 	return Row{Impl: impl, Kind: Weir, Run: func(m *Meter, n int) error {
 		q := p
@@ -95,8 +94,7 @@ func chainedRow[T element](impl string, p pipeline, build built[T]) Row {
 	}}
 }
 
-// messagesRow runs an operator with Messages. Each element is a message and is
-// acknowledged.
+// messagesRow runs an operator with Messages, which are acknowledged.
 func messagesRow(impl string, p pipeline, build built[*Item]) Row {
 	return Row{Impl: impl, Kind: Weir, Run: func(m *Meter, n int) error {
 		q := p
@@ -132,7 +130,6 @@ func messagesRow(impl string, p pipeline, build built[*Item]) Row {
 	}}
 }
 
-// idle is an observer that does nothing.
 type idle struct{}
 
 func (idle) Accepted(context.Context, any, bool) context.Context { return nil }
@@ -140,10 +137,8 @@ func (idle) AttemptStarted(context.Context, int) context.Context { return nil }
 func (idle) AttemptEnded(context.Context, observe.Outcome)       {}
 func (idle) Ended(context.Context, observe.Ending)               {}
 
-// element is an element type of weir's rows.
 type element interface{ *Item | Value }
 
-// rangeOver runs and checks an operator with Results.
 func rangeOver[T element](p *pipeline, build built[T]) error {
 	op, end := build()
 	input := func(yield func(T) bool) {
@@ -156,7 +151,6 @@ func rangeOver[T element](p *pipeline, build built[T]) error {
 	return check(p, end, op.Results(input))
 }
 
-// check reads and checks results.
 func check[T element](p *pipeline, end func(), results iter.Seq2[T, error]) error {
 	c := p.checker()
 	for e, err := range results {
@@ -203,11 +197,9 @@ func fixedDelay[T any](delay time.Duration) strategies.Retry[T] {
 		RetryIfException(predicates.HasException)
 }
 
-// unavailable is the reason of failed calls in rows with a reason-aware policy.
 var unavailable = predicates.NewReason("UNAVAILABLE", true, false)
 
-// reasonAware retries like fixedDelay, but through a classifier and a strategy that use
-// reasons.
+// reasonAware retries like fixedDelay, but through a classifier and reasons.
 func reasonAware(delay time.Duration) strategies.Retry[*Item] {
 	return strategies.ReasonAware(
 		predicates.Classifiers(
@@ -268,7 +260,7 @@ func weirW1b(c Config, p pipeline, atOnce int) []Row {
 				fixedDelay[*Item](retryDelay), asyncop.WithMaxConcurrentCalls(atOnce)), nil
 		}
 	}
-	// The peers have as many slots as calls. Weir can have more slots than calls.
+	// The peers have as many slots as calls. Weir can have more.
 	return append(weirRows("weir", p, build(atOnce)), weirRows("weir-capacity-1000", p, build(1_000))...)
 }
 
@@ -326,9 +318,8 @@ func weirW17(c Config, p pipeline, capacity int, d time.Duration) []Row {
 
 // ---- W3, W3b
 //
-// WithDrainRetries is set here and in W7, because the peers also wait for their retries
-// at the end of the input. By default weir then tries elements in back-off once more at
-// once, and an element that fails after the end of the input has failed.
+// WithDrainRetries is set here and in W7, because the peers also wait for retries at the
+// end of the input. By default weir then tries elements in back-off once more at once.
 
 func weirW3(c Config, p pipeline, atOnce int, delay time.Duration, faulty call) []Row {
 	op := func(s strategies.Retry[*Item]) *asyncop.AsyncWaitOperator[*Item, *Item] {
@@ -356,9 +347,9 @@ func blocking(fn call) asyncop.AsyncFunction[*Item, *Item] {
 
 // ---- W4
 
-// spreadStrategy gives every element its own back-off, so that due times are spread as in
-// the peers. The operator's loop calls predicate and strategy in sequence, so the
-// strategy knows its element from the predicate's call.
+// spreadStrategy gives every element its own back-off, to spread due times as in the
+// peers. The operator's loop calls predicate and strategy in sequence, so the strategy
+// knows its element from the predicate.
 type spreadStrategy struct {
 	p     *parking
 	start int64
@@ -395,7 +386,7 @@ func weirW4(c Config, ordered bool) func(m *Meter, p *parking) error {
 		pipe := pipeline{elems: n, items: p.items, ordered: ordered, calls: func(int) int32 { return 2 }, ends: c.Ends}
 		pipe.prepare()
 		fed := make(chan struct{})
-		pipe.fed = func() { // the input must not end before all were called again
+		pipe.fed = func() { // only ends after all were called again
 			close(fed)
 			<-p.all
 		}
@@ -415,7 +406,6 @@ func weirW4(c Config, ordered bool) func(m *Meter, p *parking) error {
 	}
 }
 
-// await polls until ok returns true, for up to a minute.
 func await(what string, ok func() bool) error {
 	for end := now() + int64(time.Minute); !ok(); {
 		if now() > end {
@@ -428,8 +418,8 @@ func await(what string, ok func() bool) error {
 
 // ---- W5
 
-// weirW5Capacity keeps half the capacity in flight: each call completes the element that
-// arrived capacity/2 elements before, and the last call completes all.
+// weirW5Capacity keeps half the capacity in flight: each call completes the element
+// capacity/2 before it, the last call all.
 func weirW5Capacity(c Config, p pipeline, capacity int) []Row {
 	return []Row{{Impl: fmt.Sprintf("weir-capacity-%d", capacity), Kind: Weir, Run: func(m *Meter, n int) error {
 		type pending struct {
@@ -484,13 +474,13 @@ func weirW5Waiting(c Config, waiting int) []Row {
 			return 1
 		}
 		pipe.each = func(seq int) {
-			if seq == waiting { // the measured interval starts once the others wait
+			if seq == waiting { // the interval starts once the others wait
 				parked = await("all elements wait", func() bool { return op.Stats().WaitingForRetry == int64(waiting) })
 				m.Start()
 			}
 		}
 		measured := make(chan struct{})
-		pipe.fed = func() { <-measured } // and ends when all other elements have arrived
+		pipe.fed = func() { <-measured } // and ends when all others have arrived
 		pipe.received = func(int) {
 			if quick++; quick == n {
 				m.Stop()
@@ -550,7 +540,7 @@ func weirW6Fire(m *Meter, n int, base, spread time.Duration) error {
 	for i := range waiting {
 		t := &waiting[i]
 		t.Value = start + int64(base) + random.Int64N(int64(spread))
-		d := time.Duration(t.Value - now()) // computed before the service reads the clock, else the timer might seem early
+		d := time.Duration(t.Value - now()) // before the service reads the clock, else the timer might seem early
 		service.Arm(t, service.Now()+d)
 	}
 	if now() > start+int64(base) {
@@ -604,7 +594,7 @@ func weirW7Drain(c Config, ordered bool) []Row {
 			return nil
 		})
 		// One slot more than elements, because the operator notices the end of the input
-		// only when it has a free slot.
+		// only with a free slot.
 		op := newOperator(c, ordered, fn, time.Hour, n+1, fixedDelay[*Item](longDelay))
 		pipe := pipeline{elems: n, ends: c.Ends, ordered: ordered, calls: func(int) int32 { return 2 }}
 		var parked error

@@ -12,10 +12,9 @@ import (
 	"github.com/sourcegraph/conc/stream"
 )
 
-// call is a blocking call that a peer runs in a worker.
 type call func(it *Item) (*Item, error)
 
-// worker runs blocking calls for the elements of a stream, at most n at once.
+// worker runs blocking calls for a stream's elements, at most n at once.
 type worker struct {
 	name    string
 	ordered bool
@@ -24,11 +23,10 @@ type worker struct {
 	many    bool                                  // run calls out from many goroutines
 }
 
-// runner reads in to its end, calls fn for every element with at most n calls at once,
-// and calls out for every result.
+// runner reads in to its end, calls fn for every element, at most n at once, and out for
+// every result.
 type runner func(c Config, fn call, n int, in iter.Seq[*Item], out func(*Item)) error
 
-// build returns the worker as a flow.
 func (w worker) build(c Config, fn call, n int) stages {
 	if w.flow != nil {
 		return w.flow(c, fn, n)
@@ -36,7 +34,6 @@ func (w worker) build(c Config, fn call, n int) stages {
 	return framed(w.run)(c, fn, n)
 }
 
-// workers returns all ordered or all unordered workers.
 func workers(ordered bool) []worker {
 	var ws []worker
 	for _, w := range []worker{
@@ -57,7 +54,6 @@ func workers(ordered bool) []worker {
 	return ws
 }
 
-// framed turns a runner into a flow.
 func framed(run runner) func(c Config, fn call, n int) stages {
 	return func(c Config, fn call, n int) stages {
 		return newChanFlow(c.buffer(), func(in <-chan any, out chan<- any) error {
@@ -73,7 +69,6 @@ func framed(run runner) func(c Config, fn call, n int) stages {
 	}
 }
 
-// firstError keeps the first error of concurrent calls.
 type firstError struct {
 	once sync.Once
 	err  error
@@ -93,7 +88,7 @@ func mapFlow(_ Config, fn call, n int) stages {
 	}, n))
 }
 
-// runPool has n goroutines that share a channel, and emits results in completion order.
+// runPool has n goroutines on one channel, and emits results in completion order.
 func runPool(c Config, fn call, n int, in iter.Seq[*Item], out func(*Item)) error {
 	jobs := make(chan *Item, c.buffer())
 	go func() {
@@ -151,13 +146,12 @@ func runGoroutines(_ Config, fn call, n int, in iter.Seq[*Item], out func(*Item)
 	return failed.err
 }
 
-// slot keeps an element's position in the output.
 type slot struct {
 	it   *Item
 	done chan *Item // capacity 1, so the send never blocks
 }
 
-// runPoolReorder has n goroutines, and a channel of slots that keeps the input's order.
+// runPoolReorder has n goroutines, and a channel of slots in input order.
 func runPoolReorder(_ Config, fn call, n int, in iter.Seq[*Item], out func(*Item)) error {
 	var failed firstError
 	var wg sync.WaitGroup
@@ -187,8 +181,8 @@ func runPoolReorder(_ Config, fn call, n int, in iter.Seq[*Item], out func(*Item
 	return failed.err
 }
 
-// runGoroutinesReorder has a goroutine per element. The channel of slots also serves as
-// the semaphore.
+// runGoroutinesReorder has a goroutine per element. The channel of slots is also the
+// semaphore.
 func runGoroutinesReorder(_ Config, fn call, n int, in iter.Seq[*Item], out func(*Item)) error {
 	var failed firstError
 	order := make(chan slot, n-1) // emit holds one more
@@ -243,7 +237,7 @@ func runRill(
 	}
 }
 
-// runConcPool uses conc's pool, and emits results in completion order.
+// runConcPool is conc's pool, and emits results in completion order.
 func runConcPool(_ Config, fn call, n int, in iter.Seq[*Item], out func(*Item)) error {
 	var failed firstError
 	p := pool.New().WithMaxGoroutines(n)
@@ -260,8 +254,7 @@ func runConcPool(_ Config, fn call, n int, in iter.Seq[*Item], out func(*Item)) 
 	return failed.err
 }
 
-// runConcStream uses conc's stream, which calls callbacks in order on a separate
-// goroutine.
+// runConcStream is conc's stream, whose callbacks run in order on a goroutine.
 func runConcStream(_ Config, fn call, n int, in iter.Seq[*Item], out func(*Item)) error {
 	var failed error
 	s := stream.New().WithMaxGoroutines(n)
@@ -281,8 +274,6 @@ func runConcStream(_ Config, fn call, n int, in iter.Seq[*Item], out func(*Item)
 	return failed
 }
 
-// withTimeout gives each call a context with a deadline. It shows the cost of a
-// handwritten timeout.
 func withTimeout(d time.Duration, fn func(ctx context.Context, it *Item) (*Item, error)) call {
 	return func(it *Item) (*Item, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), d)

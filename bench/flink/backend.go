@@ -9,12 +9,11 @@ import (
 )
 
 // backend simulates a remote system with callbacks, like Backend.java. It answers every
-// call after the same delay, from one goroutine. Calls become due in the order of their
-// arrival, so a list suffices.
+// call after the same delay, from one goroutine, so a list of calls is in order.
 type backend struct {
 	delay  time.Duration
 	answer func(c pending)
-	wake   chan struct{} // capacity 1; signals that a call was added to an empty list
+	wake   chan struct{} // capacity 1; signals a call in an empty list
 
 	mu     sync.Mutex
 	calls  []pending // guarded by mu

@@ -11,7 +11,7 @@ import (
 // Config selects the Java command and the amount of work.
 type Config struct {
 	Java  string // command, split at spaces; the class path comes from CLASSPATH
-	Short bool   // few elements, only to check that everything works
+	Short bool   // few elements, as a check
 }
 
 // Group is one work in one mode. Its rows are comparable.
@@ -22,8 +22,7 @@ type Group struct {
 	servers []*server
 }
 
-// flinkRows are the rows that run in Java. Only the job counts as a peer, because users
-// run jobs.
+// flinkRows are the rows that run in Java. Only the job counts as a peer: users run jobs.
 var flinkRows = []struct {
 	impl, driver string
 	kind         bench.Kind
@@ -36,11 +35,11 @@ var flinkRows = []struct {
 }
 
 // hasBackendRow reports whether the calls, not the retries, decide the result, so that
-// the limit of the backend alone is of interest.
+// the backend's limit is of interest.
 func hasBackendRow(w work) bool { return w.fn == callback && (!w.fails || w.calls > 0) }
 
 // roomyGC is the GOGC of rows that show the cost of garbage collection in weir. The JVM
-// starts with a heap that it hardly has to collect in a run.
+// hardly has to collect its first heap in a run.
 const roomyGC = 800
 
 // Groups returns a group for each work, with the rows of Flink and of weir.
@@ -96,8 +95,8 @@ func Published() []bench.Work {
 	return bench.Works(groups)
 }
 
-// Measure runs the rows in turn for the given rounds, after warm-up rounds that do not
-// count. It calls progress after each run.
+// Measure runs the rows in turn for the given rounds, after warm-up rounds. It calls
+// progress after each run.
 func (g *Group) Measure(rounds int, progress func(bench.Row, bench.Sample)) (report bench.Report, err error) {
 	defer func() {
 		for _, s := range g.servers {

@@ -14,8 +14,7 @@ import (
 	"github.com/weirflow/weir/bench"
 )
 
-// server is the Java process of one row. Each row has a separate process, so that no
-// other row influences its compiler.
+// server is the Java process of one row. Its compiler sees no other row.
 type server struct {
 	java   string
 	driver string
@@ -29,7 +28,6 @@ const (
 	endsWithin    = 20 * time.Second
 )
 
-// row returns the run function of a row that s runs.
 func (s *server) row(w work, driver string) func(m *bench.Meter, n int) error {
 	s.driver = driver
 	if driver == "floor" {

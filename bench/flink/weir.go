@@ -19,9 +19,8 @@ import (
 
 type operator = asyncop.AsyncWaitOperator[int64, int64]
 
-// drivers are the ways to run weir's operator, and each is a row of every group. A new
-// driver needs an entry here with a method of run, an entry in bench.Series, and aims in
-// aims.
+// drivers are the ways to run weir's operator, each a row of every group. A new driver
+// needs an entry here, in bench.Series, and in aims.
 var drivers = []struct {
 	impl  string
 	drive func(r *run, op *operator) error
@@ -57,7 +56,7 @@ func weirRows(w work) []bench.Row {
 	return rows
 }
 
-// parkRows returns the equivalent rows of bench's own W4.
+// parkRows returns bench's own W4 rows.
 func parkRows(w work) []bench.Row {
 	for _, g := range bench.Groups(bench.Config{Elems: w.n}) {
 		if i := slices.IndexFunc(g.Rows, func(r bench.Row) bool { return r.Impl == "weir-"+w.mode() }); g.Workload == "W4" && i >= 0 {
@@ -69,13 +68,12 @@ func parkRows(w work) []bench.Row {
 	panic("bench has no row weir-" + w.mode() + " of W4")
 }
 
-// run is one run of weir, with its measurement and its check.
 type run struct {
 	work
 	n      int
 	meter  *bench.Meter
 	check  *bench.Checker
-	called []uint8       // calls by element; written by the goroutine that runs the call
+	called []uint8       // calls by element; written by the goroutine of the call
 	allOut chan struct{} // closed when all results have come out
 }
 
@@ -86,7 +84,7 @@ func newRun(w work, m *bench.Meter, n int) *run {
 	}
 }
 
-// received records a result. The last result ends the measured interval.
+// received records a result. The last one ends the measured interval.
 func (r *run) received(v int64) {
 	r.check.Saw(int(v))
 	if r.check.All() {
@@ -95,7 +93,6 @@ func (r *run) received(v int64) {
 	}
 }
 
-// operate runs the operator and checks the output.
 func (r *run) operate(drive func(*run, *operator) error) error {
 	r.meter.Start()
 	fn, end := r.function()
@@ -117,8 +114,8 @@ func (r *run) operate(drive func(*run, *operator) error) error {
 	return nil
 }
 
-// results runs the operator with Results. As on the Java side, the input ends only after
-// all results have come out.
+// results runs the operator with Results. Like on the Java side, the input ends after all
+// results have come out.
 func (r *run) results(op *operator) error {
 	input := func(yield func(int64) bool) {
 		for i := range int64(r.n) {
@@ -155,7 +152,6 @@ func (r *run) chained(op *operator) error {
 	return nil
 }
 
-// flow runs the operator in a go-streams pipeline.
 func (r *run) flow(op *operator) error {
 	source, sink := make(chan any), make(chan any)
 	go func() {
@@ -192,13 +188,12 @@ func (r *run) operator(fn asyncop.AsyncFunction[int64, int64]) *operator {
 	return asyncop.UnorderedWaitWithRetry(fn, limit, r.capacity, strategy, opts...)
 }
 
-// missEvery sets the cache misses: one element in missEvery.
+// missEvery is the distance of cache misses.
 const missEvery = 20
 
 var errUnavailable = errors.New("not ready yet")
 
-// function returns the function called for each element, and a function to call after the
-// end.
+// function returns the function called for each element, and one to call after the end.
 func (r *run) function() (fn asyncop.AsyncFunction[int64, int64], end func()) {
 	switch r.fn {
 	case inline:
@@ -232,8 +227,8 @@ func (r *run) function() (fn asyncop.AsyncFunction[int64, int64], end func()) {
 	}), b.close
 }
 
-// floor shows the limit of the backend alone: a semaphore with as many permits as
-// concurrent calls, and no operator.
+// floor shows the backend's limit: a semaphore with as many permits as calls, without an
+// operator.
 func (r *run) floor() error {
 	permits := make(chan struct{}, cmp.Or(r.work.calls, r.capacity))
 	b := newBackend(r.answer, func(c pending) {

@@ -9,36 +9,34 @@ import (
 	"github.com/weirflow/weir/bench"
 )
 
-// Functions that a work calls for each element. The Java code uses the same names.
+// Functions that a work calls for each element, with the names of the Java code.
 const (
 	inline   = "inline"   // completes at once
-	pool     = "pool"     // a blocking call that returns at once, on threads or goroutines
-	callback = "callback" // completed by the backend's goroutine or thread after a while
-	cache    = "cache"    // completes at once, except one element in twenty, which is like a callback
-	park     = "park"     // fails at first, so that all elements wait for a retry at once
+	pool     = "pool"     // blocks, but returns at once, on threads or goroutines
+	callback = "callback" // completed by the backend after a while
+	cache    = "cache"    // completes at once, except one element in twenty, which is like callback
+	park     = "park"     // fails at first, so that all elements wait for a retry
 )
 
-// threads is the size of the Java pool, and the limit of weir's concurrent blocking
-// calls.
+// threads is the size of the Java pool, and weir's limit of blocking calls.
 const threads = 64
 
-// work describes the work of all rows of a group.
 type work struct {
 	workload, variant, title string
 
 	fn       string
 	ordered  bool
-	bare     bool          // without timeout and retries
-	fails    bool          // one element in ten fails at first
-	n        int           // elements
-	unordN   int           // elements in unordered mode if not n, for works in which the order makes everything wait
-	capacity int           // slots
-	calls    int           // limit of concurrent calls; 0 means the capacity
+	bare     bool // without timeout and retries
+	fails    bool // one element in ten fails at first
+	n        int
+	unordN   int // elements in unordered mode, if not n: where the order makes everything wait
+	capacity int
+	calls    int           // limit of concurrent calls; 0 means capacity
 	answer   time.Duration // of a callback
 	delay    time.Duration // of a retry; default 100 ms
 }
 
-// Timeout and retries of an element, unless the work is bare.
+// Timeout and retries of an element, unless its work is bare.
 const (
 	timeout    = 10 * time.Second
 	maxRetries = 3
@@ -114,7 +112,6 @@ func works(short bool) []work {
 	return both
 }
 
-// mode returns the mode in the names of groups.
 func (w work) mode() string {
 	if w.ordered {
 		return "ordered"
@@ -122,7 +119,6 @@ func (w work) mode() string {
 	return "unordered"
 }
 
-// group returns the work's group without rows.
 func (w work) group() bench.Group {
 	g := bench.Group{Workload: w.workload, Variant: "mode=" + w.mode(), Title: w.title, Elems: w.n}
 	if w.variant != "" {
@@ -134,7 +130,7 @@ func (w work) group() bench.Group {
 	return g
 }
 
-// line formats the work for the Java side. Flink's delays are in milliseconds.
+// line formats the work for the Java side, with delays in milliseconds.
 func (w work) line(driver string, n int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "driver=%s fn=%s mode=%s armed=%t fail=%t n=%d capacity=%d calls=%d threads=%d answer_us=%d delay_ms=%d timeout_ms=%d",
@@ -148,8 +144,7 @@ func (w work) line(driver string, n int) string {
 	return b.String()
 }
 
-// busy returns the work for warming up the JIT: many calls quickly, even if the work
-// itself makes few calls or waits.
+// busy returns the work for warming up the JIT: many quick calls.
 func (w work) busy(short bool) (work, int) {
 	if w.fn == callback {
 		w.capacity = 10_000

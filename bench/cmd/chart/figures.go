@@ -9,15 +9,14 @@ import (
 	"strings"
 )
 
-// figuresHead starts the README's table that the picture shows. A test checks the table's
+// figuresHead starts the README's table that the picture shows. A test checks its
 // numbers.
 const figuresHead = "| | `Results` | as a flow of go-streams | beside |\n|---|---:|---:|---|\n"
 
-// value is a number of the table with its unit and its subject.
 var value = regexp.MustCompile(`^([0-9,]+) (ns|µs|bytes)(?:: (.*))?$`)
 
-// figures draws the rows of the README's table as bars. In each row the longest bar is
-// the highest value, so shorter is better.
+// figures draws the rows of the README's table as bars, relative to the highest value of
+// the row: shorter is better.
 func figures(readme string) (string, error) {
 	_, table, _ := strings.Cut(readme, figuresHead)
 	const left, most, step = 20, 470.0, 18
@@ -68,7 +67,7 @@ func figures(readme string) (string, error) {
 
 func escaped(text string) string {
 	var b strings.Builder
-	_ = xml.EscapeText(&b, []byte(text)) // writing to a Builder never fails
+	_ = xml.EscapeText(&b, []byte(text)) // never fails on a Builder
 	return b.String()
 }
 

@@ -5,7 +5,7 @@
 //	go run ./bench/cmd/chart          writes changed files; run it in the root of the repository
 //	go run ./bench/cmd/chart -check   only fails if a file would change
 //
-// In a markdown file a table is between the lines <!-- table peers --> and <!-- end of
+// A table in a markdown file is between the lines <!-- table peers --> and <!-- end of
 // table -->.
 package main
 
@@ -31,12 +31,11 @@ func main() {
 	}
 }
 
-// section is a table and a part of the chart.
 type section struct {
 	name    string // in the markers of the table
-	title   string // in the chart
-	against string // the meaning of the ratio 1
-	peers   bool   // there are several peers, and the table names the best
+	title   string
+	against string // the meaning of ratio 1
+	peers   bool   // the table names the best of several peers
 	works   []bench.Work
 	results bench.Results
 }
@@ -88,7 +87,6 @@ func run(args []string) error {
 	return nil
 }
 
-// render returns the new contents of all files.
 func render(root string, sections []section) (map[string]string, error) {
 	svg, err := draw(sections)
 	if err != nil {
@@ -130,8 +128,7 @@ func render(root string, sections []section) (map[string]string, error) {
 	return files, nil
 }
 
-// insert replaces the text between the markers of s with its table, if the page has the
-// markers.
+// insert replaces the table of s in a page, if the page has its markers.
 func insert(page string, s section, shown map[string]bool) (string, error) {
 	begin, end := "<!-- table "+s.name+" -->\n", "<!-- end of table -->\n"
 	before, rest, found := strings.Cut(page, begin)

@@ -11,8 +11,7 @@ import (
 	"github.com/weirflow/weir/bench"
 )
 
-// Sizes in user units. Texts are anchored at their fixed end, and have room for wider
-// fonts.
+// Sizes in user units. Texts are anchored at their fixed end, with room for wider fonts.
 const (
 	width      = 860
 	plotLeft   = 400 // titles end 12 before
@@ -20,9 +19,9 @@ const (
 	topMargin  = 76
 	barHeight  = 11
 	barStep    = 13
-	lineGap    = 8 // between two workloads
+	lineGap    = 8
 	headHeight = 34
-	labelRoom  = 48 // for the value beyond the end of a bar
+	labelRoom  = 48 // for the value beyond a bar
 )
 
 //go:embed chart.svg.tmpl
@@ -127,8 +126,8 @@ func draw(sections []section) (string, error) {
 	return b.String(), err
 }
 
-// barOf draws a bar from 1 to the ratio, to the left if weir is slower. The value is
-// beyond its end.
+// barOf draws a bar from 1 to the ratio, to the left if weir is slower, with its value
+// beyond.
 func barOf(v float64, x func(float64) float64, y float64, class string) bar {
 	one, end := x(1), x(v)
 	b := bar{X: min(one, end), Y: y, Width: math.Abs(end - one), Class: class}

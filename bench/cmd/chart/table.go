@@ -8,20 +8,17 @@ import (
 	"github.com/weirflow/weir/bench"
 )
 
-// line is a workload in the table and the chart.
 type line struct {
 	title string
 	cells []cell // in the order of bench.Series
 }
 
-// cell compares a row of weir in both modes. If the workload lacks the row, none is true.
 type cell struct {
 	none               bool
 	ordered, unordered bench.Comparison
 }
 
-// lines returns the measured workloads, and the titles of the others. A workload without
-// any measurement is listed by its name.
+// lines returns the measured workloads, and the titles of the others.
 func (s section) lines() (lines []line, missing []string) {
 	some := map[string]bool{}
 	var others []bench.Work
@@ -57,7 +54,7 @@ func (s section) lines() (lines []line, missing []string) {
 	return lines, missing
 }
 
-// table formats a section in markdown. Each cell has both modes, ordered first.
+// table formats a section in markdown. A cell has both modes, ordered first.
 func table(s section) string {
 	lines, missing := s.lines()
 	var b strings.Builder
@@ -101,7 +98,6 @@ func table(s section) string {
 	return b.String()
 }
 
-// ratio formats a ratio with two or three digits.
 func ratio(v float64) string {
 	if v >= 10 {
 		return fmt.Sprintf("%.0f", v)

@@ -16,8 +16,8 @@ const (
 	limit     = 40
 )
 
-// compare measures the throughput of processes that share a limit, and of processes with
-// fixed parts of it, in turn.
+// compare measures the throughput of processes with a shared limit, and with fixed parts
+// of it, in turn.
 func compare(engine string, rounds int, window time.Duration, out io.Writer) error {
 	var shared, fixed []float64
 	for round := range rounds {
@@ -37,7 +37,6 @@ func compare(engine string, rounds int, window time.Duration, out io.Writer) err
 	return nil
 }
 
-// throughput returns how many calls a second the processes make together.
 func throughput(p process) (float64, error) {
 	all := make([]*child.Process, processes)
 	for i := range all {
@@ -54,7 +53,7 @@ func throughput(p process) (float64, error) {
 		if err != nil {
 			return 0, err
 		}
-		err = c.Wait(time.Minute) // it gives up its share, which the next processes need at once
+		err = c.Wait(time.Minute) // it releases its share, which the next processes need at once
 		if err != nil {
 			return 0, err
 		}

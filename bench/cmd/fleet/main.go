@@ -1,7 +1,7 @@
 // Command fleet measures processes that share the limit of a service (backend.Shared), on
-// a file of SQLite or on PostgreSQL. By default it compares their throughput with the same
-// processes that have fixed parts of the limit. With -picture it draws the calls of a
-// fleet in which a process starts and another one is killed:
+// a file of SQLite or on PostgreSQL. By default it compares their throughput with fixed
+// parts of the limit. With -picture it draws the calls of a fleet in which a process
+// starts and another one is killed:
 //
 //	go run ./bench/cmd/fleet                                  # 100 s
 //	go run ./bench/cmd/fleet -postgres postgres://localhost/test # 100 s
@@ -31,7 +31,7 @@ func run(args []string, out io.Writer) error {
 	rounds := flags.Int("rounds", 5, "compare `n` times")
 	window := flags.Duration("for", 5*time.Second, "count the calls for this `time`, after as long a start")
 	url := flags.String("postgres", "", "share on the PostgreSQL database with this `URL`")
-	_ = flags.Parse(args) // ends the program on an error
+	_ = flags.Parse(args) // exits on an error
 	dir, err := os.MkdirTemp("", "fleet-")
 	if err != nil {
 		return err

@@ -14,19 +14,18 @@ import (
 )
 
 const (
-	length   = 34 * time.Second // of the picture
-	starts   = 8 * time.Second  // when the third process starts
-	killed   = 18 * time.Second // when the first process is killed
+	length   = 34 * time.Second
+	starts   = 8 * time.Second  // of the third process
+	killed   = 18 * time.Second // the first process
 	step     = 200 * time.Millisecond
 	warmUp   = 5 * time.Second // before the picture begins
-	maxCalls = 50.0            // at the top of the picture
+	maxCalls = 50.0            // at the top
 )
 
-// service counts the calls of each process.
 type service struct {
 	mu   sync.Mutex
 	now  map[string]int
-	most int // of all at the same time
+	most int // of all at once
 }
 
 func (s *service) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
@@ -47,12 +46,11 @@ func (s *service) add(name string, n int) {
 	s.most = max(s.most, sum)
 }
 
-// sample has the calls at the same time of each process, on average.
+// sample has the average number of running calls of each process.
 type sample [3]float64
 
 var names = [len(sample{})]string{"/1", "/2", "/3"}
 
-// picture runs a fleet and draws its calls.
 func picture(file string, out io.Writer) error {
 	s := &service{now: map[string]int{}}
 	server := httptest.NewServer(s)
@@ -93,7 +91,6 @@ func picture(file string, out io.Writer) error {
 	return nil
 }
 
-// sample returns the average of a step.
 func (s *service) sample() sample {
 	const reads = 20
 	var sums sample
@@ -124,7 +121,6 @@ func x(at time.Duration) float64 {
 
 func y(calls float64) float64 { return height - bottom - calls*(height-top-bottom)/maxCalls }
 
-// draw draws the calls of the processes on top of each other.
 func draw(w io.Writer, samples []sample, most int) {
 	fmt.Fprintf(w, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="system-ui, sans-serif" font-size="12" role="img">
 <title>Calls at the same time of three processes that share a limit of %d. The third process starts after %.0f s, and the first one is killed after %.0f s. The service counted at most %d calls.</title>
@@ -152,7 +148,6 @@ text { fill: var(--text) }
 	fmt.Fprintln(w, "</svg>")
 }
 
-// drawArea draws the calls of a process on top of the calls of the processes before it.
 func drawArea(w io.Writer, samples []sample, process int) {
 	fmt.Fprintf(w, `<polygon fill="var(--p%d)" opacity="0.6" points="`, process)
 	sum := func(s sample, n int) (sum float64) {

@@ -22,15 +22,13 @@ const (
 	takes     = 20 * time.Millisecond // a call
 )
 
-// process is a process of the fleet.
 type process struct {
-	Engine  string // the file of SQLite, or the URL of PostgreSQL; "" if the limit is not shared
+	Engine  string // the file of SQLite, or the URL of PostgreSQL; "" for a limit that is not shared
 	Limit   int
 	Service string        // URL with the name of the process; "" if a call only takes its time
-	Window  time.Duration // for which it counts its calls, after as long a start; 0 means until it is killed
+	Window  time.Duration // counts calls for Window, after a start of the same length; 0 means until it is killed
 }
 
-// start starts a process.
 func (p process) start() (*child.Process, error) {
 	arg, err := json.Marshal(p)
 	if err != nil {
@@ -39,7 +37,7 @@ func (p process) start() (*child.Process, error) {
 	return child.Start(childName, string(arg))
 }
 
-// runChild does not return in a process that start has started.
+// runChild does not return in a process of start.
 func runChild() {
 	child.Run(childName, func(arg string) error {
 		var p process
@@ -51,8 +49,7 @@ func runChild() {
 	})
 }
 
-// run makes as many calls as the backend allows, and prints how many it has made in the
-// window.
+// run makes as many calls as the backend allows, and prints how many in the window.
 func (p process) run(ctx context.Context) error {
 	options := []backend.Option{backend.Limit(p.Limit), backend.LongestCall(time.Second)}
 	if p.Engine != "" {
@@ -107,7 +104,6 @@ func (p process) call(ctx context.Context) error {
 	return reply.Body.Close()
 }
 
-// until passes elements to the operator until ctx ends.
 func until(ctx context.Context, op *asyncop.AsyncWaitOperator[int, int]) error {
 	elements := func(yield func(int) bool) {
 		for i := 0; ctx.Err() == nil && yield(i); i++ {

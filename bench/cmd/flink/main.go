@@ -1,12 +1,12 @@
 // Command flink measures weir against Apache Flink and prints markdown tables with
-// ratios. bench/flink/run.sh builds the Java code and starts the command:
+// ratios. bench/flink/run.sh builds the Java code and starts it:
 //
 //	./bench/flink/run.sh                       everything: about fifteen minutes on two cores
 //	./bench/flink/run.sh -w '^W1/' -rounds 3   one workload
 //	./bench/flink/run.sh -short                only check that it works
 //	./bench/flink/run.sh -list                 groups, rows, and their settings
 //
-// It writes the tables to standard output and its progress to standard error.
+// Progress goes to standard error.
 package main
 
 import (

@@ -1,5 +1,4 @@
-// Command outage runs an operator at a backend whose service is down for some seconds,
-// and draws the result:
+// Command outage draws an operator at a backend whose service is down for some seconds:
 //
 //	go run ./bench/cmd/outage > docs/backend.svg
 package main
@@ -28,7 +27,6 @@ const (
 	step   = 250 * time.Millisecond
 )
 
-// sample holds the counts of one step.
 type sample struct {
 	answered, lost int64
 	state          backend.State
@@ -44,7 +42,6 @@ func main() {
 	}
 }
 
-// measure runs the operator in real time.
 func measure() (samples []sample, stats backend.Stats) {
 	var answered, lost atomic.Int64
 	start := time.Now()

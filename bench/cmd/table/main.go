@@ -6,7 +6,7 @@
 //	go run ./bench/cmd/table -short -rounds 1    only check that it works
 //	go run ./bench/cmd/table -list
 //
-// It writes the tables to standard output and its progress to standard error.
+// Progress goes to standard error.
 package main
 
 import (
@@ -40,7 +40,7 @@ type options struct {
 }
 
 func main() {
-	clustertest.Child() // for W14: this process may be one of its servers
+	clustertest.Child() // for W14, which starts this program as a server
 	o, err := parse(os.Args[1:])
 	if err == nil {
 		err = run(o, os.Stdout)
@@ -163,8 +163,8 @@ func run(o options, out io.Writer) (err error) {
 	return nil
 }
 
-// runChild runs a row in a separate process, because a million goroutines or a heap of
-// gigabytes affect later rows in the same process.
+// runChild runs a row in its own process, because a million goroutines or gigabytes of
+// heap affect later rows.
 func runChild(c bench.Config, g bench.Group, r bench.Row) (bench.Sample, error) {
 	self, err := os.Executable()
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	inFlight = 500 // calls in flight of a client, and slots of the operator
+	inFlight = 500 // a client's calls in flight, and the operator's slots
 	patience = 2 * time.Minute
 )
 
@@ -33,14 +33,12 @@ type job struct {
 	call    func(ctx context.Context) error
 }
 
-// client runs a job. done is the number of answered rows.
 type client struct {
 	name string
 	run  func(ctx context.Context, j job) (done int, err error)
 	kill func(ask asking, rows int) error // runs in a process that is killed
 }
 
-// asking makes the call for a row.
 type asking func(ctx context.Context, row int) (int, error)
 
 var clients = []client{
@@ -49,7 +47,6 @@ var clients = []client{
 	{"rill", runRill, killedRill},
 }
 
-// runWeir runs an operator with a backend that adapts its rate.
 func runWeir(ctx context.Context, j job) (done int, err error) {
 	quiet := slog.New(slog.DiscardHandler)
 	service := backend.New("service", backend.AdaptiveRate(j.assumed/10, j.assumed, time.Second), backend.WithLogger(quiet))
@@ -104,8 +101,8 @@ func runLoop(ctx context.Context, j job) (done int, err error) {
 	return int(answered.Load()), err
 }
 
-// runRill is a rill stream with a limiter. Its function repeats a failed call after the
-// time in Retry-After, or after a back-off.
+// runRill is a rill stream with a limiter. Its function repeats a failed call after
+// Retry-After, or a back-off.
 func runRill(ctx context.Context, j job) (done int, err error) {
 	limiter := newLimiter(j.assumed)
 	var answered, spent atomic.Int64
@@ -140,8 +137,7 @@ func newLimiter(perSecond float64) *rate.Limiter {
 
 var errSpent = errors.New("metered: the budget is spent")
 
-// attempt makes a call when the limiter and the budget allow it. An answered call counts
-// as spent.
+// attempt makes a call within the limiter and the budget. An answered call is spent.
 func attempt(ctx context.Context, limiter *rate.Limiter, spent *atomic.Int64, j job) error {
 	err := limiter.Wait(ctx)
 	if err != nil {

@@ -27,24 +27,22 @@ import (
 	"github.com/weirflow/weir/ext/sqlite/sqliteanswers"
 )
 
-// killCalls is the number of concurrent calls of a client that is killed.
 const killCalls = 16
 
-// childEnv is set in a process that is to be killed. It holds the client, the provider's
-// address, the directory and the number of rows.
+// childEnv is set in a process to be killed: client, provider's address, directory and
+// number of rows.
 const childEnv = "WEIR_BENCH_METERED"
 
-// killResult describes the output and calls of a client that was killed and restarted.
 type killResult struct {
 	kills      int
-	paidTwice  int // calls for rows that were already paid for
-	lost       int // rows missing from the output
-	doubled    int // rows that are in the output again
-	outOfOrder int // rows directly after a row with a greater number
+	paidTwice  int // calls for rows already paid for
+	lost       int
+	doubled    int // repeated rows of the output
+	outOfOrder int // rows directly after a greater row
 }
 
-// runKills runs a client in processes that are killed, until one of them completes. With
-// keys the provider recognizes repeated calls and does not charge for them.
+// runKills runs a client in processes that are killed, until one completes. With keys the
+// provider recognizes repeated calls and does not charge for them.
 func runKills(ctx context.Context, name string, rows, kills int, hasKeys bool) (r killResult, err error) {
 	dir, err := os.MkdirTemp("", "weir-metered")
 	if err != nil {
@@ -85,7 +83,7 @@ func runKills(ctx context.Context, name string, rows, kills int, hasKeys bool) (
 
 // keyedProvider answers and charges calls for rows. It is safe for concurrent use.
 type keyedProvider struct {
-	hasKeys bool // repeated calls are free; the key of a call is its row
+	hasKeys bool // repeated calls are free; the key is the row
 
 	mu   sync.Mutex
 	paid map[string]int // guarded by mu; charges by row
@@ -120,14 +118,12 @@ func (p *keyedProvider) paidTwice() (n int) {
 	return n
 }
 
-// waitFor waits until ok returns true or ctx ends.
 func waitFor(ctx context.Context, ok func() bool) {
 	for !ok() && ctx.Err() == nil {
 		time.Sleep(2 * time.Millisecond)
 	}
 }
 
-// check counts the faults of an output.
 func (r *killResult) check(written []int, rows int) {
 	seen := make([]bool, rows)
 	for i, row := range written {
@@ -146,7 +142,7 @@ func (r *killResult) check(written []int, rows int) {
 	}
 }
 
-// readRows returns the rows of an output, ignoring a torn last line.
+// readRows returns an output's rows, without a torn last line.
 func readRows(name string) (rows []int, err error) {
 	text, err := os.ReadFile(name)
 	if os.IsNotExist(err) {
@@ -167,8 +163,7 @@ func readRows(name string) (rows []int, err error) {
 	return rows, lines.Err()
 }
 
-// RunChild runs the client if this process was started to be killed. It reports whether
-// that was the case.
+// RunChild runs the client if this process is to be killed, and reports whether it is.
 func RunChild() (wasChild bool, err error) {
 	text, ok := os.LookupEnv(childEnv)
 	if !ok {
@@ -207,7 +202,6 @@ func post(ctx context.Context, url string, row int) error {
 	return response.Body.Close()
 }
 
-// killedWeir uses checkpoints, an exactly-once output, and stored answers.
 func killedWeir(ask asking, rows int) error {
 	ctx := context.Background()
 	dir, err := files.OpenDir("checkpoints")
@@ -268,8 +262,7 @@ func numberedLines(n int) string {
 	return b.String()
 }
 
-// killedLoop writes each row once it is answered, and skips rows that are already
-// written.
+// killedLoop writes each row once it is answered, and skips written rows.
 func killedLoop(ask asking, rows int) error {
 	written, out, err := resume()
 	if err != nil {
@@ -301,7 +294,7 @@ func killedLoop(ask asking, rows int) error {
 	return group.Wait()
 }
 
-// killedRill writes the rows in order, and continues after the rows already written.
+// killedRill writes the rows in order, behind the written rows.
 func killedRill(ask asking, rows int) error {
 	written, out, err := resume()
 	if err != nil {

@@ -11,15 +11,14 @@ import (
 	"github.com/weirflow/weir/predicates/httpretry"
 )
 
-// span is a period of the provider, measured from its start.
 type span struct{ from, to time.Duration }
 
 // provider answers calls in this process. It is safe for concurrent use.
 type provider struct {
-	perSecond float64 // limit of calls; allows bursts of a quarter second
+	perSecond float64 // limit of calls; bursts of a quarter second
 	latency   time.Duration
-	overloads []span // calls are answered with 529
-	outage    span   // calls are answered with 503
+	overloads []span // answers are 529
+	outage    span   // answers are 503
 	limiter   *rate.Limiter
 	started   time.Time
 
@@ -27,15 +26,14 @@ type provider struct {
 	count counts // guarded by mu
 }
 
-// counts are numbers of answers of a provider.
 type counts struct {
 	answered  int
-	throttled int             // 429
-	refused   int             // 503 and 529
-	at        []time.Duration // times of the answers
+	throttled int // 429
+	refused   int // 503 and 529
+	at        []time.Duration
 }
 
-// refusal is the time of an answer without work.
+// refusal is the time of a refused call.
 const refusal = 5 * time.Millisecond
 
 func newProvider(perSecond float64, latency time.Duration) *provider {
@@ -45,7 +43,7 @@ func newProvider(perSecond float64, latency time.Duration) *provider {
 	}
 }
 
-// call makes a call. It costs 1 if it is answered.
+// call makes a call. It costs 1 if answered.
 func (p *provider) call(ctx context.Context) error {
 	now := time.Now()
 	since := now.Sub(p.started)

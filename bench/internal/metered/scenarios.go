@@ -7,7 +7,6 @@ import (
 	"time"
 )
 
-// limit is the provider's limit in calls per second.
 const limit = 200
 
 type result struct {
@@ -17,25 +16,22 @@ type result struct {
 	took time.Duration
 }
 
-// scenario is a provider with a job, and the columns of its table.
 type scenario struct {
 	name    string
 	rows    int
-	assumed float64 // rate assumed by the client
+	assumed float64
 	budget  float64
 	latency time.Duration
 	prepare func(p *provider)
 	columns []column
 }
 
-// column is a number in the table, with the aim for weir.
 type column struct {
 	name string
 	aim  string
 	of   func(s *scenario, r *result) string
 }
 
-// outage is the time of the outage in the scenario with an outage.
 var outage = span{5 * time.Second, 25 * time.Second}
 
 var scenarios = []scenario{
@@ -94,7 +90,6 @@ func share(s *scenario, r *result) string { return fmt.Sprintf("%.0f %%", 100*sh
 
 func throttled(_ *scenario, r *result) string { return strconv.Itoa(r.throttled) }
 
-// throttledShareOf returns the share of calls that the provider throttled.
 func throttledShareOf(r *result) float64 {
 	return float64(r.throttled) / float64(r.throttled+r.answered+r.refused)
 }

@@ -10,8 +10,8 @@ import (
 )
 
 // Run runs all clients in all scenarios concurrently, then the kills, and writes a table
-// of 80 columns. It takes about a minute and a half. With isShort it runs only the first
-// scenario with fewer rows, and kills each client once.
+// of 80 columns, in about a minute and a half. If isShort, it runs the first scenario
+// with fewer rows, and kills each client once.
 func Run(ctx context.Context, w io.Writer, isShort bool) error {
 	all := scenarios
 	rows, kills := 1000, 4
@@ -30,7 +30,7 @@ func Run(ctx context.Context, w io.Writer, isShort bool) error {
 		}
 	}
 	running.Wait()
-	t.measureKills(ctx, rows, kills) // not concurrently, because the processes need the machine
+	t.measureKills(ctx, rows, kills) // not concurrently: the processes need the machine
 	err := t.err()
 	if err != nil {
 		return err
@@ -39,7 +39,6 @@ func Run(ctx context.Context, w io.Writer, isShort bool) error {
 	return err
 }
 
-// table holds the results of all clients.
 type table struct {
 	scenarios []scenario
 	results   [][]result // by scenario and client
@@ -58,7 +57,6 @@ func newTable(all []scenario) *table {
 	return t
 }
 
-// measureKills kills each client, without and with keys.
 func (t *table) measureKills(ctx context.Context, rows, kills int) {
 	t.rows = rows
 	for i, hasKeys := range []bool{false, true} {

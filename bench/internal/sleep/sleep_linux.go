@@ -10,11 +10,10 @@ import (
 
 // Sleeper sleeps with the precision of the kernel's timers, like Java's
 // LockSupport.parkNanos. In an idle Go program time.Sleep ends up to a millisecond late,
-// because the runtime's poller counts in milliseconds. A Sleeper is a file that becomes
-// readable, like a connection when an answer arrives.
+// because the runtime's poller counts in milliseconds.
 type Sleeper struct {
 	fd   int
-	file *os.File // nil if the kernel refuses a timer; then Sleep is time.Sleep
+	file *os.File // or nil, for time.Sleep, if the kernel refuses a timer
 }
 
 // New returns a sleeper. The caller must close it.
