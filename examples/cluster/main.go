@@ -1,7 +1,7 @@
 // Command cluster charges orders on a cluster of three JetStream servers and three
-// workers. Each is a separate process, and some are killed at random while you watch. At
-// the end it proves that each order was charged once, and that the dead letters are
-// exactly the orders that cannot be charged. See README.md, and cluster -h.
+// workers. All are processes, some of which are killed at random. At the end it proves
+// that each order was charged once, and that the dead letters are the orders that cannot
+// be charged. See README.md, and cluster -h.
 //
 // worker.go uses weir, server.go starts a server of the cluster.
 package main
@@ -14,7 +14,7 @@ import (
 )
 
 func main() {
-	child() // does not return in a process started by the supervisor
+	child() // does not return in a started process
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	status := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()

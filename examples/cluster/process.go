@@ -25,8 +25,8 @@ const (
 	roleWorker   = "worker"
 )
 
-// child runs a server, a provider or a worker if the supervisor started this process.
-// Then it does not return.
+// child runs a server, a provider or a worker, and does not return, if the supervisor
+// started this process.
 func child() {
 	procs.Child(func(s settings) error {
 		switch s.Role {

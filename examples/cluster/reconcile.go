@@ -13,8 +13,7 @@ import (
 	"github.com/weirflow/weir/ext/jetstream"
 )
 
-// declineOf is the rate of poison orders: a provider declines one order in declineOf, so
-// that order can never be charged.
+// declineOf is the rate of poison orders: the providers decline one order in declineOf.
 const declineOf = 50
 
 func isPoison(seed uint64, o bank.Order) bool {
@@ -23,14 +22,13 @@ func isPoison(seed uint64, o bank.Order) bool {
 
 // endState is the state after the run, in the cluster and in the providers' books.
 type endState struct {
-	payments map[string][]bank.Payment // by order
+	payments map[string][]bank.Payment
 	dead     map[string][]store.Entry
 	books    map[string][]bank.Booked
 
 	// repeats counts, for each order, the puts that followed an unconfirmed put. The
-	// cluster may have accepted the unconfirmed put, and a worker may have paid the order
-	// before the next put. Then the next put is another message with the same id (law
-	// W5).
+	// cluster may have accepted that one, and a worker may have paid the order before the
+	// next put, which then is another message with the same id (law W5).
 	repeats map[string]int
 }
 
@@ -72,10 +70,9 @@ func eachEntry(ctx context.Context, e *jetstream.Engine, queue string, f func(st
 	}
 }
 
-// reconciliation compares the books with the orders.
 type reconciliation struct {
 	orders, charged, poison int
-	charges                 int // in the books
+	charges                 int
 	repeated                int // payments and dead letters of repeated puts
 	wrong                   []string
 }
@@ -145,7 +142,6 @@ func (r *reconciliation) expectOnce(id, what string, got, repeats int) {
 	r.repeated += got - 1
 }
 
-// print writes the reconciliation, and reports whether all is well.
 func (r *reconciliation) print(out io.Writer) bool {
 	fmt.Fprintf(out, `
   orders                      %6s

@@ -17,12 +17,11 @@ import (
 	"github.com/weirflow/weir/ext/jetstream/embedded"
 )
 
-// topology holds the addresses of the servers by name.
 type topology map[string]embedded.Cluster
 
 var serverNames = []string{"server-1", "server-2", "server-3"}
 
-// newTopology chooses free ports: one for clients and one for the other servers.
+// newTopology chooses free ports for clients and for the other servers.
 func newTopology() (topology, error) {
 	ports, err := freePorts(2 * len(serverNames))
 	if err != nil {
@@ -43,8 +42,8 @@ func newTopology() (topology, error) {
 	return t, nil
 }
 
-// freePorts returns addresses with ports below the ephemeral range, so that they are
-// still free when a killed server is restarted.
+// freePorts returns addresses with ports below the ephemeral range, so that they stay
+// free when a server is killed.
 func freePorts(n int) (addresses []string, err error) {
 	for tries := 0; len(addresses) < n; tries++ {
 		address := fmt.Sprintf("127.0.0.1:%d", 12_000+rand.IntN(18_000))
@@ -61,7 +60,6 @@ func freePorts(n int) (addresses []string, err error) {
 	return addresses, nil
 }
 
-// serve runs a server until it is killed.
 func serve(s settings) error {
 	here := s.Cluster[s.Name]
 	_, err := embedded.Start(filepath.Join(s.Dir, s.Name), embedded.Config{Logger: quiet, Cluster: &here})
@@ -72,21 +70,20 @@ func serve(s settings) error {
 	select {}
 }
 
-// dial connects to any server that is up, and reconnects forever.
 func (t topology) dial() (jetstream.JetStream, error) {
 	var urls []string
 	for _, c := range t {
 		urls = append(urls, "nats://"+c.Clients)
 	}
 	nc, err := nats.Connect(strings.Join(urls, ","), nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond), nats.RetryOnFailedConnect(true),
-		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})) // servers are killed all the time, which is noisy
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})) // killed servers are noisy
 	if err != nil {
 		return nil, err
 	}
 	return jetstream.New(nc)
 }
 
-// again retries f until it succeeds, because the cluster may have no leader for a while.
+// again retries f until it succeeds: the cluster may have no leader for a while.
 func again[T any](ctx context.Context, f func(context.Context) (T, error)) (T, error) {
 	for {
 		within, cancel := context.WithTimeout(ctx, 2*time.Second)
@@ -104,13 +101,13 @@ func again[T any](ctx context.Context, f func(context.Context) (T, error)) (T, e
 }
 
 const (
-	stream   = "queues" // orders (with their layers and dead letters) and payments
+	stream   = "queues" // orders, with layers and dead letters, and payments
 	replicas = 3
-	lease    = 2 * time.Second // then other workers get the orders of a killed worker
+	lease    = 2 * time.Second // then other workers get a killed worker's orders
 )
 
-// openEngine opens the engine in the cluster, and creates the stream if it is missing. It
-// waits until the cluster has a leader.
+// openEngine opens the engine in the cluster, and makes its stream. It waits for a
+// leader.
 func openEngine(ctx context.Context, js jetstream.JetStream) (*weirjs.Engine, error) {
 	return weirjs.New(ctx, js, weirjs.WithStream(stream), weirjs.WithReplicas(replicas), weirjs.WithLogger(quiet))
 }

@@ -21,8 +21,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// run is the command: it starts the processes, kills and restarts them, and compares the
-// result with the orders.
+// run is the command: it starts, kills and restarts processes, and compares the result
+// with the orders.
 func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	return show.Command("cluster", errOut,
 		func() (config, error) { return parse(args, out) },
@@ -48,7 +48,7 @@ func supervise(ctx context.Context, c config, out, errOut io.Writer) (proven boo
 	stopView()
 	if err != nil {
 		if ctx.Err() != nil {
-			err = context.Cause(ctx) // other errors follow from it
+			err = context.Cause(ctx)
 		}
 		return false, err
 	}
@@ -56,14 +56,13 @@ func supervise(ctx context.Context, c config, out, errOut io.Writer) (proven boo
 	return reconcile(c, o).print(out), nil
 }
 
-// member is a server or a worker.
 type member struct {
 	settings
 
 	// Guarded by supervisor.mu. Written only by run's goroutine, except leads and the
 	// change from isStarting to isUp.
 	state  string
-	leads  bool // a server that leads the stream of orders
+	leads  bool // leads the stream of orders
 	kills  int
 	starts int
 }
@@ -88,17 +87,16 @@ type supervisor struct {
 	processes *procs.Supervisor
 
 	mu      sync.Mutex
-	arrived int64          // orders confirmed by the cluster
-	repeats map[string]int // endState.repeats
+	arrived int64 // confirmed by the cluster
+	repeats map[string]int
 	now     counts
-	looked  time.Time // time of the cluster's last answer
-	inSync  bool      // every replica is up to date
-	failed  int       // processes that ended without being killed
+	looked  time.Time // the cluster's last answer
+	inSync  bool      // all replicas are up to date
+	failed  int       // processes that ended unkilled
 	events  []string
-	news    []string // events not printed yet
+	news    []string
 }
 
-// counts are numbers of orders.
 type counts struct {
 	waiting int64 // in the stream or a layer, or in flight
 	dead    int64
@@ -125,7 +123,7 @@ func newSupervisor(c config, dir string) (s *supervisor, err error) {
 	return s, err
 }
 
-// begin starts or restarts a member. It does not wait until the member is ready.
+// begin starts or restarts a member, without waiting for it.
 func (s *supervisor) begin(m *member) error {
 	ready, err := procs.RunSoon(s.processes, m.Name, m.settings)
 	if err != nil {
@@ -227,8 +225,8 @@ func (s *supervisor) openEngine(ctx context.Context) error {
 	}
 }
 
-// publish puts the orders into their queue, spread over the duration. It repeats a batch
-// that the cluster does not confirm.
+// publish puts the orders into their queue, spread over the duration. It repeats
+// unconfirmed batches.
 func (s *supervisor) publish(ctx context.Context) error {
 	queue, _ := queuesOn(s.engine)
 	const tick = 100 * time.Millisecond
@@ -261,7 +259,6 @@ func (s *supervisor) publish(ctx context.Context) error {
 	return nil
 }
 
-// noteRepeat records that a batch will be put again.
 func (s *supervisor) noteRepeat(batch []message.Message[bank.Order]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -271,8 +268,8 @@ func (s *supervisor) noteRepeat(batch []message.Message[bank.Order]) {
 }
 
 // trouble kills and restarts servers and workers until the duration has passed and each
-// kind was killed at least once. It kills a server only while all servers are in sync, because a
-// cluster of three survives the loss of one.
+// kind was killed at least once. It kills a server only while all are in sync: a cluster
+// of three survives the loss of one.
 func (s *supervisor) trouble(ctx context.Context) error {
 	end := time.Now().Add(s.Duration)
 	type start struct {
@@ -313,8 +310,8 @@ func (s *supervisor) trouble(ctx context.Context) error {
 	return nil
 }
 
-// victim chooses a member that is up: half the time a server, if one may be killed, and
-// half of those times the leader of the orders.
+// victim chooses a running member: half the time a server, if one may be killed, half of
+// those the leader of the orders.
 func (s *supervisor) victim() *member {
 	role := roleWorker
 	if s.random.IntN(2) == 0 {
@@ -355,8 +352,9 @@ func (s *supervisor) kill(m *member) {
 	s.processes.Kill(m.Name)
 }
 
-// check fails if a provider or a server has ended by itself. It restarts workers that did,
-// at most three times in all: a worker may end when the cluster does not answer for long.
+// check fails if a provider or a server has ended by itself. It restarts workers that
+// did, at most three times in all: a worker may end when the cluster does not answer for
+// long.
 func (s *supervisor) check() error {
 	for _, exit := range s.processes.Exits() {
 		i := slices.IndexFunc(s.members, func(m *member) bool { return m.Name == exit.Name && m.Role == roleWorker })
@@ -391,7 +389,6 @@ func (s *supervisor) finish(ctx context.Context) error {
 	}
 }
 
-// watch polls the cluster until ctx ends.
 func (s *supervisor) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		within, cancel := context.WithTimeout(ctx, time.Second)
@@ -407,12 +404,12 @@ func (s *supervisor) watch(ctx context.Context) {
 	}
 }
 
-// isMute reports whether the cluster has not answered for a second, for example because a
-// stream has no leader. The caller holds mu.
+// isMute reports whether the cluster has not answered for a second, for example without a
+// leader. The caller holds mu.
 func (s *supervisor) isMute() bool { return !s.looked.IsZero() && time.Since(s.looked) > time.Second }
 
 // look counts the orders along their path. An order is put into the next queue before it
-// is removed from the previous one, so it may be counted twice but is never missed.
+// leaves the previous one, so it may be counted twice but is never missed.
 func (s *supervisor) look(ctx context.Context) error {
 	var now counts
 	kills := s.killsOf(roleServer)

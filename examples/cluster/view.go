@@ -10,8 +10,8 @@ import (
 	"github.com/weirflow/weir/progress"
 )
 
-// startView shows the run. On a terminal it redraws in place, otherwise it prints a line
-// for each event and each second.
+// startView shows the run: redrawn in place on a terminal, otherwise a line for each
+// event and each second.
 func (s *supervisor) startView(w io.Writer) (stop func()) {
 	var draw func(last bool)
 	every := time.Second
@@ -21,19 +21,19 @@ func (s *supervisor) startView(w io.Writer) (stop func()) {
 		drawn := 0
 		draw = func(last bool) {
 			lines := s.picture()
-			if last { // the summary replaces the picture
+			if last { // the summary replaces it
 				lines = nil
 			}
 			var b strings.Builder
 			if drawn > 0 {
-				fmt.Fprintf(&b, "\x1b[%dA\x1b[J", drawn) // move up and clear everything below
+				fmt.Fprintf(&b, "\x1b[%dA\x1b[J", drawn)
 			}
 			width := show.Columns(w)
 			for _, line := range lines { // a wrapped line could not be redrawn
 				b.WriteString(line[:min(len(line), width)] + "\n")
 			}
 			drawn = len(lines)
-			_, _ = io.WriteString(w, b.String()) // the view is best effort
+			_, _ = io.WriteString(w, b.String())
 		}
 	case progress.Plain:
 		draw = func(bool) {
@@ -50,10 +50,9 @@ func (s *supervisor) startView(w io.Writer) (stop func()) {
 }
 
 // progress formats the progress line. The caller holds mu. "To do" is arrived minus paid
-// and dead, because the stream still holds messages that a killed worker had already
-// finished.
+// and dead, because the stream still holds messages that a killed worker had finished.
 func (s *supervisor) progress() string {
-	arrived := max(s.arrived, s.now.paid+s.now.dead) // an order can be done before the cluster confirms its put
+	arrived := max(s.arrived, s.now.paid+s.now.dead) // an order can be done before its put is confirmed
 	todo := arrived - s.now.paid - s.now.dead
 	text := fmt.Sprintf("%5.1fs  %s of %s orders: %s paid, %s dead, %s to do", time.Since(s.begun).Seconds(),
 		show.Count(arrived), show.Count(s.Orders), show.Count(s.now.paid), show.Count(s.now.dead), show.Count(todo))
@@ -65,7 +64,7 @@ func (s *supervisor) progress() string {
 
 const shownEvents = 6
 
-// picture formats the view of a terminal, in lines of at most 80 columns.
+// picture formats the view of a terminal, at most 80 columns wide.
 func (s *supervisor) picture() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -19,7 +19,6 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// layers are the retry layers of the orders queue.
 var layers = delivery.WithLayers(
 	delivery.Layer{Delay: 300 * time.Millisecond, Jitter: 0.5},
 	delivery.Layer{Delay: time.Second, Jitter: 0.5},
@@ -29,7 +28,6 @@ var layers = delivery.WithLayers(
 
 var declined = predicates.NewRejection("DECLINED")
 
-// queuesOn returns the queues of orders and of payments.
 func queuesOn(e *jetstream.Engine) (*delivery.Queue[bank.Order], *delivery.Queue[bank.Payment]) {
 	return delivery.NewQueue[bank.Order](e, "orders", layers, delivery.WithLease(lease), delivery.WithLogger(quiet)),
 		delivery.NewQueue[bank.Payment](e, "payments")
@@ -55,13 +53,13 @@ func work(s settings) error {
 	}
 	orders, payments := queuesOn(engine)
 	charge := asyncop.Blocking(func(ctx context.Context, o bank.Order) (bank.Payment, error) {
-		p, err := providers.Charge(ctx, o.First, o) // the request has the same id each time, so it is charged once
+		p, err := providers.Charge(ctx, o.First, o) // charged once: the request has the same id each time
 		if errors.Is(err, bank.ErrDeclined) {
 			err = predicates.WithReason(err, declined)
 		}
 		return p, err
 	})
-	// The providers get at most 20 calls at a time from all workers together.
+	// At most 20 calls at a time from all workers together.
 	bothProviders := backend.New("bank", backend.Limit(20), backend.Shared(engine), backend.LongestCall(time.Second), backend.WithLogger(quiet))
 	op := asyncop.UnorderedWaitWithRetry(charge, 2*time.Second, 50,
 		strategies.ReasonAware(httpretry.Classifier[bank.Payment](), nil).WithMaxDelay(250*time.Millisecond),

@@ -1,10 +1,9 @@
-// Command hbase-like enriches 20,000 flights by asynchronous look-ups in an HBase-like
-// store that is slow and faulty, with weir's AsyncWaitOperator in a go-streams pipeline.
-// See README.md, and hbase-like -h.
+// Command hbase-like enriches 20,000 flights by asynchronous look-ups in a slow and
+// faulty HBase-like store, with weir's AsyncWaitOperator in a go-streams pipeline. See
+// README.md, and hbase-like -h.
 //
-// main.go and pipeline.go are the files to copy for a pipeline of your own: README.md
-// lists what to replace in them. The packages below internal start the store, read the
-// flags, and prove that each flight came out once.
+// Copy main.go and pipeline.go for your own pipeline: README.md lists what to replace.
+// The packages below internal do the rest.
 package main
 
 import (
@@ -20,9 +19,8 @@ import (
 
 func main() { job.Main(newPipeline, stream) }
 
-// stream runs a pipeline from a channel of flights to a file, and closes the file. line
-// makes a line of each flight. If the file fails, stream calls cancel, which ends the
-// source.
+// stream runs a pipeline from a channel of flights to a file, which it closes. line
+// formats a flight. If the file fails, stream calls cancel, which ends the source.
 //
 // With -checkpoint, the source, the map and the sink are weir's, which take part in
 // checkpoints: see internal/job/checkpointed.go.

@@ -21,11 +21,11 @@ import (
 //	flights ─▶ origin ─▶ destination ─▶ format ─▶ output
 //	             └──────────┴─ giveUp
 //
-// A flight has the same type all the way, so both look-ups use the same function. Each
-// retries on its own: a late destination does not repeat the look-up of the origin.
+// Both look-ups use the same function. Each retries on its own: a late destination does
+// not repeat the look-up of the origin.
 //
-// giveUp takes the flights whose airports stay unknown. The options more are for the kind
-// of run: with -checkpoint they make the operators take part in checkpoints.
+// giveUp takes the flights whose airports stay unknown. The options more depend on the
+// kind of run: with -checkpoint they include checkpoints.
 func newPipeline(client *hclient.Client, cfg cli.Config, giveUp job.FailureSink, more ...asyncop.Option) *job.Pipeline {
 	wait := asyncop.OrderedWaitWithRetry[flights.Flight, flights.Flight]
 	if !cfg.Ordered {
@@ -44,7 +44,7 @@ func newPipeline(client *hclient.Client, cfg cli.Config, giveUp job.FailureSink,
 	destination := start("destination", func(f *flights.Flight) *flights.Airport { return &f.Destination })
 	return &job.Pipeline{
 		Lookups: []*job.Lookup{origin, destination},
-		// Run returns when the last flight has left. format makes a line of each flight.
+		// Run returns when the last flight has left. format formats a flight.
 		Run: func(in streams.Source, format streams.Flow, out streams.Sink) error {
 			in.
 				Via(origin).
@@ -79,9 +79,8 @@ func get(client *hclient.Client, of func(*flights.Flight) *flights.Airport) asyn
 	})
 }
 
-// strategy decides which outcomes are retried, and when: rows that are not there yet,
-// regions that have moved, broken connections. Other errors, such as an invalid row,
-// would not improve.
+// strategy retries rows that are not there yet, regions that have moved, and broken
+// connections. Other errors, such as an invalid row, would not improve.
 func strategy(r cli.Retry) strategies.Retry[flights.Flight] {
 	jitter := map[string]strategies.Jitter{"equal": strategies.EqualJitter, "full": strategies.FullJitter}[r.Jitter]
 	trouble := predicates.AnyOf(

@@ -18,13 +18,12 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// answer is the body of a response.
 type answer struct {
 	Text   string
 	Tokens float64
 }
 
-// The provider's limits, prices and overloads.
+// Limits, prices and overloads.
 const (
 	callLimit     = 600    // per second
 	tokenLimit    = 10_000 // per second
@@ -41,9 +40,9 @@ const (
 	prompts = 2636
 )
 
-// provider is a language model in this process. It limits calls and tokens and answers
-// 429 with the time to wait if they are exceeded. It is overloaded at times, refuses some
-// prompts, and has a price. It is safe for concurrent use.
+// provider is a language model in this process. It limits calls and tokens (429), is
+// overloaded at times, refuses some prompts, and has a price. It is safe for concurrent
+// use.
 type provider struct {
 	url     string
 	started time.Time
@@ -59,9 +58,9 @@ type counts struct {
 	tokens                                          int
 }
 
-// startProvider starts the provider. It also enters the directory of the run: the
-// program's argument, or weir-metered in the directory for temporary files. It writes
-// prompts.txt if it is missing, and removes the files of a complete run.
+// startProvider starts the provider. It also enters the run's directory: the program's
+// argument, or weir-metered in the directory for temporary files. It writes a missing
+// prompts.txt, and removes the files of a complete run.
 func startProvider() *provider {
 	dir := filepath.Join(os.TempDir(), "weir-metered")
 	if len(os.Args) > 1 {
@@ -122,8 +121,8 @@ func (p *provider) add(change func(c *counts)) {
 	change(&p.count)
 }
 
-// take takes a call and its tokens from the limits. If a limit would be exceeded, it
-// takes neither, and returns the time to wait.
+// take takes a call and its tokens from the limits. If that would exceed one, it takes
+// neither, and returns the time to wait.
 func (p *provider) take(tokens int) time.Duration {
 	now := time.Now()
 	call, used := p.calls.ReserveN(now, 1), p.tokens.ReserveN(now, tokens)
@@ -135,7 +134,7 @@ func (p *provider) take(tokens int) time.Duration {
 	return wait
 }
 
-// summarize prints the use of this run.
+// summarize prints this run's use.
 func (p *provider) summarize() {
 	took := time.Since(p.started)
 	p.mu.Lock()
@@ -152,8 +151,6 @@ func (p *provider) summarize() {
 	fmt.Printf("rows: %d, failed: %d, without a call of their own: %d\n", rows, failed, rows-failed-c.answered)
 }
 
-// countRows returns the number of rows in answers.jsonl, and the number of rows with an
-// error.
 func countRows() (rows, failed int) {
 	text, _ := os.ReadFile("answers.jsonl") // missing at the first start
 	return bytes.Count(text, []byte("\n")), bytes.Count(text, []byte(`"Error":`))

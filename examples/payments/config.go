@@ -12,7 +12,7 @@ import (
 )
 
 type config struct {
-	Engine   string // a name or a URL
+	Engine   string
 	Workers  int
 	Orders   int64
 	Seed     uint64
@@ -42,7 +42,7 @@ func schemeOf(engine string) string {
 
 func (c config) scheme() string { return schemeOf(c.Engine) }
 
-// url returns the URL of the engine, or "" if it has no URL.
+// url returns the engine's URL, or "".
 func (c config) url() string {
 	if strings.Contains(c.Engine, "://") {
 		return c.Engine

@@ -10,15 +10,13 @@ import (
 	"github.com/weirflow/weir/ext/jetstream/embedded"
 )
 
-// withServer is JetStream with its server in this process.
 type withServer struct {
 	engine
 	server *embedded.Server
 }
 
 // startEmbedded starts the server in the supervisor's process, so that workers can be
-// killed without it. Workers connect through a port on the loopback interface. A worker
-// that runs the server in its own process would not need a port.
+// killed without it. Workers connect over loopback.
 func startEmbedded(ctx context.Context, at location) (engine, error) {
 	s, err := embedded.Start(filepath.Join(at.Dir, "jetstream"), embedded.Config{Logger: quiet, Options: func(o *server.Options) {
 		o.DontListen = false

@@ -17,11 +17,10 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// location describes where a worker finds the engine.
 type location struct {
 	Dir  string
 	URL  string // "" means SQLite in Dir
-	Name string // prefix of the names of queues and topics
+	Name string // prefix of queues and topics
 }
 
 func (l location) queue(name string) string { return l.Name + "-" + name }
@@ -32,29 +31,23 @@ func (l location) owns(queue string) bool { return strings.HasPrefix(queue, l.Na
 // engine is the supervisor's view of an engine.
 type engine interface {
 	location() location
-	// put stores orders.
 	put(ctx context.Context, orders []bank.Order) error
-	// keeps returns the engine that the console shows.
+	// keeps returns the engine for the console.
 	keeps() store.Engine
-	// look counts orders.
 	look(ctx context.Context) (counts, error)
-	// dead returns the dead letters.
 	dead(ctx context.Context) ([]bank.Order, error)
 	// receipts returns the payments.
 	receipts(ctx context.Context) ([]bank.Payment, error)
-	// close closes the engine. If the run was temporary it also removes the run's data
-	// from a server.
+	// close closes the engine, and removes a temporary run's data from a server.
 	close(temporary bool) error
 }
 
-// counts are numbers of orders.
 type counts struct {
 	open int64 // waiting, in a retry layer, or in flight
 	dead int64
 	paid int64
 }
 
-// start starts the engine, or connects to it.
 func start(ctx context.Context, c config, dir string) (engine, error) {
 	name, err := runName(dir)
 	if err != nil {
@@ -70,8 +63,7 @@ func start(ctx context.Context, c config, dir string) (engine, error) {
 	return newQueues(ctx, at)
 }
 
-// runName returns the name of the run in a directory. Streams and topics of several runs
-// may be on the same servers.
+// runName returns the name of the run in a directory: runs may share servers.
 func runName(dir string) (string, error) {
 	file := filepath.Join(dir, "run")
 	name, err := os.ReadFile(file)
@@ -91,12 +83,11 @@ const (
 const (
 	jitter = 0.5
 
-	lease = 2 * time.Second // then other workers get the orders of a killed worker
+	lease = 2 * time.Second // then other workers get a killed worker's orders
 )
 
-// layers are the layers in which orders wait after a failed visit. There are four because
-// on a busy machine a visit may time out even while the provider answers. Kafka has a
-// topic for each layer.
+// layers are the layers for orders after a failed visit: four, because on a busy machine
+// a visit may time out even while the provider answers.
 var layers = []delivery.Layer{
 	{Delay: 300 * time.Millisecond, Jitter: jitter},
 	{Delay: 500 * time.Millisecond, Jitter: jitter},
@@ -111,9 +102,8 @@ var (
 	quiet = slog.New(slog.DiscardHandler) // killed processes are noisy
 )
 
-// queues are the queues of one run. Several runs may share a database or servers.
 type queues struct {
-	orders   map[string]*delivery.Queue[bank.Order] // by provider
+	orders   map[string]*delivery.Queue[bank.Order]
 	payments *delivery.Queue[bank.Payment]
 }
 
@@ -139,7 +129,6 @@ func (q queues) put(ctx context.Context, orders []bank.Order) error {
 	return nil
 }
 
-// ordersOn returns the queue of orders for a provider, with its layers and dead letters.
 func ordersOn(e store.Engine, at location, provider string) *delivery.Queue[bank.Order] {
 	opts := []delivery.QueueOption{delivery.WithLayers(layers...), delivery.WithLogger(quiet)}
 	if _, leases := e.(store.Store); leases {
@@ -175,7 +164,7 @@ func listAll[T any](ctx context.Context, list func(context.Context, store.Filter
 }
 
 // patience bounds how long the supervisor repeats a request to an engine that does not
-// answer, for example while one of its servers restarts.
+// answer, for example during a restart.
 const patience = 30 * time.Second
 
 // patiently repeats f until it succeeds, ctx ends, or patience has passed.

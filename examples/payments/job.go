@@ -25,9 +25,9 @@ import (
 )
 
 const (
-	lockTimeout = 1500 * time.Millisecond // then another visit takes over the work of a killed one; longer than bank.Patience
+	lockTimeout = 1500 * time.Millisecond // then another visit takes over a killed one's work; longer than bank.Patience
 	orderTime   = 1500 * time.Millisecond // for one visit of an order, over all its attempts
-	atOnce      = 16                      // concurrent calls to a provider
+	atOnce      = 16
 )
 
 const jobTables = `CREATE TABLE IF NOT EXISTS job (client TEXT NOT NULL) STRICT;
@@ -38,22 +38,21 @@ CREATE TABLE IF NOT EXISTS payments (
 	cents    INTEGER NOT NULL
 ) STRICT`
 
-// job pays the orders that wait for a provider. Its database contains the steps that each
-// order has completed. So an order that is redelivered, because its worker was killed,
-// continues with the next step.
+// job pays the orders that wait for a provider. Its database has the completed steps of
+// each order, so an order that is redelivered after a kill continues with the next step.
 type job struct {
 	settings
 	bank     *bank.Client
-	provider string // the provider that it calls
+	provider string
 	backend  *backend.Backend
 	pays     *keys.Operation
 }
 
-// errElsewhere is the error of an order that must be charged by the other provider.
+// errElsewhere is the error of an order that the other provider must charge.
 var errElsewhere = errors.New("declined; the other provider is to be asked")
 
-// policy repeats requests without an answer, because the provider recognizes a repeated
-// request by its id, and calls that find the database busy.
+// policy repeats requests without an answer, which the provider recognizes by their ids,
+// and calls that find the database busy.
 func policy() *strategies.Policy[bank.Payment] {
 	busy, declined := predicates.NewReason("DATABASE_BUSY", true, false), predicates.NewRejection("DECLINED")
 	return strategies.ReasonAware(predicates.Classifiers(
@@ -67,7 +66,6 @@ func policy() *strategies.Policy[bank.Payment] {
 	), nil)
 }
 
-// work runs a worker. It is the same for all engines.
 func work(s settings) error {
 	ctx := context.Background()
 	db, err := openJob(ctx, s.Dir)
@@ -100,7 +98,7 @@ func work(s settings) error {
 	return <-ended
 }
 
-// openWorker opens the engine. Only the scheme of the URL selects it.
+// openWorker opens the engine that the URL's scheme selects.
 func openWorker(ctx context.Context, s settings) (store.Engine, error) {
 	if schemeOf(s.At.URL) == onKafka {
 		return openKafka(ctx, s.At, s.Worker)
@@ -124,12 +122,11 @@ func (j *job) run(ctx context.Context, q queues) error {
 }
 
 // openJob opens the job's database. Workers on several machines need a database that all
-// of them reach, such as PostgreSQL (keys.PostgreSQL).
+// reach, such as PostgreSQL (keys.PostgreSQL).
 func openJob(ctx context.Context, dir string) (*sqlite.DB, error) {
 	return sqlite.OpenDB(ctx, filepath.Join(dir, "job.db"))
 }
 
-// prepareJob creates the tables before the workers start.
 func prepareJob(ctx context.Context, dir string) error {
 	db, err := openJob(ctx, dir)
 	if err != nil {
@@ -146,7 +143,7 @@ func prepareJob(ctx context.Context, dir string) error {
 	return errors.Join(err, db.Close())
 }
 
-// identity returns the client part of the request ids, which is the same in each worker.
+// identity returns the client part of request ids, the same in each worker.
 func identity(ctx context.Context, db *sqlite.DB) (client exactlyonce.Client, err error) {
 	var stored string
 	if err := db.Reader().QueryRowContext(ctx, "SELECT client FROM job").Scan(&stored); err != nil {
@@ -156,8 +153,8 @@ func identity(ctx context.Context, db *sqlite.DB) (client exactlyonce.Client, er
 	return client, err
 }
 
-// pay is the operator's function. If it is called again for an order, it continues where
-// the earlier call stopped. For a paid order it returns the payment.
+// pay is the operator's function. A repeated call for an order continues where the
+// earlier one stopped. For a paid order it returns the payment.
 func (j *job) pay(ctx context.Context, o bank.Order) (p bank.Payment, err error) {
 	body, err := json.Marshal(o)
 	if err != nil {
@@ -169,7 +166,7 @@ func (j *job) pay(ctx context.Context, o bank.Order) (p bank.Payment, err error)
 	}
 	switch {
 	case err != nil || p.Provider != "":
-	case j.provider == o.First: // the provider that was tried last keeps the dead letter
+	case j.provider == o.First: // the provider tried last keeps the dead letter
 		err = errElsewhere
 	default:
 		err = fmt.Errorf("by both providers: %w", bank.ErrDeclined)
@@ -177,8 +174,8 @@ func (j *job) pay(ctx context.Context, o bank.Order) (p bank.Payment, err error)
 	return p, err
 }
 
-// steps are the steps of an order: choose a provider and store the choice, call the
-// provider, and store its answer.
+// steps are an order's steps: choose a provider and store the choice, call the provider,
+// and store its answer.
 func (j *job) steps(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
 	var o bank.Order
 	if err := json.Unmarshal(run.Body, &o); err != nil {
@@ -248,7 +245,7 @@ func (j *job) charge(ctx context.Context, provider string, o bank.Order) (bank.P
 type sample struct {
 	Calls   int64 `json:"calls"`
 	InDoubt int64 `json:"inDoubt"`
-	Trips   int64 `json:"trips"` // number of times a backend went down
+	Trips   int64 `json:"trips"` // how often a backend went down
 }
 
 func (s *sample) add(more sample) {
@@ -257,7 +254,6 @@ func (s *sample) add(more sample) {
 	s.Trips += more.Trips
 }
 
-// report prints a sample every 20 ms.
 func report(c *bank.Client, backends []*backend.Backend) {
 	for range time.Tick(20 * time.Millisecond) {
 		var s sample
@@ -271,7 +267,6 @@ func report(c *bank.Client, backends []*backend.Backend) {
 	}
 }
 
-// readPayments returns the job's payments by order.
 func readPayments(ctx context.Context, dir string) (map[string]bank.Booked, error) {
 	db, err := openJob(ctx, dir)
 	if err != nil {

@@ -21,8 +21,8 @@ import (
 
 const topicPartitions = 4
 
-// openKafka opens the engine of a worker. A restarted worker has the same instance id,
-// and gets its partitions back without a rebalance.
+// openKafka opens a worker's engine. A restarted worker has the same instance id, and
+// gets its partitions back without a rebalance.
 func openKafka(ctx context.Context, at location, worker int) (store.Engine, error) {
 	return kafka.Open(ctx, at.URL, kafka.WithPartitions(topicPartitions), kafka.WithClientOptions(
 		kgo.InstanceID(fmt.Sprintf("worker-%d", worker)), kgo.SessionTimeout(6*time.Second),
@@ -36,12 +36,11 @@ type inKafka struct {
 	queues
 	client *kgo.Client
 	admin  *kadm.Client
-	double *kfake.Cluster // nil if there are real brokers
+	double *kfake.Cluster // nil with real brokers
 }
 
-// startKafka creates the topics. Without an address it starts the test double of
-// franz-go, which implements Kafka's protocol over topics in memory. They end with this
-// process.
+// startKafka creates the topics. Without an address it starts franz-go's test double,
+// with topics in memory.
 func startKafka(ctx context.Context, at location) (_ engine, err error) {
 	e := &inKafka{at: at}
 	defer func() {
@@ -79,7 +78,7 @@ func startKafka(ctx context.Context, at location) (_ engine, err error) {
 	return e, nil
 }
 
-// create creates topics that do not exist yet.
+// create creates missing topics.
 func (e *inKafka) create(ctx context.Context, config map[string]*string, topics []string) error {
 	made, err := e.admin.CreateTopics(ctx, topicPartitions, -1, config, topics...)
 	if err != nil {
@@ -97,8 +96,7 @@ func (e *inKafka) seeds() kgo.Opt {
 	return kgo.SeedBrokers(strings.Split(strings.TrimPrefix(e.at.URL, onKafka+"://"), ",")...)
 }
 
-// topics returns the topics of the queues with their layers, and the topics of the dead
-// letters.
+// topics returns the topics of the queues with their layers, and of the dead letters.
 func (e *inKafka) topics() (queues, dead []string) {
 	queues = []string{e.payments.Name()}
 	for _, q := range e.orders {
@@ -111,7 +109,6 @@ func (e *inKafka) topics() (queues, dead []string) {
 	return queues, dead
 }
 
-// allTopics returns the topics of the queues, their layers and the dead letters.
 func (e *inKafka) allTopics() []string {
 	queues, dead := e.topics()
 	return append(queues, dead...)
@@ -121,7 +118,7 @@ func (e *inKafka) location() location { return e.at }
 
 func (e *inKafka) keeps() store.Engine { return nil } // -ui is refused
 
-// look compares the end offsets of the topics with the committed offsets. It reads the
+// look compares the topics' end offsets with the committed offsets. It reads the
 // committed offsets first: a committed order was already put elsewhere.
 func (e *inKafka) look(ctx context.Context) (c counts, err error) {
 	worked, isDead := kadm.OffsetResponses{}, map[string]bool{}

@@ -1,10 +1,9 @@
-// Command payments charges a stream of orders through two payment providers that lose
-// answers, refuse, time out and die, while the workers that call them are killed
-// repeatedly. At the end it proves that each order was charged once. See README.md, and
-// payments -h.
+// Command payments charges orders through two payment providers that lose answers,
+// refuse, time out and die, while its workers are killed. At the end it proves that each
+// order was charged once. See README.md, and payments -h.
 //
 // job.go uses weir in the caller, independently of the engine that keeps the orders: see
-// engine.go and the files that it names. The server is in ../internal/bank.
+// engine.go. The server is in ../internal/bank.
 package main
 
 import (
@@ -15,7 +14,7 @@ import (
 )
 
 func main() {
-	child() // does not return in a process started by the supervisor
+	child() // does not return in a started process
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	status := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()

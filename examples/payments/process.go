@@ -9,7 +9,6 @@ import (
 	"github.com/weirflow/weir/examples/internal/procs"
 )
 
-// settings configures a process: a provider or a worker.
 type settings struct {
 	Provider string // "" for a worker
 	Down     time.Duration
@@ -25,8 +24,8 @@ type settings struct {
 
 const declineOf = 5 // a provider declines one order in declineOf
 
-// child runs a provider or a worker if the supervisor started this process. Then it does
-// not return.
+// child runs a provider or a worker, and does not return, if the supervisor started this
+// process.
 func child() {
 	procs.Child(func(s settings) error {
 		if s.Provider == "" {

@@ -11,22 +11,22 @@ import (
 	"github.com/weirflow/weir/examples/internal/show"
 )
 
-// reconciliation compares the job's books with the providers' books and with the payments
-// that came out.
+// reconciliation compares the job's books with the providers' books and the payments that
+// came out.
 type reconciliation struct {
 	orders    int64
-	paid      map[string]int // by provider
+	paid      map[string]int
 	declined  int
-	dead      int   // dead letters
-	deadAgain int   // further dead letters of the same orders
-	charges   int   // in the providers' books
-	cents     int64 // sum of all charges
-	receipts  int   // payments that came out
-	again     int   // payments that came out again
+	dead      int
+	deadAgain int // further dead letters of the same orders
+	charges   int // in the providers' books
+	cents     int64
+	receipts  int
+	again     int
 	wrong     []string
 }
 
-// reconcile checks every order of the stream, and reports charges of unknown orders.
+// reconcile checks every order, and reports charges of unknown orders.
 func reconcile(ctx context.Context, c config, dir string, receipts []bank.Payment, dead []bank.Order) (*reconciliation, error) {
 	payments, err := readPayments(ctx, dir)
 	if err != nil {
@@ -87,9 +87,8 @@ func (r *reconciliation) order(o bank.Order, payments map[string]bank.Booked, ch
 	}
 }
 
-// compare checks that the payments that came out are exactly the job's payments. On an
-// engine that does not find messages by id, a payment may come out again after its worker
-// was killed.
+// compare checks that the payments that came out are the job's. On an engine that does
+// not find messages by id, a payment may come out again after its worker was killed.
 func (r *reconciliation) compare(receipts []bank.Payment, payments map[string]bank.Booked, mayComeAgain bool) {
 	seen := map[string]int{}
 	for _, got := range receipts {
@@ -111,10 +110,10 @@ func (r *reconciliation) compare(receipts []bank.Payment, payments map[string]ba
 	r.receipts, r.again = len(receipts), len(receipts)-len(seen)
 }
 
-// bury checks that the dead letters are exactly the orders that both providers have
-// declined. An order gets a second dead letter if it is put again after its end and fails
-// at another visit: in a run with the same -dir, or if a worker was killed after it had
-// passed the order on.
+// bury checks that the dead letters are the orders that both providers have declined. An
+// order gets a second dead letter if it is put again after its end and fails at another
+// visit: in a run with the same -dir, or if a worker was killed after it had passed the
+// order on.
 func (r *reconciliation) bury(dead []bank.Order, payments map[string]bank.Booked) {
 	seen := map[string]int{}
 	for _, o := range dead {
@@ -143,7 +142,6 @@ func list(charges []bank.Booked) string {
 	return strings.Join(names, ", ")
 }
 
-// again formats the number of duplicates for a line of the summary.
 func again(n int) string {
 	if n == 0 {
 		return ""

@@ -19,8 +19,7 @@ import (
 	"github.com/weirflow/weir/progress"
 )
 
-// run is the command: it starts the processes, kills and restarts them, and compares the
-// books.
+// run is the command: it starts, kills and restarts processes, and compares the books.
 func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	return show.Command("payments", errOut,
 		func() (config, error) { return parse(args, out) },
@@ -91,8 +90,7 @@ func supervise(ctx context.Context, c config, out, errOut io.Writer) (proven boo
 	return proven, nil
 }
 
-// orCause returns the cause of ctx's end if it has ended, because other errors follow
-// from that.
+// orCause returns the cause of ctx's end if it has ended: other errors follow from that.
 func orCause(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -112,16 +110,16 @@ type supervisor struct {
 	starts    map[string]int // by provider; "" counts the workers
 
 	mu       sync.Mutex
-	workers  []sample // the last report of each worker
-	done     int64    // orders paid, or declined by both
+	workers  []sample // last report of each worker
+	done     int64    // paid, or declined by both
 	before   sample   // totals of ended workers
-	kills    int      // of workers
-	deaths   int      // of providers
-	failures int      // workers that ended with an error
+	kills    int
+	deaths   int
+	failures int // workers that ended with an error
 	trouble  string
 
-	outage time.Time // start of the outage; zero before it
-	down   bool      // south refuses connections
+	outage time.Time // its start; zero before it
+	down   bool
 }
 
 type kill struct {
@@ -129,8 +127,8 @@ type kill struct {
 	provider string
 }
 
-// firstLot is the number of orders put before the outage. The others are put after it has
-// started, however fast the first ones were.
+// firstLot is the number of orders put before the outage. The others are put after its
+// start, however fast the first ones were.
 func (s *supervisor) firstLot() int64 {
 	if s.Outage {
 		return s.Orders * 6 / 10
@@ -164,7 +162,7 @@ func (s *supervisor) startWorker(i int) error {
 	return s.start(workerName(i), settings{Worker: i, At: s.engine.location(), Break: s.Break}, func(line []byte) {
 		var now sample
 		if err := json.Unmarshal(line, &now); err != nil {
-			return // a last line that the kill cut short
+			return // a line that the kill cut short
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -200,7 +198,7 @@ func (s *supervisor) runAll(ctx context.Context) error {
 		}
 	}
 	kills := s.schedule()
-	for idle := 0; idle < 2; { // an order that moves to the other provider between two counts is in neither
+	for idle := 0; idle < 2; { // an order that moves between two counts to the other provider is in neither
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -246,13 +244,12 @@ func (s *supervisor) runAll(ctx context.Context) error {
 // The outage of south.
 const (
 	refuses    = 3 * time.Second // connections
-	overloaded = 3 * time.Second // after that it answers 503, with and without Retry-After
+	overloaded = 3 * time.Second // then answers 503, with and without Retry-After
 )
 
 // put puts a lot of orders, unless an earlier run in this directory has put it. A queue
-// recognizes an id only while its message is in the queue, so a program that must not put
-// an order twice has to record its puts. Other engines keep their queues outside the
-// directory, so they get the lot again.
+// recognizes an id only while its message is there, so a program that must not put an
+// order twice has to record its puts. Engines outside the directory get the lot again.
 func (s *supervisor) put(ctx context.Context, lot string, orders []bank.Order) error {
 	done := filepath.Join(s.dir, fmt.Sprintf("put-%s-%d-orders-of-seed-%d", lot, s.Orders, s.Seed))
 	isInDir := s.Engine == onSQLite || s.Engine == onEmbedded
@@ -324,7 +321,6 @@ func (s *supervisor) calls() sample {
 	return sum
 }
 
-// progress returns the state for the progress line.
 func (s *supervisor) progress() progress.State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -335,7 +331,7 @@ func (s *supervisor) progress() progress.State {
 	return state
 }
 
-// doubts describes the handling of requests without an answer, by value of -break.
+// doubts describes how requests without an answer are handled, by value of -break.
 var doubts = map[string]string{
 	"":              "asked again, with the same id",
 	withoutTracking: "asked again, WITHOUT an id",

@@ -12,8 +12,8 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// showConsole serves the console of an engine until stop is called. It has no Authorize
-// function, so it is read-only and listens only on the loopback interface.
+// showConsole serves an engine's console until stop is called. Without an Authorize
+// function it is read-only and listens only on the loopback interface.
 func showConsole(ctx context.Context, engine store.Engine, errOut io.Writer) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	ui, err := console.Handler(ctx, console.Config{Engine: engine, Logger: quiet})

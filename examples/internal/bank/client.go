@@ -19,13 +19,12 @@ import (
 	"github.com/weirflow/weir/predicates/httpretry"
 )
 
-// Patience bounds a client's wait for an answer.
+// Patience bounds the wait for an answer.
 const Patience = 300 * time.Millisecond
 
 const idleConnections = 64
 
-// ErrDeclined is returned by Charge for a card that the provider declines. The provider
-// will always decline it.
+// ErrDeclined is returned by Charge for a card that the provider always declines.
 var ErrDeclined = errors.New("card declined")
 
 // Client charges orders. It is safe for concurrent use.
@@ -40,13 +39,12 @@ type Client struct {
 }
 
 // NewClient returns a client of the providers in a directory. All clients that charge the
-// same orders must share one identity, which is part of the request ids.
+// same orders must share an identity, which is part of the request ids.
 func NewClient(dir string, identity exactlyonce.Client) *Client {
 	return &Client{identity: identity, http: &http.Client{Timeout: Patience, Transport: httpretry.Transport(dialer(dir))}}
 }
 
-// dialer reads the address of a provider from its file, because it changes with each
-// start.
+// dialer reads a provider's address from its file: it changes with each start.
 func dialer(dir string) *http.Transport {
 	return &http.Transport{
 		MaxIdleConnsPerHost: idleConnections,
@@ -61,14 +59,13 @@ func dialer(dir string) *http.Transport {
 	}
 }
 
-// Charge sends one request. Its id is the order's number in the stream, under the
-// client's identity.
+// Charge sends one request. Its id is the order's number, under the client's identity.
 func (c *Client) Charge(ctx context.Context, provider string, o Order) (Payment, error) {
 	body, err := json.Marshal(chargeRequest{Order: o.ID, Number: o.Number, Cents: o.Cents})
 	if err != nil {
 		return Payment{}, err
 	}
-	ctx = predicates.WithDeduplicated(ctx) // may be repeated even if it is in doubt
+	ctx = predicates.WithDeduplicated(ctx) // may be repeated in doubt
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+provider+"/charges", bytes.NewReader(body))
 	if err != nil {
 		return Payment{}, err
@@ -99,6 +96,6 @@ func (c *Client) Charge(ctx context.Context, provider string, o Order) (Payment,
 	return Payment{Order: o.ID, Provider: provider, Charge: answer.Charge}, nil
 }
 
-// Calls returns the number of requests sent, and how many of them failed although they
-// may have been processed.
+// Calls returns the number of requests sent, and of failed ones that may have been
+// processed.
 func (c *Client) Calls() (all, inDoubt int64) { return c.calls.Load(), c.inDoubt.Load() }

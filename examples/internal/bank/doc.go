@@ -1,3 +1,2 @@
-// Package bank is shared by the payment examples: orders, payment providers that charge
-// them, a client of the providers, and their books.
+// Package bank has the payment examples' orders, providers with books, and client.
 package bank

@@ -22,8 +22,7 @@ func Other(provider string) string {
 	return North
 }
 
-// Order is an element of the stream. The stream can be read again: a number always stands
-// for the same order.
+// Order is an element of the stream. A number always stands for the same order.
 type Order struct {
 	Number int64  `json:"number"` // in the stream, from 1
 	ID     string `json:"id"`
@@ -31,8 +30,7 @@ type Order struct {
 	First  string `json:"first"` // the provider to try first
 }
 
-// Idempotent returns true: the request for an order may be repeated, because it has the
-// same id each time, on each visit.
+// Idempotent returns true: an order's request has the same id each time.
 func (Order) Idempotent() bool { return true }
 
 // OrderAt returns the order with a number.
@@ -53,8 +51,7 @@ func Orders(seed uint64, n int64) []Order {
 	return orders
 }
 
-// Declines reports whether a provider declines an order permanently, which it does for
-// one order in oneIn.
+// Declines reports whether a provider declines an order for good: one order in oneIn.
 func Declines(seed uint64, provider string, number int64, oneIn int) bool {
 	var which uint64
 	if provider == South {
@@ -66,6 +63,6 @@ func Declines(seed uint64, provider string, number int64, oneIn int) bool {
 // Payment is the result of an order.
 type Payment struct {
 	Order    string `json:"order"`
-	Provider string `json:"provider,omitempty"` // "" if all providers declined it
+	Provider string `json:"provider,omitempty"` // "" if all declined
 	Charge   string `json:"charge,omitempty"`
 }

@@ -20,8 +20,7 @@ import (
 )
 
 // provider is a payment provider: an HTTP service with books in SQLite. It charges a
-// request with an id once, because the answer is stored in the transaction of the charge.
-// It charges a request without an id each time it arrives.
+// request with an id once, because the answer is stored in the charge's transaction.
 type provider struct {
 	ProviderConfig
 	db      *sqlite.DB
@@ -37,7 +36,6 @@ const providerTables = `CREATE TABLE IF NOT EXISTS charges (
 	cents    INTEGER NOT NULL
 ) STRICT`
 
-// Request and response of a charge.
 type (
 	chargeRequest struct {
 		Order  string `json:"order"`
@@ -56,12 +54,12 @@ type ProviderConfig struct {
 	Dir       string // directory of its books and its address file
 	Start     int    // number of earlier starts
 	Seed      uint64
-	DeclineOf int           // declines one order in DeclineOf
+	DeclineOf int
 	Down      time.Duration // how long it answers 503 after its start
 }
 
 // Serve runs a provider until the process ends. It writes its address, which changes with
-// each start, to a file. It calls ready once it accepts calls.
+// each start, to a file, and calls ready once it accepts calls.
 func Serve(ctx context.Context, c ProviderConfig, ready func()) error {
 	db, err := sqlite.OpenDB(ctx, booksOf(c.Dir, c.Name))
 	if err != nil {
@@ -100,15 +98,13 @@ func Serve(ctx context.Context, c ProviderConfig, ready func()) error {
 func booksOf(dir, provider string) string   { return filepath.Join(dir, provider+".db") }
 func addressOf(dir, provider string) string { return filepath.Join(dir, provider+".address") }
 
-// roll returns a random number below n.
 func (p *provider) roll(n int) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.random.IntN(n)
 }
 
-// trouble stands between the clients and the provider: it disturbs a fifth of the
-// requests.
+// trouble disturbs a fifth of the requests to the provider.
 func (p *provider) trouble(next http.Handler) http.Handler {
 	begun := time.Now()
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -120,14 +116,14 @@ func (p *provider) trouble(next http.Handler) http.Handler {
 			return
 		}
 		switch r := p.roll(100); {
-		case r < 4: // the request is lost
+		case r < 4: // request lost
 			panic(http.ErrAbortHandler)
-		case r < 12: // the answer is lost
+		case r < 12: // answer lost
 			next.ServeHTTP(nowhere{http.Header{}}, req)
 			panic(http.ErrAbortHandler)
-		case r < 16: // too slow for the clients' patience
+		case r < 16: // too slow for clients
 			time.Sleep(Patience + 50*time.Millisecond)
-		case r < 20: // not now
+		case r < 20: // unavailable
 			http.Error(w, "overloaded", http.StatusServiceUnavailable)
 			return
 		}
@@ -136,7 +132,6 @@ func (p *provider) trouble(next http.Handler) http.Handler {
 	})
 }
 
-// nowhere discards a lost answer.
 type nowhere struct{ header http.Header }
 
 func (n nowhere) Header() http.Header         { return n.header }
@@ -175,7 +170,6 @@ func (p *provider) charge(w http.ResponseWriter, req *http.Request) {
 	answer.Send(w)
 }
 
-// book decides on a charge and books it.
 func (p *provider) book(ctx context.Context, tx *sqlite.Tx, c chargeRequest) (exactlyonce.Response, error) {
 	if Declines(p.Seed, p.Name, c.Number, p.DeclineOf) {
 		return answer(http.StatusPaymentRequired, chargeResponse{Declined: "card declined"})

@@ -14,13 +14,13 @@ import (
 // Result is a row: the values of its columns (family:qualifier).
 type Result map[string]string
 
-// Empty reports whether the store does not have the row.
+// Empty reports whether the row is missing.
 func (r Result) Empty() bool { return len(r) == 0 }
 
 // Stats counts a client's failures.
 type Stats struct {
-	NotServing       int // answers "not serving"
-	ConnectionErrors int // Gets that ended with a ConnectionError
+	NotServing       int
+	ConnectionErrors int
 }
 
 // Client is a client of one store. It is safe for concurrent use.
@@ -30,7 +30,7 @@ type Client struct {
 
 	mu      sync.Mutex // guards the fields below
 	conns   map[string]*rpc.Client
-	regions []hstore.Region // region cache
+	regions []hstore.Region
 	stats   Stats
 }
 
@@ -41,8 +41,8 @@ func New(metaAddr string) *Client {
 }
 
 // Get requests a row and returns at once. It calls done exactly once, on another
-// goroutine: with the row, an empty result, or an error. If ctx ends first, done receives
-// its cause and the answer is ignored.
+// goroutine: with the row, an empty result, or an error. If ctx ends first, done gets its
+// cause and the answer is ignored.
 func (c *Client) Get(ctx context.Context, row string, done func(Result, error)) {
 	c.gets.Go(func() {
 		r, err := c.get(ctx, row)
@@ -57,7 +57,7 @@ func (c *Client) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, conn := range c.conns {
-		_ = conn.Close() // it may be broken already
+		_ = conn.Close() // it may be broken
 	}
 	return nil
 }
@@ -86,7 +86,7 @@ func (c *Client) get(ctx context.Context, row string) (Result, error) {
 	return resp.Cells, nil
 }
 
-// locate returns the region of a row, from the cache if it is there.
+// locate returns a row's region, from the cache if possible.
 func (c *Client) locate(ctx context.Context, row string) (hstore.Region, error) {
 	c.mu.Lock()
 	i := slices.IndexFunc(c.regions, func(r hstore.Region) bool { return r.Contains(row) })
@@ -107,7 +107,6 @@ func (c *Client) locate(ctx context.Context, row string) (hstore.Region, error) 
 	return region, nil
 }
 
-// call calls a method of a server, over its shared connection.
 func (c *Client) call(ctx context.Context, server, method string, req, resp any) error {
 	conn, err := c.connect(ctx, server)
 	if err == nil {
@@ -128,7 +127,7 @@ func (c *Client) call(ctx context.Context, server, method string, req, resp any)
 	return &ConnectionError{Server: server, Err: err}
 }
 
-// connect returns the connection to a server. It dials if there is none yet.
+// connect returns the connection to a server, dialing if needed.
 func (c *Client) connect(ctx context.Context, server string) (*rpc.Client, error) {
 	c.mu.Lock()
 	conn := c.conns[server]
@@ -150,8 +149,8 @@ func (c *Client) connect(ctx context.Context, server string) (*rpc.Client, error
 	return c.conns[server], nil
 }
 
-// lost removes a broken connection. The cached regions of its server may be outdated as
-// well.
+// lost removes a broken connection, and the cached regions of its server, which may be
+// outdated.
 func (c *Client) lost(server string, conn *rpc.Client) {
 	c.forget(func(r hstore.Region) bool { return r.Server == server })
 	c.mu.Lock()
@@ -162,7 +161,6 @@ func (c *Client) lost(server string, conn *rpc.Client) {
 	}
 }
 
-// forget removes regions from the cache.
 func (c *Client) forget(outdated func(hstore.Region) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

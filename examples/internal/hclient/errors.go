@@ -2,8 +2,8 @@ package hclient
 
 import "fmt"
 
-// NotServingRegionError reports that the server does not serve the region of the row,
-// because the region has moved. The client has removed the region from its cache.
+// NotServingRegionError reports that the region of the row has moved. The client has
+// removed it from its cache.
 type NotServingRegionError struct {
 	Server string // host:port
 	Region string

@@ -10,12 +10,12 @@ import (
 
 const (
 	servers = 3
-	// An answer takes between these times, without faults.
+	// Bounds of the time to an answer, without faults.
 	minLatency = 2 * time.Millisecond
 	maxLatency = 8 * time.Millisecond
 )
 
-// starts are the first row keys of the regions. The regions are assigned to the servers in
+// starts are the first row keys of the regions, which are assigned to the servers in
 // turn.
 var starts = [...]string{"", "C", "G", "M", "P", "S"}
 
@@ -28,27 +28,26 @@ type Cluster struct {
 	mu      sync.Mutex // guards the fields below
 	regions []*region  // ascending by start
 	rows    map[string]map[string]string
-	asked   map[string]int       // Gets by row
-	loaded  map[string]time.Time // when a late row that was asked for is there
+	asked   map[string]int
+	loaded  map[string]time.Time // when requested late rows are loaded
 	gets    uint64
 	plan    *plan
-	next    event // of the plan
+	next    event
 	stats   Stats
 }
 
 // region is guarded by Cluster.mu.
 type region struct {
-	Region        // without the server
+	Region        // Server is not set
 	owner  int    // index of the server that serves the region from openAt on
-	before string // address that the meta server returns until then
+	before string // address from the meta server until then
 	openAt time.Time
 }
 
-// isMoving reports whether no server serves the region yet.
 func (r *region) isMoving() bool { return time.Now().Before(r.openAt) }
 
-// Start starts a store. The zero value of faults injects no faults. The caller must close
-// the store.
+// Start starts a store. The zero value of faults injects none. The caller must close the
+// store.
 func Start(faults Faults) (*Cluster, error) {
 	c := &Cluster{
 		faults: faults,
@@ -81,12 +80,11 @@ func Start(faults Faults) (*Cluster, error) {
 	return c, nil
 }
 
-// MetaAddr returns the address of the meta server. Clients need only this address.
+// MetaAddr returns the address of the meta server, all that clients need.
 func (c *Cluster) MetaAddr() string { return c.meta.address() }
 
 // Load writes a row: the values of its columns (family:qualifier). A row that the faults
-// make late is there some time after its first Get, as if a job that lags behind filled
-// the dimension table.
+// make late appears some time after its first Get.
 func (c *Cluster) Load(key string, cells map[string]string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -108,7 +106,7 @@ func (c *Cluster) Close() error {
 // Stats counts the faults of a cluster.
 type Stats struct {
 	Events map[Kind]int
-	Last   Kind // of the last event of the plan, or ""
+	Last   Kind // of the plan's last event, or ""
 }
 
 // Stats returns the faults so far.
@@ -120,17 +118,16 @@ func (c *Cluster) Stats() Stats {
 	return s
 }
 
-// regionOfLocked returns the region of a row key.
 func (c *Cluster) regionOfLocked(row string) *region {
 	for _, r := range c.regions {
 		if r.Contains(row) {
 			return r
 		}
 	}
-	return nil // unreachable, because the regions cover all keys
+	return nil // unreachable: the regions cover all keys
 }
 
-// locate returns the region of a row, as the meta server knows it.
+// locate returns a row's region, as the meta server knows it.
 func (c *Cluster) locate(row string) Region {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -143,8 +140,7 @@ func (c *Cluster) locate(row string) Region {
 	return found
 }
 
-// begin counts a Get, injects the faults that are due at it, and returns the time to its
-// answer.
+// begin counts a Get, injects due faults, and returns the time to its answer.
 func (c *Cluster) begin(id int, row string) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -164,7 +160,6 @@ func (c *Cluster) begin(id int, row string) time.Duration {
 	return latency
 }
 
-// get answers a Get after its latency.
 func (c *Cluster) get(id int, req GetRequest) GetResponse {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -178,8 +173,8 @@ func (c *Cluster) get(id int, req GetRequest) GetResponse {
 	return GetResponse{Cells: c.rows[req.Row]}
 }
 
-// latency returns the time to the answer of the n-th Get of a row: evenly spread between
-// the bounds, and eight times as long for one Get in a hundred.
+// latency returns the time to the answer of a row's n-th Get: evenly spread between the
+// bounds, and eight times as long for one Get in a hundred.
 func (c *Cluster) latency(row string, n int) time.Duration {
 	h := hash(c.faults.Seed, row, n)
 	d := minLatency + time.Duration(h%uint64(maxLatency-minLatency))
@@ -189,7 +184,6 @@ func (c *Cluster) latency(row string, n int) time.Duration {
 	return d
 }
 
-// injectLocked makes an event of the plan happen.
 func (c *Cluster) injectLocked(e event) {
 	s := c.servers[e.pick%servers]
 	switch e.kind {
@@ -206,7 +200,7 @@ func (c *Cluster) injectLocked(e event) {
 		s.slow(c.faults.SlowFor)
 	case Crash:
 		s.crash(c.faults.DownFor)
-	case Late: // is not in the plan
+	case Late: // not in the plan
 	}
 	c.stats.Last = e.kind
 	c.stats.Events[e.kind]++

@@ -5,27 +5,27 @@ import (
 	"time"
 )
 
-// Faults configures the faults of a cluster. All random decisions are functions of Seed
-// and of earlier events, not of time.
+// Faults configures a cluster's faults. All random decisions are functions of Seed and of
+// earlier events, not of time.
 type Faults struct {
 	Seed uint64
 
-	// LateShare, from 0 to 1, is the share of rows that are loaded late: up to MaxLag
-	// after their first Get.
+	// LateShare, from 0 to 1, is the share of rows that are loaded up to MaxLag after
+	// their first Get.
 	LateShare float64
 	MaxLag    time.Duration
 
-	// EventEvery is the average number of Gets between two events of the plan, after the
-	// first eight. 0 means no plan.
+	// EventEvery is the average number of Gets between the plan's events, after the first
+	// eight. 0 means no plan.
 	EventEvery int
 
 	Transition time.Duration // how long a moving region is not served
-	SlowBy     time.Duration // delay that a slow server adds to every answer
-	SlowFor    time.Duration // duration of a slow spell
-	DownFor    time.Duration // how long a crashed server stays down
+	SlowBy     time.Duration
+	SlowFor    time.Duration
+	DownFor    time.Duration
 }
 
-// DefaultFaults injects every kind of fault, several times in a run of 40,000 Gets.
+// DefaultFaults injects every kind of fault, several times in 40,000 Gets.
 func DefaultFaults(seed uint64) Faults {
 	return Faults{
 		Seed:       seed,
@@ -47,16 +47,15 @@ var Kinds = []Kind{Late, Move, Drop, Slow, Crash}
 
 // The kinds of event. All but Late are in the plan.
 const (
-	Late  Kind = "late row"            // a row is requested before it is loaded
-	Move  Kind = "region move"         // a region moves to another server
-	Drop  Kind = "dropped connections" // a server breaks its connections
-	Slow  Kind = "slow server"         // a server is slow for a while
-	Crash Kind = "server crash"        // a server crashes and is revived later
+	Late  Kind = "late row" // requested before it is loaded
+	Move  Kind = "region move"
+	Drop  Kind = "dropped connections"
+	Slow  Kind = "slow server"
+	Crash Kind = "server crash" // revived later
 )
 
-// event is one fault of the plan.
 type event struct {
-	at   uint64 // the number of Gets at which it is due
+	at   uint64 // number of Gets at which it is due
 	kind Kind
 	pick uint64 // selects the region or server
 }
@@ -64,13 +63,13 @@ type event struct {
 // plan is the endless sequence of events. It depends only on Seed and EventEvery.
 type plan struct {
 	faults Faults
-	round  []Kind // each round has every kind
-	n      int    // events so far
+	round  []Kind
+	n      int
 	at     uint64
 }
 
 func newPlan(f Faults) *plan {
-	// Crashes have the worst effect, so they are rare.
+	// Crashes are rare, having the worst effect.
 	return &plan{faults: f, round: []Kind{Move, Drop, Slow, Move, Crash, Move, Drop, Slow}}
 }
 
@@ -83,7 +82,7 @@ func (p *plan) next() event {
 		}
 	}
 	// From half to one and a half times the average, at least 1. The first events are
-	// closer together, so that short runs have some, too.
+	// closer together, for short runs.
 	every := uint64(min(p.faults.EventEvery, p.faults.EventEvery*(p.n+1)/8))
 	p.at += max(1, every/2+hash(seed, "gap", p.n)%(every+1))
 	e := event{at: p.at, kind: round[p.n%len(round)], pick: hash(seed, "pick", p.n)}
@@ -97,11 +96,10 @@ func (f Faults) lag(row string) (time.Duration, bool) {
 	if float64(h%10_000) >= f.LateShare*10_000 {
 		return 0, false
 	}
-	// At least a quarter of MaxLag, because a shorter lag could go unnoticed.
+	// At least a quarter of MaxLag: a shorter lag could go unnoticed.
 	return f.MaxLag/4 + time.Duration(float64(f.MaxLag)*0.75*float64(h>>32&0xffff)/0x10000), true
 }
 
-// hash mixes its arguments into a pseudo-random number.
 func hash(seed uint64, s string, n int) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(s)) // never fails

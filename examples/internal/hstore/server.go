@@ -10,8 +10,8 @@ import (
 // Region is a range of row keys and the server that serves it.
 type Region struct {
 	Name   string
-	Start  string // first key of the region
-	End    string // first key after the region; "" means no end
+	Start  string
+	End    string // first key after it; "" means no end
 	Server string // host:port
 }
 
@@ -31,9 +31,9 @@ const (
 // GetRequest asks a region server for a row.
 type GetRequest struct{ Region, Row string }
 
-// GetResponse is a row. It lacks cells if the table does not have the row.
+// GetResponse is a row, without cells if it is missing.
 type GetResponse struct {
-	NotServing bool // the server does not serve the region of the request
+	NotServing bool
 	Cells      map[string]string
 }
 
@@ -58,11 +58,11 @@ func (s *metaServer) Locate(row string, region *Region) error {
 	return nil
 }
 
-// server serves the methods of one receiver on an address.
+// server serves one receiver's methods on an address.
 type server struct {
 	rpc *rpc.Server
 	ln  net.Listener
-	wg  sync.WaitGroup // the accept loop and the connections
+	wg  sync.WaitGroup // of the accept loop and the connections
 
 	mu        sync.Mutex // guards the fields below
 	conns     map[net.Conn]struct{}
@@ -97,8 +97,8 @@ func (s *server) accept() {
 	}
 }
 
-// serve answers the requests of a connection until it breaks. A server that is down breaks
-// it at once.
+// serve answers a connection's requests until it breaks. A server that is down breaks it
+// at once.
 func (s *server) serve(conn net.Conn) {
 	defer func() { _ = conn.Close() }()
 	s.mu.Lock()
@@ -110,13 +110,12 @@ func (s *server) serve(conn net.Conn) {
 	if !up {
 		return
 	}
-	s.rpc.ServeConn(conn) // returns when its last call has ended
+	s.rpc.ServeConn(conn) // returns after its last call
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, conn)
 }
 
-// drop breaks all connections.
 func (s *server) drop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,14 +124,12 @@ func (s *server) drop() {
 	}
 }
 
-// slow makes the server slow for a while.
 func (s *server) slow(spell time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.slowUntil = time.Now().Add(spell)
 }
 
-// slowness returns the delay that a slow spell adds to an answer.
 func (s *server) slowness(f Faults) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,8 +139,7 @@ func (s *server) slowness(f Faults) time.Duration {
 	return 0
 }
 
-// crash breaks all connections, and new ones for a while. The data stays, as HBase keeps
-// it in a file system below the servers.
+// crash breaks all connections, and new ones for a while. The data stays, as in HBase.
 func (s *server) crash(down time.Duration) {
 	s.mu.Lock()
 	s.downUntil = time.Now().Add(down)
@@ -151,7 +147,6 @@ func (s *server) crash(down time.Duration) {
 	s.drop()
 }
 
-// close stops accepting, breaks all connections, and waits for the goroutines.
 func (s *server) close() error {
 	s.mu.Lock()
 	s.closed = true

@@ -1,6 +1,5 @@
-// Package procs starts the parts of an example as separate processes: the same program
-// with settings in its environment. They can be killed, and they end with the process
-// that started them.
+// Package procs starts the parts of an example as processes of the same program, which
+// end with the process that started them.
 package procs
 
 import (
@@ -16,17 +15,16 @@ import (
 	"time"
 )
 
-// env is set in processes that Start starts: an order in JSON.
+// env is set in started processes: an order in JSON.
 const env = "WEIR_EXAMPLE_PROCESS"
 
-// order configures a process.
 type order struct {
-	Limit    time.Duration // the process ends after this time in any case
+	Limit    time.Duration // of the process's life
 	Settings json.RawMessage
 }
 
-// Child runs the part for which Start has started this process, and then exits. In any
-// other process it does nothing. The part must print a line when it is ready.
+// Child runs the part for which Start has started this process, and then exits. In other
+// processes it does nothing. The part must print a line when it is ready.
 func Child[S any](part func(S) error) {
 	text := os.Getenv(env)
 	if text == "" {
@@ -140,7 +138,7 @@ func (p *Process) HasEnded() bool {
 	}
 }
 
-// Failure returns why an ended process failed, or nil if it succeeded.
+// Failure returns why an ended process failed, or nil.
 func (p *Process) Failure() error {
 	if p.err == nil {
 		return nil
@@ -150,7 +148,7 @@ func (p *Process) Failure() error {
 
 // Kill kills the process with SIGKILL and waits for its end. It may be called twice.
 func (p *Process) Kill() {
-	_ = p.cmd.Process.Kill() // the process may have ended
+	_ = p.cmd.Process.Kill() // it may have ended
 	<-p.ended
 	_ = p.stdin.Close()
 }

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// Supervisor runs the processes of an example under their names. It restarts and kills
-// them, and finds processes that have ended by themselves. It is safe for concurrent use.
+// Supervisor starts and kills an example's processes by name. It is safe for concurrent
+// use.
 type Supervisor struct {
-	limit time.Duration // each process ends after this time in any case
+	limit time.Duration // of each process's life
 
 	mu        sync.Mutex
 	processes map[string]*Process // running, or ended by themselves; guarded by mu
@@ -51,7 +51,7 @@ func (s *Supervisor) keep(name string, p *Process) {
 	s.processes[name] = p
 }
 
-// Kill kills a process and waits for its end. It does nothing if there is no such process.
+// Kill kills the named process, if there is one, and waits for its end.
 func (s *Supervisor) Kill(name string) {
 	s.mu.Lock()
 	p := s.processes[name]
@@ -68,8 +68,7 @@ type Exit struct {
 	Err  error // never nil
 }
 
-// Exits returns the processes that have ended by themselves and were not replaced, by
-// name.
+// Exits returns the processes that have ended by themselves and were not replaced.
 func (s *Supervisor) Exits() (all []Exit) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

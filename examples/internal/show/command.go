@@ -14,8 +14,8 @@ const (
 	ExitUsage  = 2
 )
 
-// Command parses arguments and runs a command with them. It returns the exit status:
-// [ExitOK] if the command has proven its result or printed its help.
+// Command parses arguments and runs a command. It returns the exit status: [ExitOK] if
+// the command has proven its result or printed its help.
 func Command[C any](name string, errOut io.Writer, parse func() (C, error), run func(C) (proven bool, err error)) int {
 	c, err := parse()
 	switch {

@@ -1,4 +1,4 @@
-// Package show contains the output helpers of the examples.
+// Package show has the examples' output helpers.
 package show
 
 import (
@@ -11,7 +11,7 @@ import (
 	"golang.org/x/term"
 )
 
-// Columns returns the width of a terminal, or 80 if it is unknown.
+// Columns returns a terminal's width, or 80 if it is unknown.
 func Columns(w io.Writer) int {
 	if f, ok := w.(*os.File); ok {
 		if n, _, err := term.GetSize(int(f.Fd())); err == nil && n > 0 {

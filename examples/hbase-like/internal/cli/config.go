@@ -16,7 +16,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Config holds the parsed flags. [Parse] returns only valid ones.
+// Config has the valid flags.
 type Config struct {
 	Ordered  bool
 	Capacity int // flights in flight per look-up
@@ -31,11 +31,11 @@ type Config struct {
 	Out    string // a file; "-" is standard output, "" nowhere
 	Format flights.Format
 
-	Checkpoint string        // directory of checkpoints, or "" for no checkpoints
-	Interval   time.Duration // between two checkpoints
+	Checkpoint string // directory of checkpoints, or ""
+	Interval   time.Duration
 
-	Partitions int // parts of the input, each with its own pipeline; 0 means one pipeline in this process
-	Workers    int // processes that share the partitions
+	Partitions int // parts of the input, each with a pipeline; 0 means one pipeline in this process
+	Workers    int
 	Kills      int // of workers
 
 	Drain    time.Duration // after Ctrl-C
@@ -47,9 +47,9 @@ type Retry struct {
 	Strategy   string // "fixed" or "exponential"
 	Retries    int    // strategies.Unlimited: until the timeout
 	Delay      time.Duration
-	MaxDelay   time.Duration // of exponential
-	Multiplier float64       // of exponential
-	Jitter     string        // "none", "equal" or "full"
+	MaxDelay   time.Duration
+	Multiplier float64
+	Jitter     string // "none", "equal" or "full"
 }
 
 const usageHead = `Enrich flights by asynchronous look-ups in an HBase-like store.
@@ -70,12 +70,11 @@ Exit status: 0 all is well, 1 the run failed or the proof did, 2 wrong usage,
 Flags:
 `
 
-// Parse reads the flags. It writes the help text to out. It returns flag.ErrHelp if help
-// was requested.
+// Parse reads the flags. It writes help to out, and then returns flag.ErrHelp.
 func Parse(args []string, out io.Writer) (Config, error) {
 	var c Config
 	fs := flag.NewFlagSet("hbase-like", flag.ContinueOnError)
-	fs.SetOutput(io.Discard) // the caller prints the error
+	fs.SetOutput(io.Discard)
 	mode, format, style := c.define(fs)
 	err := fs.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
@@ -117,7 +116,7 @@ func Parse(args []string, out io.Writer) (Config, error) {
 	return c, err
 }
 
-// define defines the flags. It returns the values of flags that are not fields of c.
+// define defines the flags, and returns the values of flags that are not fields.
 func (c *Config) define(fs *flag.FlagSet) (mode, format, style *string) {
 	mode = fs.String("mode", "ordered", "`order` of the output: ordered (as the input) or unordered (as ready)")
 	fs.IntVar(&c.Capacity, "capacity", 1000, "flights in flight per look-up, those that wait for a retry included: `n`, at least 1")
@@ -144,7 +143,6 @@ func (c *Config) define(fs *flag.FlagSet) (mode, format, style *string) {
 	return mode, format, style
 }
 
-// unlimited is the value of -retries for strategies.Unlimited.
 const unlimited = -1
 
 func formatOf(name string) flights.Format {
@@ -170,7 +168,7 @@ func (c *Config) check(mode string) error {
 		return usageError(flag, value, what)
 	}
 	r := c.Retry
-	growth := r.Multiplier >= 1 && !math.IsInf(r.Multiplier, 0) // false for NaN, too
+	growth := r.Multiplier >= 1 && !math.IsInf(r.Multiplier, 0)
 	for _, err := range []error{
 		oneOf("mode", mode, "ordered", "unordered"),
 		must(c.Capacity >= 1, "capacity", c.Capacity, "must be at least 1"),

@@ -1,3 +1,2 @@
-// Package cli contains the user interface of the example: flags and their checks, and the
-// summary.
+// Package cli has the example's flags and summary.
 package cli

@@ -12,15 +12,15 @@ import (
 // PartitionedSummary is printed at the end of a run with -partitions.
 type PartitionedSummary struct {
 	Config   Config
-	Input    string // the name of the input
+	Input    string
 	Elapsed  time.Duration
 	Read     int
 	Enriched int
 	GivenUp  []ledger.Lost
 	Calls    int64
 	Retries  int64
-	Kills    int      // workers killed
-	Moves    int      // partitions that moved to another worker
+	Kills    int      // of workers
+	Moves    int      // of partitions to another worker
 	Problems []string // empty if every flight came out exactly once and in order
 }
 

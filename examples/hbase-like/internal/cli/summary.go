@@ -18,27 +18,27 @@ import (
 // Summary is printed at the end of a run.
 type Summary struct {
 	Config      Config
-	Input       string // the name of the input
+	Input       string
 	Elapsed     time.Duration
 	Interrupted bool
 	Books       ledger.Balance
-	Lookups     asyncop.Stats // the sum over the look-ups
+	Lookups     asyncop.Stats
 	Client      hclient.Stats
 	Store       hstore.Stats
-	NotTaken    int          // flights read but not accepted by the pipeline, after an interrupt
+	NotTaken    int          // flights read but not accepted, after an interrupt
 	Checkpoints *Checkpoints // nil without -checkpoint
 	Proof       error        // nil if every flight came out exactly once and in order
 }
 
-// Checkpoints holds the checkpoint part of a summary. With checkpoints the books cover
-// all runs, but latencies, retries and calls cover only the last run.
+// Checkpoints is the checkpoint part of a summary. With checkpoints the books cover all
+// runs, but latencies, retries and calls only the last run.
 type Checkpoints struct {
-	Resumed uint64 // number of the checkpoint, or 0 for a fresh start
-	Before  int    // flights written before the run resumed
+	Resumed uint64 // number of the checkpoint, or 0
+	Before  int    // flights written earlier
 	Nothing bool   // the job was done already
 }
 
-// String returns the summary after an empty line, in lines of at most 80 columns.
+// String returns the summary after an empty line, at most 80 columns wide.
 func (s Summary) String() string {
 	b := s.Books
 	var out strings.Builder
@@ -92,7 +92,7 @@ func (s Summary) writeCalls(line func(label, format string, args ...any), before
 		show.Count(s.Client.NotServing), show.Count(s.Client.ConnectionErrors))
 	line("latency", "p50 %s   p99 %s   max %s   (first call to output)", quantiles(b.Latency)...)
 	if b.Retried > 0 {
-		if b.LatencyRetried.Max > 0 { // false if all of them were given up
+		if b.LatencyRetried.Max > 0 {
 			line("  of retried flights", "p50 %s   p99 %s   max %s", quantiles(b.LatencyRetried)...)
 		}
 		line("  retries of those", "p50 %d   p99 %d   max %d", b.Retries.P50, b.Retries.P99, b.Retries.Max)
@@ -103,11 +103,10 @@ func (s Summary) writeCalls(line func(label, format string, args ...any), before
 	}
 }
 
-// summaryColumns is the width of the summary.
 const summaryColumns = 80
 
-// wrap writes a line and continues it on indented lines if it is too long. It breaks at
-// single spaces.
+// wrap writes a line, continued on indented lines if it is too long. It breaks at single
+// spaces.
 func wrap(out *strings.Builder, indent int, line string) {
 	for utf8.RuneCountInString(line) > summaryColumns {
 		at, column := 0, 0
@@ -121,7 +120,7 @@ func wrap(out *strings.Builder, indent int, line string) {
 			column++
 		}
 		if at == 0 {
-			break // one long word
+			break
 		}
 		out.WriteString(strings.TrimRight(line[:at], " ") + "\n")
 		line = strings.Repeat(" ", indent) + strings.TrimLeft(line[at:], " ")
@@ -169,7 +168,6 @@ func faults(c Config) string {
 	return "no faults"
 }
 
-// origin describes the run's starting point.
 func (c Checkpoints) origin() string {
 	switch {
 	case c.Resumed == 0:
@@ -226,7 +224,6 @@ func quantiles(q ledger.Quantiles[time.Duration]) []any {
 	return []any{duration(q.P50), duration(q.P99), duration(q.Max)}
 }
 
-// duration formats d, rounded to three digits.
 func duration(d time.Duration) string {
 	unit := time.Duration(1)
 	for d/unit >= 1000 {

@@ -1,5 +1,5 @@
-// Package data embeds the input of the example in the binary, so that it runs from any
-// directory. README.md in this directory gives the source of the data.
+// Package data embeds the example's input in the binary. README.md in this directory has
+// its source.
 package data
 
 import (

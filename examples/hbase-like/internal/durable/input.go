@@ -16,29 +16,28 @@ import (
 	"github.com/weirflow/weir/examples/hbase-like/internal/ledger"
 )
 
-// Input is a CSV of flights with positions to return to. A run that resumes reads the
-// flights before its position again, for the books.
+// Input is a CSV of flights with positions to return to. A resumed run reads the flights
+// before its position again, for the books.
 type Input struct {
 	name  string
-	hash  string // SHA-256 of the whole input, in hex
+	hash  string // SHA-256 of the input, in hex
 	all   []flights.Flight
 	book  *ledger.Ledger
-	read  int // flights that Next has returned
+	read  int
 	begin int // flights before the position it resumed from
 }
 
 var _ checkpoint.Input[flights.Flight] = (*Input)(nil)
 
-// inputPosition is the state of the input in a checkpoint.
 type inputPosition struct {
 	SHA256  string `json:"sha256"`
 	Flights int    `json:"flights"` // before the position
 }
 
 // OpenInput reads a regular file, or the built-in flights for "", and returns the part
-// with the given number. All parts have about the same length. The flights of a part count from 0 and keep
-// their line numbers. It refuses invalid rows: such a row would end every run at the same
-// place, and repairing it would make another input.
+// with the given number. All parts have about the same length. The flights of a part
+// count from 0 and keep their line numbers. It refuses invalid rows, which would end
+// every run at the same place.
 func OpenInput(name string, part, parts int, book *ledger.Ledger) (*Input, error) {
 	info, err := os.Stat(name)
 	if err == nil && !info.Mode().IsRegular() {
@@ -94,11 +93,11 @@ func (in *Input) Next() (flights.Flight, error) {
 
 // Position implements [checkpoint.Input].
 func (in *Input) Position() []byte {
-	b, _ := json.Marshal(inputPosition{SHA256: in.hash, Flights: in.read}) // strings and numbers always encode
+	b, _ := json.Marshal(inputPosition{SHA256: in.hash, Flights: in.read}) // always encodes
 	return b
 }
 
-// Seek implements [checkpoint.Input]. It refuses a position in another input.
+// Seek implements [checkpoint.Input]. It refuses a position of another input.
 func (in *Input) Seek(position []byte) error {
 	var to inputPosition
 	if err := json.Unmarshal(position, &to); err != nil {

@@ -13,15 +13,15 @@ import (
 	"github.com/weirflow/weir/examples/hbase-like/internal/ledger"
 )
 
-// Output is the file of enriched flights together with the flights given up. Both are in
-// one state, so that they cannot drift apart.
+// Output is the file of enriched flights together with the flights given up, in one
+// state.
 type Output struct {
 	file   *files.Output[[]byte]
 	kind   kind
 	book   *ledger.Ledger
-	lines  int // lines written, without the header
-	before int // flights written or given up before the output resumed
-	older  int // lines written before the output resumed
+	lines  int // without the header
+	before int // flights written or given up by earlier runs
+	older  int // lines written by earlier runs
 }
 
 var (
@@ -29,8 +29,7 @@ var (
 	_ checkpoint.FreshStarter   = (*Output)(nil)
 )
 
-// kind holds the settings that must stay the same from run to run, because they determine
-// the file.
+// kind has the settings that determine the file, and so must stay the same.
 type kind struct {
 	Path    string         `json:"path"`
 	Format  flights.Format `json:"format"`
@@ -45,16 +44,14 @@ func (k kind) String() string {
 	return fmt.Sprintf("-out %s -format %s -mode %s", k.Path, k.Format, mode)
 }
 
-// outputState is the state of the output in a checkpoint.
 type outputState struct {
 	Kind    kind          `json:"kind"`
 	Lines   int           `json:"lines"`
 	GivenUp []ledger.Lost `json:"givenUp"`
-	File    []byte        `json:"file"` // state of the file output
+	File    []byte        `json:"file"`
 }
 
-// NewOutput returns the output to a file. It leaves the file alone until Restore or
-// FreshStart.
+// NewOutput returns the output to a file, which is untouched until Restore or FreshStart.
 func NewOutput(name string, format flights.Format, ordered bool, in *Input) (*Output, error) {
 	path, err := filepath.Abs(name)
 	if err != nil {
@@ -79,7 +76,7 @@ func NewOutput(name string, format flights.Format, ordered bool, in *Input) (*Ou
 	}, nil
 }
 
-// IsSameFile reports whether two names are names of the same file.
+// IsSameFile reports whether two names are of the same file.
 func IsSameFile(a, b string) bool {
 	infoA, err := os.Stat(a)
 	if err != nil {
@@ -89,8 +86,8 @@ func IsSameFile(a, b string) bool {
 	return err == nil && os.SameFile(infoA, infoB)
 }
 
-// RefuseContent returns an error if the file of an output is not empty, for a run without
-// a checkpoint to resume from.
+// RefuseContent returns an error if an output's file is not empty, for a run without a
+// checkpoint.
 func RefuseContent(name string) error {
 	info, err := os.Stat(name)
 	if err == nil && info.Size() > 0 {
@@ -102,11 +99,10 @@ func RefuseContent(name string) error {
 // Lock locks the file until unlock is called.
 func (o *Output) Lock() (unlock func() error, err error) { return o.file.Lock() }
 
-// Resumed returns the number of flights that were written or given up before the output
-// resumed.
+// Resumed returns how many flights earlier runs have written or given up.
 func (o *Output) Resumed() int { return o.before }
 
-// ResumedLines returns the number of lines that were written before the output resumed.
+// ResumedLines returns how many lines earlier runs have written.
 func (o *Output) ResumedLines() int { return o.older }
 
 // FreshStart implements [checkpoint.FreshStarter]. It writes the header.
@@ -120,8 +116,8 @@ func (o *Output) FreshStart(ctx context.Context) error {
 	return o.file.Write(ctx, o.kind.Format.Header())
 }
 
-// Restore implements [checkpoint.Output]. The input must already be at its position,
-// because the book must contain the flights before it.
+// Restore implements [checkpoint.Output]. The input must already be at its position, so
+// that the book has the flights before it.
 func (o *Output) Restore(ctx context.Context, state []byte) error {
 	var s outputState
 	if err := json.Unmarshal(state, &s); err != nil {
@@ -143,8 +139,8 @@ func (o *Output) Write(ctx context.Context, line []byte) error {
 }
 
 // Prepare implements [checkpoint.Output]. The barrier has passed both look-ups, so the
-// book contains every flight that they gave up before it. It may also contain flights
-// given up since; ledger.Restore handles those.
+// book has every flight that they gave up before it, and perhaps later ones, which
+// ledger.Restore handles.
 func (o *Output) Prepare(ctx context.Context) ([]byte, error) {
 	file, err := o.file.Prepare(ctx)
 	if err != nil {

@@ -9,17 +9,17 @@ import (
 	"github.com/weirflow/weir/examples/hbase-like/internal/flights"
 )
 
-// Proof is the result of comparing the input with the output file.
+// Proof compares the input with the output file.
 type Proof struct {
-	Read     int // flights in the input
-	Enriched int // flights found in the output
-	Missing  int // flights neither in the output nor given up
+	Read     int
+	Enriched int
+	Missing  int // neither in the output nor given up
 	Problems []string
 }
 
-// Prove reads the whole output again and compares it with the whole input. Every flight
-// must be in the output exactly once, or given up. If the output is ordered, the flights
-// must be in input order. From the runs' memory it uses only the list of flights given up.
+// Prove compares the whole output with the whole input. Every flight must be in the
+// output exactly once, or given up. If the output is ordered, the flights must be in
+// input order. From the runs' memory it uses only the list of flights given up.
 func Prove(in *Input, out *Output, airports []flights.Airport) (*Proof, error) {
 	text, err := os.ReadFile(out.kind.Path)
 	if err != nil {
@@ -42,13 +42,11 @@ func Prove(in *Input, out *Output, airports []flights.Airport) (*Proof, error) {
 	return p, nil
 }
 
-// awaited is a line that the output must have.
 type awaited struct {
 	text   string
-	number int // of the line in the input
+	number int // line in the input
 }
 
-// enriched returns the awaited lines, in input order.
 func enriched(in *Input, out *Output, airports []flights.Airport) (lines []awaited) {
 	table := make(map[string]flights.Airport, len(airports))
 	for _, a := range airports {
@@ -67,8 +65,7 @@ func enriched(in *Input, out *Output, airports []flights.Airport) (lines []await
 	return lines
 }
 
-// compare compares an ordered output. It stops at the first problem, which the rest would
-// only repeat.
+// compare compares an ordered output, up to the first problem.
 func (p *Proof) compare(want []awaited, lines []string) {
 	for i, w := range want {
 		if i == len(lines) {
@@ -86,7 +83,7 @@ func (p *Proof) compare(want []awaited, lines []string) {
 	}
 }
 
-// count compares an unordered output. It stops at the first problem.
+// count compares an unordered output, up to the first problem.
 func (p *Proof) count(want []awaited, lines []string) {
 	left := make(map[string]int)
 	for _, w := range want {

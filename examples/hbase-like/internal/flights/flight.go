@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Flight is the only element type of the pipeline. At first it has only the codes of its
-// airports; the look-ups fill in the rest.
+// Flight is the pipeline's element. At first it has only the codes of its airports; the
+// look-ups fill in the rest.
 type Flight struct {
 	Seq         int // position in the input, from 0
 	Line        int // in the file, from 1
@@ -38,7 +38,7 @@ const (
 	colLongitude = "geo:longitude"
 )
 
-// Cells returns the airport's row: the values of its columns.
+// Cells returns the airport's row.
 func (a Airport) Cells() map[string]string {
 	return map[string]string{
 		colName: a.Name, colCity: a.City, colState: a.State,
@@ -59,8 +59,7 @@ func AirportFromCells(iata string, cells map[string]string) (Airport, error) {
 	return Airport{iata, cells[colName], cells[colCity], cells[colState], latitude, longitude}, nil
 }
 
-// Unresolved returns the code of the first airport that was not looked up yet, or "" if
-// both were.
+// Unresolved returns the code of the first airport that was not looked up yet, or "".
 func (f Flight) Unresolved() string {
 	for _, a := range []Airport{f.Origin, f.Destination} {
 		if a == (Airport{IATA: a.IATA}) {
@@ -70,8 +69,7 @@ func (f Flight) Unresolved() string {
 	return ""
 }
 
-// GreatCircle returns the shortest distance between the two airports in miles. No flight
-// can be much shorter.
+// GreatCircle returns the shortest distance between the airports in miles.
 func (f Flight) GreatCircle() int {
 	const earthRadius, degree = 3958.8, math.Pi / 180
 	a, b := f.Origin, f.Destination

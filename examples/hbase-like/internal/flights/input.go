@@ -12,8 +12,7 @@ import (
 	"time"
 )
 
-// departureLayout is the format of times in the input and the output: local time at the
-// airport, without a zone.
+// departureLayout is the format of times: local time at the airport, without a zone.
 const departureLayout = "2006/01/02 15:04"
 
 // Reader reads flights. It belongs to one goroutine.
@@ -22,8 +21,8 @@ type Reader struct {
 	seq   int
 }
 
-// NewReader returns a reader of the CSV in r, and reads its header. Errors contain name
-// and the line.
+// NewReader returns a reader of the CSV in r, and reads its header. Errors have name and
+// the line.
 func NewReader(name string, r io.Reader) (*Reader, error) {
 	t, err := newTable(name, r, "date", "delay", "distance", "origin", "destination")
 	return &Reader{table: t}, err
@@ -50,7 +49,7 @@ func (r *Reader) Read() (Flight, error) {
 
 func parseDeparture(text string) (time.Time, error) { return time.Parse(departureLayout, text) }
 
-// ReadAirports reads a whole CSV of airports, with the columns iata, name, city, state,
+// ReadAirports reads a CSV of airports, with the columns iata, name, city, state,
 // country, latitude and longitude.
 func ReadAirports(r io.Reader) ([]Airport, error) {
 	rows, err := csv.NewReader(r).ReadAll()
@@ -70,21 +69,20 @@ func ReadAirports(r io.Reader) ([]Airport, error) {
 	return airports, nil
 }
 
-// table reads the wanted columns of a CSV row by row.
 type table struct {
 	file   string
 	csv    *csv.Reader
 	wanted []string // column names, in the caller's order
-	at     []int    // their indexes in the file
-	row    []string // the wanted columns of the current row
-	err    error    // the first error of the current row
+	at     []int    // indexes in the file
+	row    []string
+	err    error
 }
 
 func newTable(file string, r io.Reader, wanted ...string) (*table, error) {
 	in := bufio.NewReader(r)
 	mark, err := in.Peek(3)
 	if err == nil && string(mark) == "\ufeff" {
-		_, _ = in.Discard(3) // byte order mark, which spreadsheets write
+		_, _ = in.Discard(3) // byte order mark of spreadsheets
 	}
 	t := &table{file: file, csv: csv.NewReader(in), wanted: wanted, row: make([]string, len(wanted))}
 	t.csv.ReuseRecord = true
@@ -121,7 +119,7 @@ func (t *table) next() error {
 	return nil
 }
 
-// wrap adds the place to an error of the CSV reader. It keeps io.EOF.
+// wrap adds the place to an error of the CSV reader, except io.EOF.
 func (t *table) wrap(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.EOF
@@ -143,7 +141,7 @@ func (t *table) fail(column int, problem string) {
 	}
 }
 
-// value parses a column of the current row. An error names a valid text by what.
+// value parses a column of the current row. what names a valid text in an error.
 func value[T any](t *table, column int, what string, parse func(text string) (T, error)) T {
 	v, err := parse(t.row[column])
 	if err != nil {

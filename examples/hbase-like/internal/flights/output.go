@@ -15,7 +15,7 @@ type Format string
 // The formats.
 const (
 	CSV   Format = "csv"
-	JSONL Format = "jsonl" // one JSON object a line
+	JSONL Format = "jsonl"
 )
 
 // ParseFormat returns the format of a name.
@@ -42,7 +42,7 @@ func (f Format) Header() []byte {
 	return csvLine(columns)
 }
 
-// Line formats one enriched flight, with its line end. The result depends only on the
+// Line formats an enriched flight, with its line end. The result depends only on the
 // flight.
 func (f Format) Line(flight Flight) []byte {
 	if f == JSONL {
@@ -63,16 +63,16 @@ func (f Format) Line(flight Flight) []byte {
 func csvLine(columns []string) []byte {
 	var b bytes.Buffer
 	w := csv.NewWriter(&b)
-	_ = w.Write(columns) // writing to a buffer never fails
+	_ = w.Write(columns) // never fails on a buffer
 	w.Flush()
 	return b.Bytes()
 }
 
 func jsonLine(f Flight) []byte {
 	var b bytes.Buffer
-	e := json.NewEncoder(&b) // Encode also ends the line
+	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
-	_ = e.Encode(struct { // strings and numbers always encode
+	_ = e.Encode(struct { // always encodes
 		Date        string  `json:"date"`
 		Delay       int     `json:"delay"`
 		Distance    int     `json:"distance"`

@@ -22,21 +22,21 @@ import (
 //	           └──────────┴───── Coordinator ───────────────┘
 //	                                  └─▶ DirStore
 //
-// Each checkpoint contains the position in the input, the flights in flight in both
-// look-ups, and the output's length together with the flights that were given up.
+// Each checkpoint has the input's position, the flights in flight in both look-ups, the
+// output's length, and the flights given up.
 type checkpointed struct {
 	coordinator *checkpoint.Coordinator
 	in          *durable.Input
 	out         *durable.Output
-	pipe        *Pipeline // made with the option WithCheckpoints
+	pipe        *Pipeline
 	line        func(flights.Flight) []byte
 	source      *checkpoint.Source[flights.Flight]
 	sink        *checkpoint.Sink[[]byte]
 }
 
 // start registers the source and the sink, which return to the newest checkpoint, and
-// starts the coordinator. The input comes first, because the output relies on the flights
-// that it has read.
+// starts the coordinator. The input comes first: the output relies on the flights that it
+// has read.
 func (c *checkpointed) start() error {
 	c.source = checkpoint.NewSource(c.coordinator, "flights", c.in)
 	c.sink = checkpoint.NewSink(c.coordinator, "output", c.out)
@@ -47,23 +47,23 @@ func (c *checkpointed) start() error {
 	return err
 }
 
-// run streams all flights and returns when the final checkpoint is complete: at the end of
-// the input, or after a suspension.
+// run streams all flights and returns when the final checkpoint is complete, at the end
+// of the input or after a suspension.
 func (c *checkpointed) run() error {
 	// go-streams' own Map would panic on a barrier.
 	err := c.pipe.Run(c.source, flow.NewMap(c.line), c.sink)
 	failed := c.coordinator.Wait()
 	if failed != nil {
-		return failed // the other errors are consequences
+		return failed // the others are consequences
 	}
 	return errors.Join(err, c.sink.Err())
 }
 
-// errInterrupted is returned by an interrupted run that can be started again.
+// errInterrupted ends an interrupted run that can be started again.
 var errInterrupted = errors.New("interrupted")
 
-// runCheckpointed runs the pipeline with checkpoints in a directory, and resumes from the
-// newest one, if there is one.
+// runCheckpointed runs the pipeline with checkpoints in a directory, from the newest one
+// if there is one.
 func (j *job) runCheckpointed() (text string, status int, err error) {
 	c := &checkpointed{line: formatted(j.book, j.cfg.Format)}
 	c.in, err = durable.OpenInput(j.cfg.In, 0, 1, j.book)
@@ -77,7 +77,7 @@ func (j *job) runCheckpointed() (text string, status int, err error) {
 	}
 	dir, err := files.OpenDir(j.cfg.Checkpoint)
 	if err != nil {
-		return "", exitFailed, err // for example, another process has the directory open
+		return "", exitFailed, err // for example, another process uses the directory
 	}
 	c.coordinator, err = checkpoint.NewCoordinator(dir, checkpoint.WithInterval(j.cfg.Interval),
 		checkpoint.WithLogger(slog.New(slog.NewTextHandler(j.stderr, nil))))
@@ -116,14 +116,14 @@ func (j *job) runCheckpointed() (text string, status int, err error) {
 	return text, status, nil
 }
 
-// suspend ends the pipeline with a checkpoint that contains everything in flight, even if
-// the whole input was read. A later run can resume from it. At the second interrupt, or if
-// suspending takes too long, it cuts the pipeline off and keeps the previous checkpoint.
+// suspend ends the pipeline with a checkpoint that contains everything in flight. A later
+// run can resume from it. At the second interrupt, or if suspending takes too long, it
+// cuts the pipeline off and keeps the previous checkpoint.
 func (j *job) suspend(ctx context.Context, cutOff func(), coordinator *checkpoint.Coordinator) {
 	_, _ = fmt.Fprintf(j.stderr, "\ninterrupted: taking a last checkpoint for up to %v; interrupt again to stop at once\n", j.cfg.Drain)
 	err := coordinator.Finish(ctx, checkpoint.Suspend)
 	if errors.Is(err, checkpoint.ErrEnded) {
-		return // the pipeline had already completed
+		return
 	}
 	if err != nil {
 		cutOff()
@@ -133,8 +133,8 @@ func (j *job) suspend(ctx context.Context, cutOff func(), coordinator *checkpoin
 	j.interrupted.Store(err == nil)
 }
 
-// proveFiles replaces the counts of the books by the proof from the files, which covers
-// all runs.
+// proveFiles replaces the books' counts by the proof from the files, which covers all
+// runs.
 func (j *job) proveFiles(c *checkpointed, s *cli.Summary) error {
 	p, err := durable.Prove(c.in, c.out, j.airports)
 	if err != nil {
@@ -146,7 +146,7 @@ func (j *job) proveFiles(c *checkpointed, s *cli.Summary) error {
 	s.Books.Missing = p.Missing
 	s.Books.Problems = append(s.Books.Problems, p.Problems...)
 	if s.Interrupted {
-		s.NotTaken = p.Missing // they are in the checkpoint, or after its position
+		s.NotTaken = p.Missing // in the checkpoint, or after its position
 	}
 	s.Proof = s.Books.Prove(s.NotTaken)
 	return nil

@@ -33,9 +33,9 @@ const (
 	exitInterrupted = 130 // 128 + SIGINT, the shell convention
 )
 
-// Main runs the pipeline with the flags of the command line, and exits.
+// Main runs the pipeline with the command line's flags, and exits.
 func Main(pipeline NewPipeline, stream Stream) {
-	procs.Child(Worker(pipeline)) // does not return in a worker of -partitions
+	procs.Child(Worker(pipeline)) // does not return in a worker
 	interrupts := make(chan os.Signal, 2)
 	signal.Notify(interrupts, os.Interrupt, syscall.SIGTERM)
 	signal.Ignore(syscall.SIGPIPE) // Ctrl-C also ends the reader of a pipe; the summary then goes to standard error
@@ -61,7 +61,7 @@ func Run(pipeline NewPipeline, stream Stream, args []string, stdin io.Reader, st
 		stdout = stderr
 	}
 	_, notWritten := io.WriteString(stdout, summary)
-	if notWritten != nil { // for example a pipe whose reader the interrupt killed
+	if notWritten != nil { // for example, the interrupt killed a pipe's reader
 		_, _ = io.WriteString(stderr, summary)
 	}
 	switch {
@@ -73,8 +73,6 @@ func Run(pipeline NewPipeline, stream Stream, args []string, stdin io.Reader, st
 	return status
 }
 
-// job is one run: the store, the client, the pipeline between input and output, and the
-// ledger that observes it.
 type job struct {
 	cfg         cli.Config
 	newPipeline NewPipeline
@@ -87,16 +85,15 @@ type job struct {
 	cluster     *hstore.Cluster
 	client      *hclient.Client
 	pipe        *Pipeline
-	input       string // name of the input
-	before      int    // enriched flights written by earlier runs
-	total       int    // estimated flights, or -1 if unknown
+	input       string
+	before      int // flights enriched by earlier runs
+	total       int // estimated, or -1
 	elapsed     time.Duration
 	interrupted atomic.Bool
 	cutOff      atomic.Bool // interrupted without a last checkpoint
 }
 
-// run returns a summary if the pipeline ran. err excludes the result of the proof, which
-// is in status.
+// run returns a summary if the pipeline ran. The proof's result is only in status.
 func (j *job) run(stdin io.Reader, stdout io.Writer) (summary string, status int, err error) {
 	j.airports, err = flights.ReadAirports(data.Airports())
 	if err != nil {
@@ -132,20 +129,18 @@ func (j *job) startStore() error {
 
 func (j *job) closeStore() {
 	_ = j.client.Close()
-	_ = j.cluster.Close() // no longer needed
+	_ = j.cluster.Close()
 }
 
 func (j *job) startPipeline(more ...asyncop.Option) {
 	j.pipe = j.newPipeline(j.client, j.cfg, giveUp(j.book), recorded(j.book, more...)...)
 }
 
-// errCutOff is the cancellation cause when the drain time has passed, or at the second
-// interrupt.
+// errCutOff is the cause after the drain time, or at the second interrupt.
 var errCutOff = errors.New("cut off after an interrupt")
 
-// watch draws the progress while stream runs, and calls interrupt at the first interrupt:
-// with a context that is cancelled after the drain time, at the next interrupt, or by
-// cutOff.
+// watch draws the progress while stream runs, and calls interrupt at the first interrupt.
+// Its context is cancelled after the drain time, at the next interrupt, or by cutOff.
 func (j *job) watch(stream func() error, interrupt func(ctx context.Context, cutOff func())) error {
 	begun := time.Now()
 	stopProgress := j.startProgress(j.sample)
@@ -192,7 +187,6 @@ func (j *job) sample() progress.State {
 	return s
 }
 
-// summary returns the summary without the books and their proof.
 func (j *job) summary() *cli.Summary {
 	return &cli.Summary{
 		Config:      j.cfg,
@@ -205,7 +199,6 @@ func (j *job) summary() *cli.Summary {
 	}
 }
 
-// result returns the text of a summary and the exit status.
 func result(s *cli.Summary) (text string, status int) {
 	switch {
 	case s.Proof != nil:

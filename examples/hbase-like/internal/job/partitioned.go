@@ -24,22 +24,21 @@ import (
 	"github.com/weirflow/weir/progress"
 )
 
-// maxWorkerLife bounds the life of a worker that its supervisor does not end.
 const maxWorkerLife = time.Hour
 
-// supervisor starts the workers of a partitioned run and kills some of them. The store
-// runs in this process.
+// supervisor starts the workers of a partitioned run and kills some. The store runs in
+// this process.
 type supervisor struct {
 	*job
 	processes *procs.Supervisor
-	started   int // workers
+	started   int
 
 	mu      sync.Mutex
 	kills   int
-	moves   int                   // partitions that moved to another worker
+	moves   int                   // of partitions to another worker
 	parts   map[string]partReport // of the newest assignment, by partition
-	owners  map[string]string     // running workers by partition
-	earlier partReport            // the calls and retries of earlier assignments
+	owners  map[string]string
+	earlier partReport // calls and retries of earlier assignments
 	trouble string
 }
 
@@ -83,7 +82,6 @@ func (j *job) runPartitioned() (text string, status int, err error) {
 	return summary.String(), status, nil
 }
 
-// prepare creates the directory and the lease database.
 func (j *job) prepare(in *durable.Input) error {
 	_, err := durable.NewOutput(j.cfg.Out, j.cfg.Format, j.cfg.Ordered, in)
 	if err != nil {
@@ -106,7 +104,7 @@ func (j *job) prepare(in *durable.Input) error {
 	return errors.Join(sqlite.New(db).Migrate(context.Background()), db.Close())
 }
 
-// work starts the workers, and kills some of them, until all partitions are done.
+// work starts the workers, and kills some, until all partitions are done.
 func (s *supervisor) work() error {
 	for range s.cfg.Workers {
 		if err := s.start(); err != nil {
@@ -143,7 +141,7 @@ func (s *supervisor) look(random *rand.Rand) (done bool, victim string, err erro
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	left, written := s.cfg.Partitions, 0
-	var victims []string                         // have unfinished partitions
+	var victims []string
 	for _, name := range partitionNames(s.cfg) { // sorted, so that the seed decides
 		part := s.parts[name]
 		written += part.Done
@@ -157,7 +155,7 @@ func (s *supervisor) look(random *rand.Rand) (done bool, victim string, err erro
 			victims = append(victims, owner)
 		}
 	}
-	// The kills are spread over the flights.
+	// Spread the kills over the flights.
 	if len(victims) > 0 && s.kills < s.cfg.Kills && written >= s.total*(s.kills+1)/(s.cfg.Kills+1) {
 		victim = victims[random.IntN(len(victims))]
 	}
@@ -170,14 +168,14 @@ func (s *supervisor) start() error {
 	settings := WorkerSettings{Config: s.cfg, Name: name, Store: s.cluster.MetaAddr()}
 	return procs.Run(s.processes, name, settings, func(line []byte) {
 		var r partReport
-		if err := json.Unmarshal(line, &r); err == nil { // an error means a last line that the kill cut short
+		if err := json.Unmarshal(line, &r); err == nil { // an error means a line that the kill cut short
 			s.reported(name, r)
 		}
 	})
 }
 
 func (s *supervisor) kill(worker string) {
-	s.processes.Kill(worker) // also reads the worker's last reports
+	s.processes.Kill(worker) // also reads its last reports
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.kills++
@@ -193,7 +191,7 @@ func (s *supervisor) kill(worker string) {
 }
 
 // reported stores a report. Just after a partition has moved, two workers may report it;
-// the report of the later assignment counts.
+// the later assignment counts.
 func (s *supervisor) reported(worker string, r partReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -226,7 +224,7 @@ func (s *supervisor) sample() progress.State {
 }
 
 // join proves each output against its part of the input, and writes them in order to
-// -out. The workers have ended, so it does not need the lock.
+// -out. The workers have ended, so it needs no lock.
 func (s *supervisor) join() (*cli.PartitionedSummary, error) {
 	sum := &cli.PartitionedSummary{Config: s.cfg, Input: s.input, Calls: s.earlier.Calls, Retries: s.earlier.Retries, Kills: s.kills, Moves: s.moves}
 	joined, err := os.Create(s.cfg.Out + ".joining")

@@ -20,7 +20,6 @@ import (
 	"github.com/weirflow/weir/examples/hbase-like/internal/ledger"
 )
 
-// runStream streams the flights from a reader to a writer, without checkpoints.
 func (j *job) runStream(stdin io.Reader, stdout io.Writer) (text string, status int, err error) {
 	in, err := j.openInput(stdin)
 	if err != nil {
@@ -39,13 +38,13 @@ func (j *job) runStream(stdin io.Reader, stdout io.Writer) (text string, status 
 	j.startPipeline(asyncop.WithUpstreamCancel(endSource)) // ends the source if an operator stops accepting
 	source := make(chan any)
 	read := make(chan error, 1)
-	go func() { read <- j.readFlights(ctx, in, source) }() // it may end later, if an input such as a terminal blocks
+	go func() { read <- j.readFlights(ctx, in, source) }() // may end later, if an input such as a terminal blocks
 	err = j.watch(func() error {
 		return j.stream(j.pipe, source, formatted(j.book, j.cfg.Format), out, func() { endSource(errOutput) })
 	}, j.drain)
 	s := j.summary()
 	if s.Interrupted {
-		err = nil // the stop was requested
+		err = nil // requested
 	}
 	if ctx.Err() == nil {
 		err = errors.Join(err, <-read)
@@ -57,7 +56,8 @@ func (j *job) runStream(stdin io.Reader, stdout io.Writer) (text string, status 
 	return text, status, err
 }
 
-// drain lets the flights in flight come out. When ctx ends, it cuts the pipeline off.
+// drain lets the flights in flight come out until ctx ends, and then cuts the pipeline
+// off.
 func (j *job) drain(ctx context.Context, _ func()) {
 	j.interrupted.Store(true)
 	_, _ = fmt.Fprintf(j.stderr, "\ninterrupted: finishing what is in flight for up to %v; interrupt again to stop at once\n", j.cfg.Drain)
@@ -67,7 +67,7 @@ func (j *job) drain(ctx context.Context, _ func()) {
 
 // settled returns the books once every flight is accounted for, and the number of flights
 // that the operators did not accept. The operators count those until upstream closes
-// their input, which may be shortly after they are done.
+// their input, perhaps shortly after they are done.
 func (j *job) settled() (ledger.Balance, int) {
 	for end := time.Now().Add(time.Second); ; time.Sleep(time.Millisecond) {
 		notTaken := int(j.pipe.stats().Discarded)
@@ -78,7 +78,7 @@ func (j *job) settled() (ledger.Balance, int) {
 	}
 }
 
-// openInput opens the input, and sets its name and its length for the progress.
+// openInput opens the input, and sets its name and length.
 func (j *job) openInput(stdin io.Reader) (*flights.Reader, error) {
 	if j.cfg.In == "-" {
 		j.input, j.total = "standard input", -1
@@ -92,8 +92,8 @@ func (j *job) openInput(stdin io.Reader) (*flights.Reader, error) {
 	return flights.NewReader(name, bytes.NewReader(text))
 }
 
-// readFlights sends the flights to a channel. It closes the channel at the end of the
-// input, at the input's first error, or when ctx ends.
+// readFlights sends the flights to a channel, and closes it at the end of the input, at
+// the first error, or when ctx ends.
 func (j *job) readFlights(ctx context.Context, in *flights.Reader, to chan<- any) error {
 	defer close(to)
 	for {
@@ -121,7 +121,7 @@ var errOutput = errors.New("output failed")
 // output is the file of enriched flights. Its Writer keeps the first error.
 type output struct {
 	*bufio.Writer
-	file io.Closer // nil if the caller owns the writer
+	file io.Closer // nil if the writer is the caller's
 	err  error     // set by Close, which the sink calls at the end
 }
 

@@ -23,21 +23,20 @@ import (
 )
 
 const (
-	// partitionLease is the time after which the partitions of a killed worker move to
-	// another worker.
+	// partitionLease is the time until a killed worker's partitions move.
 	partitionLease = 3 * time.Second
 	partitionPoll  = 200 * time.Millisecond
 	reportEvery    = 50 * time.Millisecond
 )
 
-// WorkerSettings are the settings of a worker process of the partitioned run.
+// WorkerSettings are the settings of a worker process.
 type WorkerSettings struct {
 	Config cli.Config
 	Name   string
-	Store  string // address of the store
+	Store  string
 }
 
-// Worker returns the main function of a worker process, which runs until it is killed.
+// Worker returns the main function of a worker process.
 func Worker(pipeline NewPipeline) func(WorkerSettings) error {
 	return func(s WorkerSettings) error {
 		db, err := openLocks(s.Config)
@@ -57,23 +56,21 @@ func Worker(pipeline NewPipeline) func(WorkerSettings) error {
 			Pipeline:    w.run,
 			Checkpoints: []checkpoint.Option{checkpoint.WithInterval(s.Config.Interval), checkpoint.WithLogger(quiet)},
 			Logger:      quiet,
-			Engine:      engine, // weir top shows the partitions of each worker
+			Engine:      engine, // weir top shows each worker's partitions
 			Name:        "flights",
 		})
 	}
 }
 
-// worker runs the pipelines of its assigned partitions.
 type worker struct {
 	WorkerSettings
 	newPipeline NewPipeline
 	client      *hclient.Client
-	permits     *backend.Backend // shared by all its partitions
+	permits     *backend.Backend // shared by all partitions
 }
 
-// run runs the pipeline of runCheckpointed for one partition, with the partition's
-// coordinator, and reports to the supervisor. It also returns if the partition moves to
-// another worker.
+// run runs the pipeline of runCheckpointed for one partition, and reports to the
+// supervisor. It also returns if the partition moves to another worker.
 func (w *worker) run(ctx context.Context, p partitions.Partition) error {
 	r := partReport{Name: p.Name, Epoch: p.Epoch}
 	err := w.stream(ctx, p, &r)
@@ -121,13 +118,13 @@ func (w *worker) stream(ctx context.Context, p partitions.Partition, r *partRepo
 	return err
 }
 
-// partReport is a line of JSON that a worker prints for its supervisor: the state of a
-// partition during one assignment.
+// partReport is a line of JSON for the supervisor: a partition's state during one
+// assignment.
 type partReport struct {
 	Name     string
 	Epoch    uint64 // of the assignment
 	Done     int    // flights written in all runs
-	Calls    int64  // of this assignment, as Retries
+	Calls    int64  // of this assignment, like Retries
 	Retries  int64
 	InFlight int64
 	Ended    bool // all flights are written, and the last checkpoint is complete
@@ -143,8 +140,8 @@ func (r *partReport) print() {
 	}
 }
 
-// partitionNames returns the names of the partitions. Each name contains the number of
-// partitions, so changing that number starts all of them afresh.
+// partitionNames returns the names of the partitions. They contain the number of
+// partitions, so changing that starts all afresh.
 func partitionNames(cfg cli.Config) []string {
 	names := make([]string, cfg.Partitions)
 	for i := range names {
@@ -153,7 +150,6 @@ func partitionNames(cfg cli.Config) []string {
 	return names
 }
 
-// openLocks opens the lease database that all workers share.
 func openLocks(cfg cli.Config) (*sqlite.DB, error) {
 	return sqlite.OpenDB(context.Background(), filepath.Join(cfg.Checkpoint, "locks.db"))
 }

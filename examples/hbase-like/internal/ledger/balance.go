@@ -20,17 +20,17 @@ type Balance struct {
 	Problems []string // violated invariants, without Missing
 
 	Latency        Quantiles[time.Duration] // of enriched flights, from the first call to the output
-	LatencyRetried Quantiles[time.Duration] // of enriched flights that were retried
-	Retried        int                      // flights that were retried
-	Retries        Quantiles[int32]         // per flight that was retried
+	LatencyRetried Quantiles[time.Duration] // of enriched flights with retries
+	Retried        int
+	Retries        Quantiles[int32] // per flight with retries
 }
 
-// Quantiles are computed from all values, not from a sample.
+// Quantiles are computed from all values.
 type Quantiles[T any] struct {
 	P50, P99, Max T
 }
 
-// Ended returns the number of flights that were enriched, given up or abandoned.
+// Ended returns the number of flights enriched, given up or abandoned.
 func (b Balance) Ended() int { return b.Enriched + b.GivenUp + b.Abandoned }
 
 // Balance returns the state of the ledger.
@@ -69,8 +69,8 @@ func (l *Ledger) Balance() Balance {
 }
 
 // Prove returns nil if every flight came out exactly once, and in order if the ledger is
-// ordered. After a run that was cut short, notTaken flights may be missing: the flights
-// that the pipeline did not accept.
+// ordered. After a run that was cut short, the notTaken flights that the pipeline did not
+// accept may be missing.
 func (b Balance) Prove(notTaken int) error {
 	problems := b.Problems
 	if b.Missing != notTaken {
@@ -86,11 +86,10 @@ func (b Balance) Prove(notTaken int) error {
 	return errors.New("the books do not balance:\n  " + strings.Join(problems, "\n  "))
 }
 
-// maxProblems bounds the problems in the result of Prove.
 const maxProblems = 10
 
-// quantiles sorts values. The p-quantile of n values is the smallest value that is at
-// least as large as a share p of them.
+// quantiles sorts values. The p-quantile is the smallest value that is at least as large
+// as a share p of them.
 func quantiles[T time.Duration | int32](values []T) Quantiles[T] {
 	n := len(values)
 	if n == 0 {

@@ -8,12 +8,11 @@ import (
 	"github.com/weirflow/weir/examples/hbase-like/internal/flights"
 )
 
-// fate is how a flight ended.
 type fate uint8
 
 const (
-	unknown  fate = iota
-	enriched      // came out of the pipeline
+	unknown fate = iota
+	enriched
 	givenUp
 	abandoned // cut off with the pipeline
 )
@@ -22,14 +21,13 @@ func (f fate) String() string {
 	return [...]string{"unknown", "enriched", "given up", "abandoned"}[f]
 }
 
-// entry records one flight.
 type entry struct {
 	line     int32
 	retries  int32
 	fate     fate
-	restored bool          // its fate comes from a checkpoint
-	first    time.Duration // first call, since the ledger was opened; 0 if not called yet
-	latency  time.Duration // from the first call to the flight's end
+	restored bool          // fate comes from a checkpoint
+	first    time.Duration // first call, since New; 0 if not called yet
+	latency  time.Duration // from the first call to the end
 }
 
 // Ledger records the flights of one run.
@@ -40,14 +38,14 @@ type Ledger struct {
 
 	mu       sync.Mutex // guards the fields below
 	entries  []entry    // by Flight.Seq
-	last     int        // Seq of the last enriched flight
+	last     int
 	counts   [abandoned + 1]int
-	lost     []Lost // flights given up
+	lost     []Lost
 	problems []string
 }
 
-// New opens a ledger. Enriched flights must carry these airports. If ordered, they must
-// come out in the order in which they were read.
+// New opens a ledger. Enriched flights must carry these airports and, if ordered, come
+// out in the order of reading.
 func New(ordered bool, airports []flights.Airport) *Ledger {
 	l := &Ledger{ordered: ordered, airports: make(map[string]flights.Airport, len(airports)), opened: time.Now(), last: -1}
 	for _, a := range airports {
@@ -56,8 +54,7 @@ func New(ordered bool, airports []flights.Airport) *Ledger {
 	return l
 }
 
-// Read records a flight before it enters the pipeline. Flights must arrive in the order
-// of Seq.
+// Read records a flight before it enters the pipeline, in the order of Seq.
 func (l *Ledger) Read(f flights.Flight) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -68,7 +65,7 @@ func (l *Ledger) Read(f flights.Flight) {
 	l.entries = append(l.entries, entry{line: int32(f.Line)})
 }
 
-// Unread removes the last flight read, because it did not enter the pipeline.
+// Unread removes the last flight read: it did not enter the pipeline.
 func (l *Ledger) Unread(f flights.Flight) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -77,7 +74,7 @@ func (l *Ledger) Unread(f flights.Flight) {
 	}
 }
 
-// Attempt records that a look-up begins: the n-th attempt for this flight and airport.
+// Attempt records the begin of a flight's n-th attempt for an airport.
 func (l *Ledger) Attempt(f flights.Flight, n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -111,7 +108,7 @@ func (l *Ledger) Enriched(f flights.Flight) {
 	}
 }
 
-// GivenUp records that a flight was given up, and the reason.
+// GivenUp records that a flight was given up, and why.
 func (l *Ledger) GivenUp(f flights.Flight, why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -127,7 +124,7 @@ func (l *Ledger) Abandoned(f flights.Flight) {
 	l.endLocked(f, abandoned)
 }
 
-// Progress returns the number of flights read, and how many of them have ended.
+// Progress returns the number of flights read, and of ended flights.
 func (l *Ledger) Progress() (read, ended int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -22,9 +22,9 @@ func (l *Ledger) Lost() []Lost {
 
 // Restore records the flights that were given up when a checkpoint was taken, and returns
 // their number. The checkpoint may contain flights that a look-up gave up after its own
-// part of the checkpoint. Such a flight either comes after the input's position, so it is
-// read again and ignored here; or it is in flight in the checkpoint, so it stops counting
-// as given up when it is looked up again.
+// part of the checkpoint. Such a flight comes after the input's position, so it is read
+// again and ignored here; or it is in flight in the checkpoint, so it stops counting as
+// given up when it is looked up again.
 func (l *Ledger) Restore(lost []Lost) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -40,8 +40,7 @@ func (l *Ledger) Restore(lost []Lost) int {
 	return l.counts[givenUp]
 }
 
-// takeUpLocked turns a flight that was given up before the checkpoint into a flight in
-// flight.
+// takeUpLocked returns a flight given up before the checkpoint to the flights in flight.
 func (l *Ledger) takeUpLocked(e *entry, seq int) {
 	if !e.restored {
 		return
@@ -53,7 +52,7 @@ func (l *Ledger) takeUpLocked(e *entry, seq int) {
 
 // Bounds of the summary of flights given up.
 const (
-	maxLosses = 20 // the last one collects all further losses
+	maxLosses = 20 // the last one collects the rest
 	maxLines  = 5  // per loss
 )
 
@@ -62,10 +61,9 @@ type Loss struct {
 	Airport string
 	Why     string
 	Flights int
-	Lines   []int // of the first flights only
+	Lines   []int
 }
 
-// lossesLocked returns the losses, the largest first.
 func (l *Ledger) lossesLocked() []Loss {
 	var losses []Loss
 	for _, f := range l.lost {

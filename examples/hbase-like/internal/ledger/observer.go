@@ -7,12 +7,12 @@ import (
 	"github.com/weirflow/weir/examples/hbase-like/internal/flights"
 )
 
-// Observer returns an observer of look-ups, which records each attempt.
+// Observer returns an observer of look-ups that records each attempt.
 func (l *Ledger) Observer() observe.Observer { return observer{l} }
 
 type observer struct{ ledger *Ledger }
 
-type flightKey struct{} // of the flight in the context of its attempts
+type flightKey struct{} // of the flight in its attempts' context
 
 func (o observer) Accepted(ctx context.Context, element any, _ bool) context.Context {
 	return context.WithValue(ctx, flightKey{}, element)
