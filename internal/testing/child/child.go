@@ -1,5 +1,5 @@
-// Package child runs the current program again in child processes. It is for tests,
-// benchmarks and examples that kill processes.
+// Package child runs the current program again in child processes, for programs that kill
+// processes.
 package child
 
 import (
@@ -19,9 +19,8 @@ const env = "WEIR_CHILD"
 
 const failed = "FAILED:"
 
-// Run calls f and exits if [Start] started this process under the name. Otherwise it
-// returns. Main, or TestMain, must call it first. The child also ends when its parent
-// does.
+// Run calls f and exits if [Start] started this process under the name. Main, or
+// TestMain, must call it first. The child also ends when its parent does.
 func Run(name string, f func(arg string) error) {
 	mine, arg, _ := strings.Cut(os.Getenv(env), " ")
 	if mine != name {
@@ -38,8 +37,8 @@ func Run(name string, f func(arg string) error) {
 	os.Exit(0)
 }
 
-// Again repeats f, a request to a server that may be down or not answer, until it
-// succeeds, for up to a minute.
+// Again repeats a request to a server that may be down, until it succeeds, for up to a
+// minute.
 func Again[T any](ctx context.Context, f func(ctx context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -94,7 +93,7 @@ func Start(name, arg string, change ...func(*exec.Cmd)) (*Process, error) {
 	return p, nil
 }
 
-// Line waits for the first line of the process's output.
+// Line waits for the process's first line of output.
 func (p *Process) Line(patience time.Duration) (string, error) {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -121,8 +120,8 @@ func (p *Process) Line(patience time.Duration) (string, error) {
 // Ended is closed when the process has ended.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
 
-// Wait waits for the end of the process. If the exit status is not 0, the error contains
-// the output.
+// Wait waits for the end of the process. If the exit status is not 0, the error has the
+// output.
 func (p *Process) Wait(patience time.Duration) error {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -142,7 +141,7 @@ func (p *Process) failure() error {
 	return fmt.Errorf("child: process %d has ended, %v: %s", p.cmd.Process.Pid, p.cmd.ProcessState, p.Output())
 }
 
-// Output returns the standard output and standard error so far.
+// Output returns standard output and standard error so far.
 func (p *Process) Output() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -166,7 +165,6 @@ func (p *Process) Kill() (err error) {
 	return err
 }
 
-// stdout and stderr are the two outputs of a process.
 type (
 	stdout Process
 	stderr Process

@@ -1,12 +1,12 @@
-// Package couchbasetest starts CouchbaseMock, a stand-in for a Couchbase cluster whose
-// control commands inject faults, in a process. Its nodes listen on loopback; its REST
-// service listens on all addresses, which cannot be changed. It needs Java and the jar of
-// CouchbaseMock 1.5, whose directory is in the environment variable WEIR_COUCHBASE:
+// Package couchbasetest starts CouchbaseMock, a stand-in for a Couchbase cluster that
+// injects faults, in a process. Its nodes listen on loopback, its REST service on all
+// addresses. It needs Java and the jar of CouchbaseMock 1.5 in the directory
+// WEIR_COUCHBASE:
 //
 //	mvn -q -B -f tools/couchbase/pom.xml dependency:copy-dependencies
 //	WEIR_COUCHBASE=$PWD/tools/couchbase/target/dependency go test …
 //
-// Without them a test is skipped. If CI or WEIR_REQUIRE_COUCHBASE is set, it fails.
+// Without them a test is skipped, or fails if CI or WEIR_REQUIRE_COUCHBASE is set.
 package couchbasetest
 
 import (
@@ -25,13 +25,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Bucket is the name of the only bucket and of the user. The user's password is empty.
+// Bucket is the name of the only bucket and of the user, whose password is empty.
 const Bucket = "default"
 
-// patience bounds the start of the mock and the wait for the answer to a command.
 const patience = 2 * time.Minute
 
-// Mock is a cluster of two nodes. Only the goroutine of the test may use it.
+// Mock is a cluster of two nodes. Only the test's goroutine may use it.
 type Mock struct {
 	t       testing.TB
 	control net.Conn // closing it ends the mock
@@ -82,7 +81,7 @@ func (m *Mock) URL() string {
 }
 
 // Fail makes the nodes answer the next n key-value requests with a status. n < 0 means
-// all requests until the next call of Fail.
+// all requests until the next Fail.
 func (m *Mock) Fail(status, n int) {
 	m.t.Helper()
 	m.run("opfail", map[string]any{"code": status, "count": n}, nil)
@@ -102,7 +101,7 @@ func (m *Mock) ResetQueries() {
 	m.run("reset_querystate", nil, nil)
 }
 
-// Stall makes the nodes pause for the given time after the first byte of each response.
+// Stall makes the nodes pause for d after the first byte of each response.
 func (m *Mock) Stall(d time.Duration) {
 	m.t.Helper()
 	m.run("hiccup", map[string]any{"msecs": d.Milliseconds(), "offset": 1}, nil)

@@ -1,16 +1,15 @@
-// Package crashfs is a file system in memory that can lose its power. It proves that a
-// protocol of writes, syncs and renames survives a crash at any point.
+// Package crashfs is a file system in memory that can lose its power, to prove that
+// writes, syncs and renames survive a crash at any point.
 //
 // # Model
 //
-// Every file and directory has two versions: the version that processes see, and the
-// version that is certainly on disk. A call changes the visible version. Sync of a file
-// makes its contents certain, and SyncDir the names in a directory. No other call does
-// (stricter than many file systems, as strict as POSIX allows). A power cut may or may
+// Every file and directory has a version that processes see, which calls change, and a
+// version that is certainly on disk. Only Sync makes a file's contents certain, and only
+// SyncDir the names in a directory (as strict as POSIX allows). A power cut may or may
 // not keep later changes, and [FS.Images] yields every disk that may result:
 //
 //   - any subset of the changes to names (create, rename, remove, mkdir) in each
-//     directory, so any order of them, too;
+//     directory;
 //   - for the contents of a file: any prefix of its changes, with the last one torn at
 //     any byte; or its full length with the old contents (zeros beyond the old end) in
 //     front of or behind some position; or all but one change. Long files are torn only
@@ -18,15 +17,14 @@
 //
 // A rename is one change, unless [FS.SplitRenames] splits it.
 //
-// [FS.Clone] is the state after a process was killed without a power cut: everything
-// visible, certain or not.
+// [FS.Clone] is the state after a kill without a power cut: everything visible.
 //
 // # Faults
 //
 // [FS.OnCall] sees every call before it takes effect. It can make the call fail with or
-// without its effect, write only a part, or only pretend to succeed, which lets a test
-// prove that a sync is needed. After a failed Sync the unsynced contents never become
-// certain unless they are written again. Later Syncs report success, as on Linux.
+// without its effect, write only a part, or only pretend to succeed, to prove that a sync
+// is needed. After a failed Sync the unsynced contents never become certain unless they
+// are written again, although later Syncs report success, as on Linux.
 package crashfs
 
 import (
@@ -61,11 +59,11 @@ var _ vfs.FS = (*FS)(nil)
 
 // Call is a call before it takes effect.
 type Call struct {
-	N    int    // index of the call in the file system, from 0
+	N    int    // index of the call, from 0
 	Op   string // open, read, write, seek, truncate, sync, close, size, rename, remove, mkdir, readdir, stat, syncdir, lock, unlock
 	Name string
-	To   string // new name in a rename
-	Len  int    // bytes in a write
+	To   string // new name of a rename
+	Len  int
 }
 
 func (c Call) String() string {
@@ -79,7 +77,7 @@ func (c Call) String() string {
 	return s
 }
 
-// Changes reports whether the call changes the visible or the certain version.
+// Changes reports whether the call changes a version.
 func (c Call) Changes() bool {
 	switch c.Op {
 	case "read", "seek", "close", "size", "readdir", "stat", "lock", "unlock":
@@ -90,25 +88,24 @@ func (c Call) Changes() bool {
 }
 
 // Fault replaces the normal behaviour of a call. With an empty Fault the call reports
-// success without having an effect.
+// success without effect.
 type Fault struct {
-	Err  error // returned error; nil reports success
-	Done bool  // the call takes effect
-	Part int   // number of bytes that a write without Done still writes
+	Err  error // nil reports success
+	Done bool
+	Part int // bytes that a write without Done still writes
 }
 
-// inode is a file or a directory.
 type inode struct {
 	// Of a file:
 	data    []byte   // visible
 	sure    []byte   // certainly on disk
 	pending []change // changes since sure, in order
-	lost    int      // number of pending changes that a failed sync lost; they never become certain
+	lost    int      // pending changes that a failed sync lost; they never become certain
 
-	// Of a directory; the maps are nil for a file:
+	// Of a directory; nil for a file:
 	names     map[string]*inode // visible
 	sureNames map[string]*inode // certainly on disk
-	edits     [][]edit          // changes since sureNames, in order; each is applied completely or not at all
+	edits     [][]edit          // changes since sureNames, in order; each is applied as a whole or not
 }
 
 // change is a write, or with nil bytes a truncation to length off.
@@ -130,17 +127,16 @@ func (n *inode) isDir() bool { return n.names != nil }
 // New returns a file system with an empty root directory.
 func New() *FS { return &FS{root: newDir(), locks: map[string]bool{}} }
 
-// OnCall sets a function that sees every call, or nil to let all calls pass. It is called
-// without holding a lock, so it may use and clone the file system and take its images.
+// OnCall sets a function that sees every call, or nil. It is called without a lock, so it
+// may use and clone the file system and take its images.
 func (f *FS) OnCall(see func(Call) *Fault) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.onCall = see
 }
 
-// SplitRenames lets a power cut keep one half of a rename: both names, or neither.
-// Journaling file systems do not do that. A protocol that survives it is safe on any file
-// system.
+// SplitRenames lets a power cut keep one half of a rename: both names, or neither. No
+// journaling file system does that, so a protocol that survives it is safe on any.
 func (f *FS) SplitRenames() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -154,7 +150,7 @@ func (f *FS) FewTears() {
 	f.few = true
 }
 
-// Settle makes everything visible certain, as happens after some time.
+// Settle makes everything visible certain, as after some time.
 func (f *FS) Settle() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -194,7 +190,7 @@ func (f *FS) Files() map[string]string {
 	return out
 }
 
-// call reports a call and returns its fault, or nil for normal behaviour.
+// call reports a call and returns its fault, or nil.
 func (f *FS) call(op, name, to string, n int) *Fault {
 	f.mu.Lock()
 	c := Call{N: f.calls, Op: op, Name: name, To: to, Len: n}
@@ -207,7 +203,7 @@ func (f *FS) call(op, name, to string, n int) *Fault {
 	return see(c)
 }
 
-// do makes a call. It runs effect while holding mu.
+// do makes a call. It runs effect with mu held.
 func (f *FS) do(op, name string, effect func() error) error {
 	return f.doTo(op, name, "", effect)
 }
@@ -228,7 +224,7 @@ func (f *FS) doTo(op, name, to string, effect func() error) error {
 	return nil
 }
 
-// find returns the file with a name. The caller holds mu.
+// find returns the named file. The caller holds mu.
 func (f *FS) find(name string) (*inode, error) {
 	n := f.root
 	for part := range strings.SplitSeq(filepath.Clean(name), string(filepath.Separator)) {
@@ -247,13 +243,13 @@ func (f *FS) find(name string) (*inode, error) {
 	return n, nil
 }
 
-// place is a name within a directory. A file with this name need not exist.
+// place is a name in a directory, with or without a file.
 type place struct {
 	dir  *inode
 	base string
 }
 
-// place returns the place of a name in its directory, which must exist.
+// place returns a name's place in its directory, which must exist.
 func (f *FS) place(name string) (place, error) {
 	name = filepath.Clean(name)
 	dir, err := f.find(filepath.Dir(name))
@@ -266,7 +262,6 @@ func (f *FS) place(name string) (place, error) {
 	return place{dir, filepath.Base(name)}, nil
 }
 
-// file returns the file or directory at the place.
 func (p place) file() (*inode, bool) {
 	n, ok := p.dir.names[p.base]
 	return n, ok
@@ -312,7 +307,7 @@ func (f *FS) OpenFile(name string, flag int, _ fs.FileMode) (vfs.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if file.node == nil { // the fault pretended success, so writes go to a detached file
+	if file.node == nil { // the fault pretended success: writes go to a detached file
 		file.node = &inode{}
 	}
 	return file, nil
@@ -488,7 +483,7 @@ type unlocker struct {
 	name string
 }
 
-// Check returns nil, because tests do not replace directories of this file system.
+// Check returns nil: tests do not replace directories here.
 func (u unlocker) Check() error { return nil }
 
 func (u unlocker) Close() error {

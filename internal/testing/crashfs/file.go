@@ -19,13 +19,13 @@ type file struct {
 	closed bool
 }
 
-// apply changes the visible contents of a file and records the change as uncertain.
+// apply changes a file's visible contents and records the change as uncertain.
 func (n *inode) apply(c change) {
 	n.data = c.extend(n.data)
 	n.pending = append(n.pending, c)
 }
 
-// persist makes the changes since the last sync certain, whether that sync succeeded or
+// persist makes the changes since the last sync certain, whether that succeeded or
 // failed. Contents lost before stay uncertain unless they were written again.
 func (n *inode) persist() {
 	sure := slices.Clip(n.sure)
@@ -41,7 +41,7 @@ func (n *inode) persist() {
 	}
 }
 
-// extend is on for contents with capacity owned by the caller: a write at their end is
+// extend is on for contents whose capacity is the caller's: a write at their end is
 // appended without copying the rest.
 func (c change) extend(old []byte) []byte {
 	if c.bytes != nil && c.off == len(old) {
@@ -50,7 +50,7 @@ func (c change) extend(old []byte) []byte {
 	return c.on(old)
 }
 
-// on returns the contents after a change. It does not modify the old contents.
+// on returns the contents after a change. It does not modify old.
 func (c change) on(old []byte) []byte {
 	size := c.off
 	if c.bytes != nil {
@@ -62,7 +62,6 @@ func (c change) on(old []byte) []byte {
 	return out
 }
 
-// may reports whether the file was opened for an access mode.
 func (f *file) may(access int) error {
 	if mode := f.flag & (os.O_RDONLY | os.O_WRONLY | os.O_RDWR); mode != os.O_RDWR && mode != access {
 		return syscall.EBADF

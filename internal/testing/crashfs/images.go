@@ -23,7 +23,7 @@ func (c cloner) clone(n *inode) *inode {
 	if done, ok := c[n]; ok {
 		return done
 	}
-	// Contents are shared, because changes are never made in place.
+	// Contents are shared: changes are never made in place.
 	out := &inode{data: slices.Clip(n.data), sure: n.sure, pending: slices.Clone(n.pending), lost: n.lost}
 	c[n] = out
 	if n.isDir() {
@@ -47,9 +47,9 @@ func (c cloner) names(m map[string]*inode) map[string]*inode {
 	return out
 }
 
-// Images yields every disk that a power cut now may leave. Each is a separate file system
-// whose contents are certain. Some may be equal. If several files are uncertain, one at a
-// time is torn in all ways while the others are old or new.
+// Images yields every disk that a power cut now may leave, as a file system whose
+// contents are certain. Some may be equal. If several files are uncertain, one at a time
+// is torn in all ways while the others are old or new.
 func (f *FS) Images() iter.Seq[*FS] {
 	frozen := f.Clone()
 	return func(yield func(*FS) bool) {
@@ -69,7 +69,6 @@ func (f *FS) Images() iter.Seq[*FS] {
 	}
 }
 
-// unsure returns the files with uncertain contents.
 func (f *FS) unsure() []*inode {
 	var out []*inode
 	seen := map[*inode]bool{}
@@ -100,10 +99,9 @@ func (f *FS) unsure() []*inode {
 	return out
 }
 
-// choices enumerates the paths of a decision tree. Each walk from the root takes the next
-// path.
+// choices enumerates the paths of a decision tree, one by one.
 type choices struct {
-	taken []int // on the current path
+	taken []int
 	of    []int // number of alternatives
 	depth int
 }
@@ -132,8 +130,8 @@ func (c *choices) next() bool {
 type builder struct {
 	choose   func(n int) int
 	few      bool
-	focus    *inode              // the file torn in all ways, or nil if at most one is uncertain
-	files    map[*inode]*inode   // by original, so that a file with two names stays one file
+	focus    *inode              // torn in all ways, or nil if at most one is uncertain
+	files    map[*inode]*inode   // by original: a file with two names stays one file
 	contents map[*inode][][]byte // possible contents by file; shared by all images
 }
 
@@ -180,8 +178,8 @@ func (b *builder) file(n *inode) *inode {
 	return &inode{data: data, sure: data}
 }
 
-// contents returns the possible contents of a file on disk: first the certain version,
-// last the visible one.
+// contents returns a file's possible contents on disk, from the certain to the visible
+// version.
 func (n *inode) contents(few bool) [][]byte {
 	if len(n.pending) == 0 {
 		return [][]byte{n.sure}
@@ -224,7 +222,7 @@ func (n *inode) contents(few bool) [][]byte {
 		add(now)
 	}
 
-	// The full length, with the front or the back of the contents still old.
+	// The full length, with front or back still old.
 	for _, j := range tearPoints(len(now)) {
 		front, back := make([]byte, len(now)), make([]byte, len(now))
 		copy(front, n.sure)
@@ -239,8 +237,8 @@ func (n *inode) contents(few bool) [][]byte {
 
 const allTears = 512 // in bytes; up to this length every byte is a tear point
 
-// tearPoints returns the positions at which n bytes may be torn: all positions, or for
-// long contents both ends and some positions between.
+// tearPoints returns where n bytes may be torn: everywhere, or for long contents both
+// ends and some positions between.
 func tearPoints(n int) []int {
 	step := 1
 	if n > allTears {

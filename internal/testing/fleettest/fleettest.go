@@ -1,5 +1,5 @@
-// Package fleettest runs several processes that share the limit of a service through an
-// engine. The service counts its calls.
+// Package fleettest runs processes that share a service's limit through an engine. The
+// service counts its calls.
 package fleettest
 
 import (
@@ -30,13 +30,13 @@ const (
 	name    = "fleet"
 	takes   = 30 * time.Millisecond // a call
 	longest = time.Second           // a call, as the processes know it
-	// moved is the time of a pause after which other processes have taken the permits.
+	// moved is a pause after which others have taken the permits.
 	moved    = 7 * time.Second
 	patience = 2 * time.Minute // for a slow machine
 )
 
-// Child is a process of the fleet, if this process was started by [Run] or [RunFaults].
-// Then it does not return. TestMain calls it first.
+// Child is a process of the fleet, and does not return, if [Run] or [RunFaults] started
+// this process. TestMain calls it first.
 func Child(open func(ctx context.Context, dsn string) (store.Keeper, error)) {
 	child.Run(name, func(arg string) error {
 		service, rest, _ := strings.Cut(arg, " ")
@@ -88,11 +88,11 @@ func call(service string, limit int, keeper store.Keeper) error {
 type service struct {
 	mu       sync.Mutex // guards the fields below
 	running  map[*http.Request]time.Time
-	most     int            // calls at the same time that had not outlived the longest call
-	peak     int            // the same, since the last reset
-	withLate int            // calls at the same time
-	late     int            // calls that arrived after the longest call
-	calls    map[string]int // by process
+	most     int // concurrent calls that had not outlived the longest call
+	peak     int // the same, since the last reset
+	withLate int // concurrent calls
+	late     int // calls that arrived after the longest call
+	calls    map[string]int
 }
 
 func (s *service) handle(w http.ResponseWriter, r *http.Request) {
@@ -109,7 +109,6 @@ func (s *service) handle(w http.ResponseWriter, r *http.Request) {
 	s.mu.Unlock()
 }
 
-// begin counts a call that a process began at a time.
 func (s *service) begin(r *http.Request, begun time.Time, process string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,14 +128,13 @@ func (s *service) begin(r *http.Request, begun time.Time, process string) {
 	s.withLate = max(s.withLate, len(s.running))
 }
 
-// called returns how many of the processes have called since the last reset.
+// called returns how many processes have called since the last reset.
 func (s *service) called() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.calls)
 }
 
-// reset forgets the processes that have called, and the peak.
 func (s *service) reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,22 +142,20 @@ func (s *service) reset() {
 	s.peak = 0
 }
 
-// peaks returns the most calls at the same time, and the most since the last reset.
+// peaks returns the most concurrent calls, and the most since the last reset.
 func (s *service) peaks() (most, peak int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.most, s.peak
 }
 
-// fleet is a fleet with the service that it calls.
 type fleet struct {
 	t       *testing.T
 	service *service
-	arg     string // of a process
+	arg     string
 	all     []*child.Process
 }
 
-// start starts a fleet that shares a limit in the engine at dsn.
 func start(t *testing.T, dsn string, processes, limit int) *fleet {
 	t.Helper()
 	s := &service{calls: map[string]int{}, running: map[*http.Request]time.Time{}}
@@ -199,8 +195,8 @@ func (f *fleet) requireFullUse(limit int) {
 	}, patience, 50*time.Millisecond, "the whole limit is in use")
 }
 
-// Run tests law B5 with processes that share a limit in the engine at dsn. One process is
-// killed, and another one takes its permits.
+// Run tests law B5 with processes that share a limit in the engine at dsn. One is killed,
+// and another takes its permits.
 func Run(t *testing.T, dsn string) {
 	t.Helper()
 	const limit = 6
@@ -219,8 +215,8 @@ func Run(t *testing.T, dsn string) {
 }
 
 // RunFaults tests law B5 with eight processes that share a limit in the engine at dsn,
-// while they are killed and paused at random. That takes half a minute, in CI a minute,
-// and six minutes with WEIR_LONG=1.
+// while they are killed and paused at random: for half a minute, in CI a minute, and six
+// minutes with WEIR_LONG=1.
 func RunFaults(t *testing.T, dsn string) {
 	t.Helper()
 	const limit = 12
@@ -271,7 +267,7 @@ func (f *fleet) disturb(r *rand.Rand) {
 	time.Sleep(upTo(r, 2*time.Second))
 }
 
-// pause pauses a process, and counts it in wg until it continues.
+// pause pauses a process, and counts it in wg meanwhile.
 func (f *fleet) pause(wg *sync.WaitGroup, i int, d time.Duration) {
 	p := f.all[i]
 	wg.Go(func() { // ends after d

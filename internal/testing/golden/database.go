@@ -14,13 +14,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Database is a part of a database written by some version of weir. A script holds the
+// Database is a part of a database written by some version of weir. A script has the
 // statements that create its tables, and their rows.
 type Database struct {
 	DB     *sql.DB
-	Files  fs.FS    // migrations
-	Tables []string // tables of this part
-	Postgr bool     // PostgreSQL instead of SQLite
+	Files  fs.FS // migrations
+	Tables []string
+	Postgr bool // PostgreSQL instead of SQLite
 }
 
 const migrationsTable = "CREATE TABLE IF NOT EXISTS weir_migrations (component TEXT NOT NULL, version INTEGER NOT NULL, PRIMARY KEY (component, version));\n"

@@ -11,8 +11,8 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// FillInOrder puts two messages of a key into a queue, and takes the first: it is the head
-// of the key, and the second one is parked.
+// FillInOrder puts two messages of a key into a queue, and takes the first: it is the
+// head of the key, and the second one is parked.
 func FillInOrder(tb testing.TB, s store.InOrder) {
 	tb.Helper()
 	for _, id := range []string{"head", "parked"} {

@@ -1,6 +1,6 @@
 // Package golden protects the formats that weir stores. Each has a file in
-// testdata/formats that the code must write today and must be able to read forever (law
-// W4). docs/compatibility.md lists the formats.
+// testdata/formats that the code must write today and be able to read forever (law W4).
+// docs/compatibility.md lists the formats.
 package golden
 
 import (
@@ -16,12 +16,12 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// update is the environment variable that rewrites the files. A file that is part of a
-// release is never rewritten: a new version of a format gets a new file.
+// update is the environment variable that rewrites the files. Released files are never
+// rewritten: a new version of a format gets a new file.
 const update = "WEIR_UPDATE_FORMATS"
 
-// Written checks that got equals testdata/formats/name, and returns the file's content
-// for the test to read.
+// Written checks that got equals testdata/formats/name, and returns the file's content to
+// read.
 func Written(tb testing.TB, name string, got []byte) []byte {
 	tb.Helper()
 	path := filepath.Join("testdata", "formats", name)
@@ -34,7 +34,7 @@ func Written(tb testing.TB, name string, got []byte) []byte {
 	return want
 }
 
-// Read returns testdata/formats/name, which is a format that the code only reads.
+// Read returns testdata/formats/name, a format that the code only reads.
 func Read(tb testing.TB, name string) []byte {
 	tb.Helper()
 	b, err := os.ReadFile(filepath.Join("testdata", "formats", name))
@@ -45,7 +45,7 @@ func Read(tb testing.TB, name string) []byte {
 // At is the time in the files.
 var At = time.Date(2026, 1, 2, 3, 4, 5, 678_000_000, time.UTC)
 
-// Message returns a message with all fields set, and a header of a later version.
+// Message returns a message with all fields, and a header of a later version.
 func Message() store.Message {
 	return store.Message{
 		Meta: message.Meta{

@@ -1,13 +1,12 @@
-// Package hbasetest starts a real HBase on the loopback address: ZooKeeper, a master and
-// region servers, each in a process of its own. It needs Java and the jars of HBase 2.6,
-// whose directory is in the environment variable WEIR_HBASE:
+// Package hbasetest starts a real HBase on loopback: processes of ZooKeeper, a master and
+// region servers. It needs Java and the jars of HBase 2.6 in the directory WEIR_HBASE:
 //
 //	mvn -q -B -f tools/hbase/pom.xml dependency:copy-dependencies -DincludeScope=runtime
 //	WEIR_HBASE=$PWD/tools/hbase/target/dependency go test …
 //
-// Without them a test is skipped, unless CI or WEIR_REQUIRE_HBASE is set in the
-// environment: then it fails. A cluster with two region servers takes about 20 s of CPU
-// and 1 GB of memory, a single process 5 s and 300 MB.
+// Without them a test is skipped, or fails if CI or WEIR_REQUIRE_HBASE is set. A cluster
+// with two region servers takes about 20 s of CPU and 1 GB of memory, a single process 5
+// s and 300 MB.
 package hbasetest
 
 import (
@@ -27,20 +26,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// patience is the longest wait for a process to listen.
 const patience = 4 * time.Minute
 
-// Cluster is a running HBase. It belongs to the goroutine of its test.
+// Cluster is a running HBase. It belongs to its test's goroutine.
 type Cluster struct {
 	t       testing.TB
 	dir     string
-	jars    string // a directory
+	jars    string
 	quorum  string
 	servers map[string]*exec.Cmd // region servers by address
 }
 
 // Start starts ZooKeeper, a master and n region servers, which end with the test. The
-// master may still be starting when Start returns: repeat the first request to it.
+// master may still be starting: repeat the first request to it.
 func Start(t testing.TB, n int) *Cluster {
 	t.Helper()
 	c, ports := newCluster(t, n+2)
@@ -64,8 +62,8 @@ func Start(t testing.TB, n int) *Cluster {
 	return c
 }
 
-// StartSingle starts all of HBase in one process, which ends with the test. Its region
-// server cannot be killed alone. As with [Start], it may still be starting.
+// StartSingle starts all of HBase in one process, which ends with the test, and may still
+// be starting. Its region server cannot be killed alone.
 func StartSingle(t testing.TB) *Cluster {
 	t.Helper()
 	c, ports := newCluster(t, 1)
@@ -88,7 +86,7 @@ func newCluster(t testing.TB, ports int) (*Cluster, []int) {
 // Quorum returns the address of ZooKeeper, for gohbase.NewClient.
 func (c *Cluster) Quorum() string { return c.quorum }
 
-// Kill kills the region server at address, as kill -9 does.
+// Kill kills the region server at address with SIGKILL.
 func (c *Cluster) Kill(address string) {
 	c.t.Helper()
 	server, ok := c.servers[address]
@@ -99,7 +97,6 @@ func (c *Cluster) Kill(address string) {
 	delete(c.servers, address)
 }
 
-// configure writes the configuration and returns the class path.
 func (c *Cluster) configure(zookeeper int, more map[string]string) (classpath string) {
 	c.t.Helper()
 	properties := map[string]string{
@@ -136,7 +133,6 @@ func (c *Cluster) configure(zookeeper int, more map[string]string) (classpath st
 	return conf + string(filepath.ListSeparator) + filepath.Join(c.jars, "*")
 }
 
-// run starts a Java process, which ends with the test.
 func (c *Cluster) run(name, memory, classpath string, class ...string) *exec.Cmd {
 	c.t.Helper()
 	args := []string{"-Xmx" + memory, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", classpath}
@@ -154,7 +150,7 @@ func (c *Cluster) run(name, memory, classpath string, class ...string) *exec.Cmd
 	cmd.Stdout, cmd.Stderr = log, log
 	require.NoError(c.t, cmd.Start())
 	c.t.Cleanup(func() {
-		_ = cmd.Process.Kill() // Kill may have killed it
+		_ = cmd.Process.Kill() // it may have been killed
 		_, _ = cmd.Process.Wait()
 		if c.t.Failed() {
 			c.t.Logf("the end of %s.log:\n%s", name, tail(log.Name()))
@@ -163,7 +159,6 @@ func (c *Cluster) run(name, memory, classpath string, class ...string) *exec.Cmd
 	return cmd
 }
 
-// awaitPort waits until a process listens at address.
 func (c *Cluster) awaitPort(address string) {
 	c.t.Helper()
 	require.Eventually(c.t, func() bool {
@@ -178,8 +173,7 @@ func (c *Cluster) awaitPort(address string) {
 
 func address(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// freePorts returns n ports that are free now. They are not in the range from which the
-// system takes ports for outgoing connections.
+// freePorts returns n free ports outside the range of outgoing connections.
 func freePorts(t testing.TB, n int) []int {
 	t.Helper()
 	var ports []int
@@ -196,7 +190,6 @@ func freePorts(t testing.TB, n int) []int {
 	return ports
 }
 
-// tail returns the last lines of a file.
 func tail(name string) string {
 	text, err := os.ReadFile(name)
 	if err != nil {

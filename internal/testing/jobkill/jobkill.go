@@ -1,4 +1,4 @@
-// Package jobkill kills processes that run a job of an engine at random steps, and checks
+// Package jobkill kills processes that run an engine's job at random steps, and checks
 // that each message was merged once. The processes run the test binary again.
 package jobkill
 
@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	name     = "jobkill" // name of the children
-	step     = 500       // maximum number of messages per step
+	name     = "jobkill"
+	step     = 500 // maximum messages per step
 	patience = 5 * time.Minute
 )
 
@@ -93,7 +93,7 @@ func Put(t *testing.T, e store.Keeper, n int) {
 }
 
 // Kill kills processes that run a job, at most kills times, each after a random number of
-// steps, until the job has ended. start starts the processes. Kill returns the last one.
+// steps, until the job has ended. It returns the last process of start.
 func Kill(t *testing.T, e store.Keeper, job jobs.Job, kills int, start func(job jobs.Job) *child.Process) (jobs.Job, *child.Process) {
 	t.Helper()
 	j := of(e)

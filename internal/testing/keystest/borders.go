@@ -20,8 +20,8 @@ import (
 	"github.com/weirflow/weir/internal/testing/golden"
 )
 
-// endWhileListing ends requests and writes to the database inside a loop over List. List
-// must not hold a connection meanwhile, because SQLite has only one writing connection.
+// endWhileListing ends requests and writes to the database inside a loop over List, which
+// must not hold a connection: SQLite has only one for writing.
 func (b *bench) endWhileListing() {
 	broken := errors.New("broken")
 	p := &phases{call: func(string) error { return broken }}
@@ -49,8 +49,8 @@ func (b *bench) endWhileListing() {
 	assert.Zero(b, counts.Unfinished)
 }
 
-// listManyPages checks that List returns each request once, the oldest first, although it
-// reads them in pages and many were created at the same time.
+// listManyPages checks that List returns each request once, the oldest first, over many
+// pages and equal creation times.
 func (b *bench) listManyPages() {
 	const n = 1203 // pages of 500
 	tx, err := b.db.BeginTx(b.Context(), nil)
@@ -78,8 +78,8 @@ VALUES ($1, 'a', $2, 'op', 'POST', '/', '', '', $3, $4, $5, $6, $7, 1, 'started'
 	assert.Equal(b, n, listed)
 }
 
-// refusalsOfOthers checks that a refusal by another service, which a step returns
-// wrapped, is an error of the handler: the client receives the handler's own response.
+// refusalsOfOthers checks that another service's refusal, which a step returns wrapped,
+// is an error of the handler: the client receives the handler's own response.
 func (b *bench) refusalsOfOthers() {
 	const user = "a"
 	inner := b.keys.Operation("inner", func(context.Context, *keys.Run) (exactlyonce.Response, error) {
@@ -171,7 +171,7 @@ func (b *bench) expiredKey() {
 	assert.Equal(b, 2, count(b.T, b.db, "SELECT count(*) FROM weir_key_steps"), "the steps of the expired request are removed")
 	assert.EqualValues(b, 1, b.keys.Stats().Collected)
 
-	// An unfinished request stays, no matter how old.
+	// An unfinished request stays at any age.
 	broken := errors.New("broken")
 	p.call = func(string) error { return broken }
 	_, err = o.Do(b.Context(), request("a", "unfinished"))
@@ -183,9 +183,8 @@ func (b *bench) expiredKey() {
 	assert.Equal(b, [3]int{3, 4, 3}, p.runs(), "its first phase does not run again")
 }
 
-// longKey checks that a key may have 255 bytes, like keys from clients of Stripe's API.
-// This also holds for a database created by an earlier version, whose requests and steps
-// stay.
+// longKey checks that a key may have 255 bytes, even in a database of an earlier version,
+// whose requests and steps stay.
 func (b *bench) longKey() {
 	old := watch(b.setup.Driver, b.setup.New(b.T), &Hooks{})
 	defer func() { require.NoError(b, old.Close()) }()

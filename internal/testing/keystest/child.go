@@ -32,7 +32,7 @@ const (
 	envKill   = "WEIR_KEYS_KILL"
 )
 
-// Child runs a request, is killed in the middle, and does not return if [RunKilled]
+// Child runs a request that is killed in the middle, and does not return, if [RunKilled]
 // started this process. TestMain must call it first.
 func Child(p Setup) {
 	dsn := os.Getenv(envDSN)
@@ -65,7 +65,6 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// rides is a service with three phases and a charge.
 type rides struct {
 	ledger  string // file of the payment provider: a line with the key for each call, and a line for each phase that ran
 	step    func()
@@ -140,7 +139,7 @@ func RunKilled(t *testing.T, p Setup, stride int) {
 	_, err := db.ExecContext(t.Context(), rideTables)
 	require.NoError(t, err)
 	ledger := t.TempDir() + "/ledger"
-	// A time after the expiry of a dead run's lock.
+	// After a dead run's lock has expired.
 	late := clock.NewMock()
 	late.Set(time.Now().Add(10 * time.Minute))
 	service := &rides{ledger: ledger, step: func() {}, dialect: p.Dialect}
@@ -203,7 +202,6 @@ func RunKilled(t *testing.T, p Setup, stride int) {
 	assert.Len(t, charges, requests)
 }
 
-// committed returns the committed steps of a request.
 func committed(t *testing.T, db *sql.DB, key string) (names []string) {
 	t.Helper()
 	rows, err := db.QueryContext(t.Context(), `SELECT name FROM weir_key_steps WHERE key_id IN (SELECT id FROM weir_keys WHERE idempotency_key = $1)`, key)

@@ -8,8 +8,8 @@ import (
 
 // Hooks observe the statements of a database.
 type Hooks struct {
-	Step   func()                                    // called before and after each statement, BEGIN, COMMIT and ROLLBACK; may be nil
-	Commit func(commit, rollback func() error) error // called in place of each COMMIT; may be nil
+	Step   func()                                    // before and after each statement, BEGIN, COMMIT and ROLLBACK; may be nil
+	Commit func(commit, rollback func() error) error // in place of each COMMIT; may be nil
 }
 
 // watch opens a database with hooks, using the driver base.

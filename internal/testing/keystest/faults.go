@@ -20,8 +20,8 @@ import (
 	"github.com/weirflow/weir/exactlyonce/keys"
 )
 
-// An error or panic unlocks the request and keeps the recovery point, and the phase is
-// rolled back.
+// An error or panic unlocks the request, keeps the recovery point, and rolls the phase
+// back.
 func (b *bench) failures() {
 	p := &phases{}
 	o := b.keys.Operation("op", p.handle)
@@ -62,7 +62,7 @@ func (b *bench) failures() {
 	assert.Equal(b, 1, b.effects("one"))
 	assert.Equal(b, 1, b.effects("two"))
 
-	// The end of a context is an error like any other, and the key is unlocked.
+	// The end of a context is an error like any other.
 	ctx, cancel := context.WithCancel(b.Context())
 	p.between = func(context.Context, *keys.Run) error { cancel(); return nil }
 	_, err := o.Do(ctx, request("a", "ended"))
@@ -164,8 +164,7 @@ func (b *bench) sameName() {
 	assert.Len(b, asked, 2)
 }
 
-// A finished request takes no further steps, whatever its handler does, and keeps its
-// response.
+// A finished request takes no further steps and keeps its response.
 func (b *bench) afterFinish() {
 	ran := 0
 	o := b.keys.Operation("op", func(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
@@ -238,14 +237,13 @@ func (b *bench) conflicts() {
 	assert.Equal(b, 1, b.effects("audit"))
 }
 
-// serialization is the error of a transaction that may be retried.
 type serialization struct{}
 
 func (serialization) Error() string { return "serialization failure" }
 
 func (serialization) SQLState() string { return "40001" }
 
-// A phase is retried a limited number of times. Its earlier effects are rolled back.
+// A phase is retried a limited number of times, with its effects rolled back.
 func (b *bench) retries() {
 	tries, last := 0, 3
 	o := keys.New(b.db, b.setup.Dialect, keys.Config{}).Operation("op", func(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
@@ -312,9 +310,8 @@ func (b *bench) lostCommit() {
 	assert.Equal(b, 6, b.effects("third"))
 }
 
-// A holder that is frozen in the transaction of a phase, with the row locked, blocks
-// neither other attempts nor the completer. SQLite has one writer, and all others wait
-// for it.
+// A holder frozen in a phase's transaction, with the row locked, blocks neither other
+// attempts nor the completer. In SQLite all others wait for its one writer.
 func (b *bench) frozenHolder() {
 	if b.setup.Dialect == keys.SQLite {
 		b.otherWriter()
@@ -395,7 +392,7 @@ func (b *bench) otherWriter() {
 	require.NoError(b, err)
 }
 
-// A database that hangs after losing the answer to a COMMIT blocks the caller only for
+// A database that hangs after losing a COMMIT's answer blocks the caller only for
 // seconds.
 func (b *bench) lostCommitThenHangs() {
 	lost := errors.New("lost")
@@ -407,7 +404,7 @@ func (b *bench) lostCommitThenHangs() {
 	b.hooks.Commit = func(commit, _ func() error) error {
 		b.hooks.Commit = nil
 		before := b.db.Stats().WaitCount
-		for range b.setup.Conns { // the last one gets the connection of this transaction
+		for range b.setup.Conns { // the last one gets this transaction's connection
 			go func() {
 				c, err := b.db.Conn(ctx)
 				assert.NoError(b, err)

@@ -33,7 +33,7 @@ func (b *bench) format() {
 	_, err := b.keys.Operation("order", handler).Do(b.Context(), req)
 	require.NoError(b, err)
 	const id = "0af7651916cd43dd8448eb211c80319c" // replaces the random id
-	for _, statement := range []string{           // in an order that keeps each step linked to a request
+	for _, statement := range []string{           // ordered so that each step stays linked to a request
 		"INSERT INTO weir_keys (id, principal, idempotency_key, operation, request_method, request_path, request_query, request_type, request_body, fingerprint," +
 			" created_at, last_run_at, locked_at, expires_at, fence, recovery_point, response) SELECT '" + id + "', principal, 'other', operation, request_method," +
 			" request_path, request_query, request_type, request_body, fingerprint, created_at, last_run_at, locked_at, expires_at, fence, recovery_point, response FROM weir_keys",

@@ -108,7 +108,7 @@ func (b *bench) http() {
 	assert.Panics(b, func() { o.Handler(config) })
 }
 
-// Two refunds of one payment are one request. Refunds of two payments are two.
+// Two refunds of one payment are one request, of two payments two.
 func (b *bench) entity() {
 	p := &phases{}
 	refund := b.keys.Operation("refund", p.handle).Handler(keys.HandlerConfig{User: userOf, Key: func(_ *http.Request, body []byte) (string, error) {

@@ -1,7 +1,7 @@
 //go:build unix
 
-// Package keystest tests package exactlyonce/keys on a database. The core has no driver,
-// so modules of ext run these tests.
+// Package keystest tests package exactlyonce/keys on a database, for modules of ext: the
+// core has no driver.
 package keystest
 
 import (
@@ -31,7 +31,7 @@ import (
 type Setup struct {
 	Driver  driver.Driver
 	Dialect keys.Dialect
-	New     func(t *testing.T) (dsn string) // returns the DSN of an empty database
+	New     func(t *testing.T) (dsn string) // the DSN of an empty database
 	Conns   int                             // maximum number of connections
 }
 
@@ -102,7 +102,6 @@ type bench struct {
 	keys  *keys.Keys
 }
 
-// server returns the keys as another server would use them.
 func (b *bench) server() *keys.Keys {
 	return keys.New(b.db, b.setup.Dialect, keys.Config{Clock: b.clock, Logger: slog.New(slog.DiscardHandler)})
 }
@@ -127,7 +126,7 @@ func (b *bench) timeOfAStep() {
 			return exactlyonce.Response{}, err
 		}
 		_, err = keys.Call(ctx, run, "second", func(ctx context.Context, _ string) (int, error) {
-			b.clock.Add(50 * time.Second) // 110 s after the arrival of the request
+			b.clock.Add(50 * time.Second) // 110 s after the request's arrival
 			return 1, ctx.Err()
 		})
 		if err != nil {
@@ -140,12 +139,12 @@ func (b *bench) timeOfAStep() {
 	require.Equal(b.T, 1, b.effects("first"))
 }
 
-// phases is an operation with two phases and a call. Tests make it fail.
+// phases is an operation with two phases and a call, which tests make fail.
 type phases struct {
 	between func(ctx context.Context, run *keys.Run) error // called after the first phase; may be nil
 	call    func(key string) error
 	ran     [3]atomic.Int32
-	keys    sync.Map // keys of calls
+	keys    sync.Map
 }
 
 func (p *phases) handle(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
@@ -190,7 +189,7 @@ func (p *phases) callKeys() (n int) {
 	return n
 }
 
-// A finished request returns the stored response, byte for byte, and does not run again.
+// A finished request returns the stored response, byte for byte, without a run.
 func (b *bench) oneRun() {
 	p := &phases{}
 	o := b.keys.Operation("op", p.handle)
@@ -235,7 +234,7 @@ func (b *bench) sameKey() {
 	assert.ErrorIs(b, err, exactlyonce.ErrMismatch)
 	assert.Equal(b, [3]int{2, 2, 2}, p.runs())
 
-	// JSON is compared as JSON. A given fingerprint replaces the comparison of content.
+	// JSON is compared as JSON. A given fingerprint replaces the comparison.
 	json := func(contentType, body string, fingerprint byte) error {
 		req := request("a", "json")
 		req.ContentType, req.Body = contentType, []byte(body)
@@ -334,7 +333,7 @@ func (b *bench) takeover() {
 	require.NoError(b, err)
 	assert.Equal(b, 3, b.effects("third"))
 
-	// The old run has lost its lock when it commits late.
+	// The old run has lost its lock when it commits.
 	p.between = func(ctx context.Context, run *keys.Run) error {
 		p.between = nil
 		_, err := b.db.ExecContext(ctx, "UPDATE weir_keys SET fence = fence + 1 WHERE idempotency_key = 'k3'")
@@ -360,7 +359,7 @@ func (b *bench) renewed() {
 	b.clock.Add(91 * time.Second)
 	step := 0
 	b.hooks.Step = func() {
-		if step++; step == 3 { // after the taker has read the lock, before it takes it
+		if step++; step == 3 { // the taker has read the lock, and not taken it
 			_, err := holder.ExecContext(b.Context(), lock, b.clock.Now().UnixMicro())
 			assert.NoError(b, err)
 		}
@@ -372,7 +371,7 @@ func (b *bench) renewed() {
 	assert.Equal(b, [3]int{1, 1, 0}, p.runs())
 }
 
-// Of many runs that find an expired lock, only one continues.
+// Of many runs that find an expired lock, one continues.
 func (b *bench) twoTakers() {
 	broken := errors.New("broken")
 	p := &phases{call: func(string) error { return broken }}
@@ -430,6 +429,6 @@ func (b *bench) limits() {
 		assert.ErrorContains(b, err, field)
 	}
 	assert.Zero(b, count(b.T, b.db, "SELECT count(*) FROM weir_keys"))
-	_, err := o.Do(b.Context(), keys.Request{Key: "k"}) // without content
+	_, err := o.Do(b.Context(), keys.Request{Key: "k"})
 	require.NoError(b, err)
 }

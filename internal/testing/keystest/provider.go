@@ -17,8 +17,8 @@ import (
 	"github.com/weirflow/weir/exactlyonce/keys"
 )
 
-// The provider is stored before it is called, and later calls use the same provider.
-// Another provider is called only after a definite refusal.
+// The provider is stored before it is called, and later calls use the same one. Another
+// is called only after a definite refusal.
 func (b *bench) provider() {
 	lost := errors.New("no answer")
 	var failure map[string]error // by provider

@@ -26,8 +26,8 @@ import (
 )
 
 const (
-	permits = 16 // concurrent calls
-	ahead   = 20 // elements that a client reads before it requests the length of the stream again
+	permits = 16
+	ahead   = 20 // elements that a client reads before it asks for the stream's length again
 )
 
 // client is a pipeline that reads the stream, calls the service for each element, and
@@ -37,8 +37,8 @@ type client struct {
 	http *http.Client
 }
 
-// call runs a client. It first prints a line, and resumes from the last checkpoint. Each
-// run has different settings for order, capacity and calls in flight.
+// call runs a client, which first prints a line and resumes from the last checkpoint.
+// Order, capacity and calls in flight differ between runs.
 func call(s settings) error {
 	c := &client{settings: s, http: &http.Client{
 		Transport: caller.Transport(&http.Transport{MaxIdleConnsPerHost: 2 * permits}, s.URL+"/accounts/"),
@@ -75,16 +75,15 @@ func call(s settings) error {
 	return errors.Join(coordinator.Wait(), op.Wait(), coordinator.Close())
 }
 
-// outputFile holds the positions that the pipeline has completed, one per line.
+// outputFile has the completed positions, one per line.
 const outputFile = "output"
 
-// fail ends the process after a violation.
 func fail(err error) {
 	fmt.Println("FAILED:", err)
 	os.Exit(1)
 }
 
-// post is the operator's function. It makes the requests for an element.
+// post is the operator's function. It makes an element's requests.
 func (c *client) post(ctx context.Context, position int64) (string, error) {
 	for _, step := range steps {
 		if err := c.postStep(caller.WithStep(ctx, step), position); err != nil {
@@ -114,21 +113,20 @@ func (c *client) postStep(ctx context.Context, position int64) error {
 	}
 	refused, is := errors.AsType[*httpretry.StatusError](err)
 	switch {
-	case errors.Is(err, exactlyonce.ErrInProgress): // too many attempts are waiting
+	case errors.Is(err, exactlyonce.ErrInProgress): // too many attempts wait
 	case is && refused.StatusCode < http.StatusInternalServerError, errors.Is(err, exactlyonce.ErrStale), errors.Is(err, caller.ErrNoID):
 		fail(fmt.Errorf("element %d: %w", position, err))
 	}
 	return err
 }
 
-// input is the stream of positions from 1 to its length.
+// input is the positions from 1 to the stream's length.
 type input struct {
 	client   *client
 	position int64
 	length   int64 // 0 while unknown
 }
 
-// Next implements checkpoint.Input.
 func (in *input) Next() (int64, error) {
 	if in.length == 0 && in.position%ahead == 0 {
 		var err error
@@ -144,10 +142,8 @@ func (in *input) Next() (int64, error) {
 	return in.position, nil
 }
 
-// Position implements checkpoint.Input.
 func (in *input) Position() []byte { return binary.AppendVarint(nil, in.position) }
 
-// Seek implements checkpoint.Input.
 func (in *input) Seek(position []byte) error {
 	n, size := binary.Varint(position)
 	if size != len(position) {
@@ -157,11 +153,10 @@ func (in *input) Seek(position []byte) error {
 	return nil
 }
 
-// Close implements checkpoint.Input.
 func (in *input) Close() error { return nil }
 
-// length requests the length of the stream before reading beyond position. It returns 0
-// while the length is unknown.
+// length asks for the stream's length before reading beyond position. It returns 0 while
+// that is unknown.
 func (c *client) length(position int64) (length int64, err error) {
 	resp, err := c.http.Get(c.URL + "/length?position=" + strconv.FormatInt(position, 10))
 	if err != nil {

@@ -28,11 +28,11 @@ const killsEnv = "WEIR_KILLS"
 // Addition is the content of a request.
 type Addition struct {
 	Step     string
-	Position int64 // position in the stream
+	Position int64
 	Value    int64
 }
 
-// Service is the database of a server process, with the answers and the counters.
+// Service is a server process's database, with the answers and the counters.
 type Service interface {
 	exactlyonce.Records
 
@@ -43,8 +43,8 @@ type Service interface {
 
 // Books are the state of the counters.
 type Books struct {
-	Totals map[string]int64         // by step
-	Added  map[string]map[int64]int // number of additions by step and position
+	Totals map[string]int64
+	Added  map[string]map[int64]int // additions by step and position
 }
 
 // NewBooks returns empty books.
@@ -59,18 +59,18 @@ func NewBooks() Books {
 // Config configures [Run].
 type Config struct {
 	Database string                                   // passed to Child's open
-	Servers  int                                      // server processes behind one load balancer
+	Servers  int                                      // behind one load balancer
 	Books    func(ctx context.Context) (Books, error) // reads the counters in the test's process
 }
 
-// The stream has a number at each position. Each number results in two requests.
+// Each number of the stream results in two requests.
 var steps = [...]string{"debit", "credit"}
 
 func valueAt(position int64) int64 { return position%7 + 1 }
 
-// Run kills servers and clients at random, each WEIR_KILLS times, or a few times by
-// default. Law X1: in the end the counters contain each element of the stream once, and
-// so does the output of the clients.
+// Run kills servers and clients at random, each WEIR_KILLS times, by default a few. Law
+// X1: in the end the counters have each element of the stream once, and so has the
+// clients' output.
 func Run(t *testing.T, c Config) {
 	t.Helper()
 	kills := 3
@@ -120,13 +120,11 @@ func Run(t *testing.T, c Config) {
 	t.Logf("%d elements, %d kills of servers and of clients: %v", length, kills, r.network)
 }
 
-// patience bounds each wait.
 const patience = time.Minute
 
-// run is one run of the processes.
 type run struct {
 	config  Config
-	dir     string // directory of the clients
+	dir     string // of the clients
 	network *network
 
 	servers []*child.Process

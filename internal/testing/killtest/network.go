@@ -17,27 +17,27 @@ import (
 	"github.com/weirflow/weir/internal/oncewire"
 )
 
-// network connects clients and servers. Each request goes to a random running server, and
-// 30 % of the requests are disturbed.
+// network connects clients and servers. Each request goes to a random running server; 30
+// % are disturbed.
 type network struct {
 	server  *httptest.Server
 	client  *http.Client
 	pending sync.WaitGroup // delayed duplicates
 
 	mu      sync.Mutex
-	targets []string // URLs of servers; "" while a server is down
+	targets []string // URLs; "" while a server is down
 	read    int64    // highest position that a client may have read
-	length  int64    // length of the stream; 0 while unknown
-	errs    []error  // invalid answers
+	length  int64    // of the stream; 0 while unknown
+	errs    []error
 
 	// Counts for the report.
 	requests, answers int
 	faults            map[string]int
-	inDoubt           map[string]bool // requests without an answer so far, by id without the attempt
-	done              map[string]bool // answered requests
-	doubts            int             // requests that were ever in doubt
-	happened          int             // requests in doubt that had taken effect before they were repeated
-	staleDoubles      int             // duplicates that came too late
+	inDoubt           map[string]bool // unanswered requests, by id without the attempt
+	done              map[string]bool
+	doubts            int // requests that were ever in doubt
+	happened          int // requests in doubt that had taken effect before their repetition
+	staleDoubles      int // duplicates that came too late
 }
 
 func newNetwork(servers int) *network {
@@ -74,7 +74,7 @@ func (n *network) progress() int {
 	return n.answers
 }
 
-// end sets the length of the stream to a position that no client has read yet.
+// end sets the stream's length to a position that no client has read yet.
 func (n *network) end() int64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -82,8 +82,7 @@ func (n *network) end() int64 {
 	return n.length
 }
 
-// asked answers a client that has read up to a position and requests the length of the
-// stream.
+// asked answers a client that has read up to a position and asks for the stream's length.
 func (n *network) asked(w http.ResponseWriter, req *http.Request) {
 	position, err := strconv.ParseInt(req.FormValue("position"), 10, 64)
 	if err != nil {
@@ -96,7 +95,6 @@ func (n *network) asked(w http.ResponseWriter, req *http.Request) {
 	_, _ = fmt.Fprint(w, n.length)
 }
 
-// pick returns a running server, or "".
 func (n *network) pick() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -175,7 +173,6 @@ func (n *network) note(req *http.Request, fault string) (id string, err error) {
 	return fmt.Sprint(parsed.Client, " ", parsed.Sequence, " ", parsed.Step), nil
 }
 
-// doubt records that the client cannot know the effect of a request.
 func (n *network) doubt(id string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -11,21 +11,21 @@ import (
 )
 
 const (
-	name = "killtest" // name of the children
+	name = "killtest"
 
 	roleServer = "server"
 	roleClient = "client"
 
-	timeLimit = 10 * time.Minute // limit of a process's life
+	timeLimit = 10 * time.Minute
 )
 
 type settings struct {
 	Role     string
 	Database string // of a server
-	URL, Dir string // of a client: URL of the service, and directory of its checkpoint
+	URL, Dir string // of a client: the service, and the directory of its checkpoint
 }
 
-// Child runs a server or a client and does not return if [Run] started this process.
+// Child runs a server or a client, and does not return, if [Run] started this process.
 // TestMain must call it first. open opens a server's database.
 func Child(open func(ctx context.Context, database string) (Service, error)) {
 	child.Run(name, func(text string) error {
@@ -41,7 +41,6 @@ func Child(open func(ctx context.Context, database string) (Service, error)) {
 	})
 }
 
-// start starts a process and waits for its first line.
 func start(s settings) (p *child.Process, line string, err error) {
 	text, err := json.Marshal(s)
 	if err != nil {

@@ -12,7 +12,6 @@ import (
 	"github.com/weirflow/weir/exactlyonce/server"
 )
 
-// serve runs a server. It prints its address.
 func serve(open func(ctx context.Context, database string) (Service, error), database string) error {
 	service, err := open(context.Background(), database)
 	if err != nil {
@@ -29,8 +28,8 @@ func serve(open func(ctx context.Context, database string) (Service, error), dat
 	return s.Serve(l)
 }
 
-// add is the handler inside the tracking. It takes some time and fails sometimes, before
-// its transaction or after it.
+// add is the handler inside the tracking. It takes some time and may fail, before or
+// after its transaction.
 func add(service Service, w http.ResponseWriter, req *http.Request) {
 	request, _ := exactlyonce.RequestFromContext(req.Context())
 	a := Addition{Step: request.Step}
@@ -55,5 +54,5 @@ func add(service Service, w http.ResponseWriter, req *http.Request) {
 	response.Send(w)
 }
 
-// anyone returns the same principal for all requests, because there is one client.
+// anyone returns the same principal for all requests: there is one client.
 func anyone(*http.Request) (string, bool) { return "", true }

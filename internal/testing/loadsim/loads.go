@@ -5,7 +5,6 @@ import (
 	"time"
 )
 
-// Bounds of the limiters, and capacities of the services.
 const (
 	Least = 8
 	Most  = 200
@@ -42,7 +41,7 @@ func Loads() []Load {
 				return Full
 			}
 		}),
-		with("ramp", func(l *Load) { // the demand grows from half to double the capacity
+		with("ramp", func(l *Load) { // demand grows from half to double the capacity
 			bears := float64(Full) / short.Seconds()
 			l.Demand = func(t time.Duration) float64 { return bears * (0.5 + 1.5*float64(t)/float64(l.Length)) }
 		}),
@@ -80,11 +79,11 @@ func around(r *rand.Rand, mean time.Duration) time.Duration {
 // Phase is a part of a load, from 30 s after one change to the next change.
 type Phase struct {
 	From, To time.Duration
-	Best     int // timely answers with the best static limit
-	Static   int // the best static limit
+	Best     int // timely answers with Static
+	Static   int
 }
 
-// Best finds the best static limit of each phase of a load by trying several limits.
+// Best finds the best static limit of each phase by trying several.
 func Best(seed uint64, l Load) (phases []Phase) {
 	from := time.Duration(0)
 	for _, to := range append(l.Changes, l.Length) {

@@ -1,5 +1,5 @@
 // Package loadsim simulates a service with a queue and a client that limits its calls, in
-// virtual time and with a seed. Tests compare limiters with it.
+// virtual time and with a seed, to compare limiters.
 package loadsim
 
 import (
@@ -12,7 +12,7 @@ import (
 // Limiter determines how many calls may run at once.
 type Limiter interface {
 	Limit() int
-	// Ended is called when a call was answered. inUse includes this call.
+	// Ended is called when a call was answered. inUse includes it.
 	Ended(t, took time.Duration, inUse int)
 	// Lost is called when a call was given up or refused.
 	Lost(t, took time.Duration, inUse int)
@@ -36,23 +36,23 @@ func (f Fixed) Ended(time.Duration, time.Duration, int) {}
 // Lost implements Limiter.
 func (f Fixed) Lost(time.Duration, time.Duration, int) {}
 
-// Load describes a service and the demand for it over time.
+// Load describes a service and the demand for it.
 type Load struct {
 	Name     string
-	Capacity func(t time.Duration) int                             // calls that the service processes at once; others queue
+	Capacity func(t time.Duration) int                             // calls processed at once; others queue
 	Takes    func(r *rand.Rand, t time.Duration) (d time.Duration) // processing time of a call
 	Demand   func(t time.Duration) float64                         // calls per second; nil means always more than can run
-	Room     int                                                   // length of the queue; calls beyond it are refused at once; 0 means no limit
-	Timeout  time.Duration                                         // of the client for a call; the service does not notice it
+	Room     int                                                   // length of the queue; further calls are refused at once; 0 means no limit
+	Timeout  time.Duration                                         // of the client; the service does not notice it
 	Length   time.Duration
-	Changes  []time.Duration // times at which the best limit changes
+	Changes  []time.Duration // when the best limit changes
 }
 
-// Result is the result of a run by second.
+// Result is a run's result by second.
 type Result struct {
 	Good  []int // timely answers
 	Lost  []int
-	Took  []time.Duration // total time of the answered calls
+	Took  []time.Duration // total time of answered calls
 	Limit []int           // at the end of the second
 }
 
@@ -96,10 +96,10 @@ type run struct {
 	busy    int
 	queue   []*call
 	inUse   int
-	waiting int // demand that has not started yet
+	waiting int // demand not started yet
 }
 
-// Run simulates a load. It calls sleep, which may be nil, as time passes.
+// Run simulates a load. It calls sleep, unless nil, as time passes.
 func Run(seed uint64, l Load, limiter Limiter, sleep func(d time.Duration)) Result {
 	seconds := int(l.Length / time.Second)
 	r := &run{Load: l, limiter: limiter, random: rand.New(rand.NewPCG(seed, 3))}
@@ -134,9 +134,8 @@ func (r *run) at(t time.Duration, f func()) {
 	heap.Push((*events)(&r.events), event{t, r.order, f})
 }
 
-// arrive generates random demand.
 func (r *run) arrive() {
-	const most = 1000 // at most this many wait; others leave
+	const most = 1000 // others leave
 	rate := r.Demand(r.now)
 	r.at(r.now+time.Duration(r.random.ExpFloat64()/rate*1e9), func() {
 		r.waiting = min(most, r.waiting+1)
@@ -144,7 +143,6 @@ func (r *run) arrive() {
 	})
 }
 
-// start starts as many calls as the limit allows.
 func (r *run) start() {
 	for r.waiting > 0 && r.inUse < r.limiter.Limit() {
 		if r.Demand != nil {
@@ -179,7 +177,6 @@ func (r *run) lose(c *call) {
 	r.inUse--
 }
 
-// work makes the service process queued calls.
 func (r *run) work() {
 	for len(r.queue) > 0 && r.busy < r.Capacity(r.now) {
 		c := r.queue[0]

@@ -1,6 +1,6 @@
-// Package pipelinekill runs the pipelines of partitions ([partitions.Run]) in several
-// processes, and kills these at random, or pauses them for longer than their leases. It
-// is for tests of stores, inputs and outputs. The workers run the test binary again.
+// Package pipelinekill tests stores, inputs and outputs: it runs the pipelines of
+// partitions ([partitions.Run]) in processes, and kills these at random, or pauses them
+// for longer than their leases. The workers run the test binary again.
 package pipelinekill
 
 import (
@@ -26,15 +26,15 @@ import (
 )
 
 const (
-	name = "pipelines" // name of the children
+	name = "pipelines"
 
 	workerN    = 3
 	partitionN = 5
 	lease      = 1500 * time.Millisecond
-	patience   = 2 * time.Minute // bounds each wait
+	patience   = 2 * time.Minute
 )
 
-// Engine holds the systems that the pipelines use.
+// Engine has the systems that the pipelines use.
 type Engine struct {
 	Locks  lock.Locks
 	Stores partitions.Stores
@@ -42,7 +42,7 @@ type Engine struct {
 	Output func(partition string) checkpoint.Output[int]
 	Close  func()
 
-	Unordered bool // the operators are unordered, because elements of a stale owner would take the places of others
+	Unordered bool // the operators are unordered, because a stale owner's elements would take the places of others
 }
 
 // Open opens the engine at a DSN.
@@ -64,7 +64,7 @@ func Elements() int {
 	return 300
 }
 
-// Child runs a worker and does not return if [Run] started this process. TestMain must
+// Child runs a worker, and does not return, if [Run] started this process. TestMain must
 // call it first.
 func Child(open Open) { workers.Child(name, open, work) }
 
@@ -106,19 +106,18 @@ func work(ctx context.Context, e Engine) error {
 // Config configures [Run].
 type Config struct {
 	DSN string
-	// Count returns the number of elements in all outputs. Rows returns the elements of a
-	// partition in output order.
+	// Count returns the number of elements in all outputs. Rows returns a partition's
+	// elements in output order.
 	Count     func(ctx context.Context) (int, error)
 	Rows      func(ctx context.Context, partition string) ([]int, error)
 	Unordered bool // same as [Engine.Unordered]
-	// KillServer kills and restarts a server. nil if there is no server. It is called on
-	// the goroutine of the test.
+	// KillServer, if not nil, kills and restarts a server, on the test's goroutine.
 	KillServer func()
 }
 
 // Run kills and pauses workers while they work: a few times by default, more than fifty
-// times with WEIR_LONG. In the end each element is in the output of its partition once,
-// and all are in order (laws C1, P1).
+// times with WEIR_LONG. In the end each element is in its partition's output once, and
+// all are in order (laws C1, P1).
 func Run(t *testing.T, c Config) {
 	t.Helper()
 	kills, every := 6, 3
@@ -151,7 +150,6 @@ func Run(t *testing.T, c Config) {
 		total, took.Round(time.Millisecond), all.Kills, all.Stops, workerN, servers)
 }
 
-// progress waits until the outputs contain enough elements.
 func (c Config) progress(t *testing.T, all *workers.Workers, enough int) {
 	t.Helper()
 	before, changed := 0, time.Now()
@@ -169,7 +167,6 @@ func (c Config) progress(t *testing.T, all *workers.Workers, enough int) {
 	}
 }
 
-// check compares the outputs with the inputs.
 func (c Config) check(t *testing.T) {
 	t.Helper()
 	var want []int

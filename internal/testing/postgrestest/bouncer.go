@@ -17,12 +17,12 @@ import (
 
 // Bouncer starts PgBouncer in front of the server and returns its connection string. Each
 // transaction uses one of three connections. PgBouncer ends with the test. It must be
-// installed (Debian: apt-get install pgbouncer), like PostgreSQL.
+// installed (Debian: apt-get install pgbouncer).
 func (s *Server) Bouncer() (url string) {
 	s.t.Helper()
 	program, err := exec.LookPath("pgbouncer")
 	if err != nil {
-		program = "/usr/sbin/pgbouncer" // Debian's path, which is not in every user's PATH
+		program = "/usr/sbin/pgbouncer" // Debian's path, which not every PATH has
 		if !isFile(program) {
 			unavailable(s.t, err)
 		}

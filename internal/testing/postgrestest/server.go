@@ -22,14 +22,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Server is a PostgreSQL server. Only the goroutine of its test may use it.
+// Server is a PostgreSQL server. Only its test's goroutine may use it.
 type Server struct {
 	t    testing.TB
-	bin  string // directory of the programs
+	bin  string
 	dir  string
 	port int
-	met  bool                // clients know the port, so it must not change
-	cred *syscall.Credential // nil for the user that runs the test
+	met  bool                // clients know the port, which must not change
+	cred *syscall.Credential // nil for the current user
 
 	process *os.Process
 	ended   chan struct{} // closed when the process ends; nil if not running
@@ -61,7 +61,7 @@ func (s *Server) URL() string {
 	return fmt.Sprintf("postgres://weir@127.0.0.1:%d/postgres?sslmode=disable", s.port)
 }
 
-// Kill ends the server with SIGKILL. It has no effect if the server is not running.
+// Kill ends the server with SIGKILL, if it is running.
 func (s *Server) Kill() { s.end(syscall.SIGKILL) }
 
 // Shutdown ends the server like pg_ctl stop -m fast: its clients receive 57P01.
@@ -76,7 +76,7 @@ func (s *Server) end(sig syscall.Signal) {
 	s.ended = nil
 }
 
-// Start restarts a server that was ended, and waits until it answers.
+// Start restarts an ended server, and waits until it answers.
 func (s *Server) Start() {
 	s.t.Helper()
 	deadline := time.Now().Add(2 * time.Minute)
@@ -91,9 +91,9 @@ func (s *Server) Start() {
 			case <-s.ended:
 				s.ended = nil
 				if !s.met {
-					s.port = freePort(s.t) // another process may have taken the port
+					s.port = freePort(s.t) // it may be taken by now
 				}
-			case <-time.After(10 * time.Millisecond): // the server is starting or recovering
+			case <-time.After(10 * time.Millisecond): // starting or recovering
 				continue
 			}
 			break // after SIGKILL old backends may hold the shared memory for a while, so try again
@@ -114,7 +114,7 @@ func (s *Server) launch() {
 	s.process, s.ended = cmd.Process, ended
 	go func() {
 		defer close(ended)
-		_ = cmd.Wait() // usually ended by a signal
+		_ = cmd.Wait() // usually by a signal
 	}()
 }
 
@@ -140,7 +140,6 @@ func (s *Server) command(name string, args ...string) *exec.Cmd {
 func (s *Server) data() string    { return filepath.Join(s.dir, "data") }
 func (s *Server) logFile() string { return filepath.Join(s.dir, "log") }
 
-// programs returns the directory of initdb and postgres.
 func programs() (dir string, err error) {
 	candidates, _ := filepath.Glob("/usr/lib/postgresql/*/bin") // Debian's path; the pattern is valid
 	slices.Reverse(candidates)                                  // newest first
@@ -163,7 +162,7 @@ func isFile(path string) bool {
 	return err == nil && !info.IsDir()
 }
 
-// credential returns the user for the server, because PostgreSQL refuses to run as root.
+// credential returns the server's user: PostgreSQL refuses to run as root.
 func credential() (*syscall.Credential, error) {
 	if os.Getuid() != 0 {
 		return nil, nil // run as the current user
@@ -191,8 +190,8 @@ func unavailable(t testing.TB, err error) {
 	t.Skipf("skipped, this test needs PostgreSQL (apt-get install postgresql): %v", err)
 }
 
-// freePort returns a port below the ephemeral range, so that it is still free when a
-// killed server restarts.
+// freePort returns a port below the ephemeral range, which stays free when a server is
+// killed.
 func freePort(t testing.TB) int {
 	t.Helper()
 	for try := 0; ; try++ {
@@ -207,14 +206,14 @@ func freePort(t testing.TB) int {
 }
 
 // Freeze stops the server's processes until Thaw or the end of the test. The server does
-// not answer and keeps its connections open. The kernel still accepts new connections.
-// Without /proc the test is skipped.
+// not answer, and keeps its connections open; the kernel still accepts new ones. Without
+// /proc the test is skipped.
 func (s *Server) Freeze() {
 	s.t.Helper()
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		s.t.Skip("skipped, this test needs /proc")
 	}
-	s.t.Cleanup(s.Thaw) // before the server is killed, because stopped processes notice that only after they continue
+	s.t.Cleanup(s.Thaw) // before the kill, because stopped processes notice that only after they continue
 	s.signal(syscall.SIGSTOP)
 }
 

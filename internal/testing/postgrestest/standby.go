@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Standby creates and starts a hot standby of the server. It follows the server, answers
-// reads, and ends with the test.
+// Standby creates and starts a hot standby of the server, which answers reads and ends
+// with the test.
 func (s *Server) Standby() *Server {
 	s.t.Helper()
 	standby := &Server{t: s.t, bin: s.bin, cred: s.cred}
@@ -24,7 +24,7 @@ func (s *Server) Standby() *Server {
 	return standby
 }
 
-// makeDir creates the directory of the server. Other users cannot access t.TempDir.
+// makeDir creates the server's directory. Other users cannot access t.TempDir.
 func (s *Server) makeDir() {
 	s.t.Helper()
 	dir, err := os.MkdirTemp("", "weir-pg-")

@@ -1,5 +1,5 @@
-// Package rowoutput contains an output with rows in its state, for tests of pipelines
-// that write to a table.
+// Package rowoutput has an output with rows in its state, for tests of pipelines that
+// write to a table.
 package rowoutput
 
 import (
@@ -9,13 +9,13 @@ import (
 	"github.com/weirflow/weir/checkpoint"
 )
 
-// Output is a checkpoint.Output whose state contains the rows that may not be published
-// yet. Publish publishes rows; first is the number of the first one. It may be called
-// again for rows that are already published.
+// Output is a checkpoint.Output whose state has the rows that may not be published yet.
+// Publish publishes rows, from the number first on. It may be called again for published
+// rows.
 type Output struct {
 	Publish func(ctx context.Context, first int, rows []int) error
 
-	first int // number of the first row in rows
+	first int // number of rows[0]
 	rows  []int
 }
 

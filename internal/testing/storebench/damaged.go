@@ -12,7 +12,7 @@ import (
 
 // Damaged checks laws D4 and W2 after damage has made the Meta of message "b" in the
 // queue "q" unreadable: other messages are still taken, and "b" arrives with its payload
-// and its position.
+// and position.
 func Damaged(t *testing.T, s store.Inspector, damage func()) {
 	t.Helper()
 	for _, id := range []string{"a", "b", "c"} {

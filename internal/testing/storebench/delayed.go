@@ -15,8 +15,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// delayed puts 8,000 messages per second, half of them due after a second, and takes
-// those. It measures how late they are taken.
+// delayed puts 8,000 messages per second, half of them due after a second, and measures
+// how late those are taken.
 func delayed(b *testing.B, s store.Store) {
 	b.Helper()
 	const (

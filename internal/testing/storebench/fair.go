@@ -26,9 +26,9 @@ type parcel struct {
 }
 
 // Fair measures tenants at a service that answers 500 calls per second: alone, and beside
-// a tenant that puts a hundred messages for each message of another tenant (law B3). It
-// logs their p99 and checks that flooding increases it by at most half. It takes a minute
-// of real time, so it needs WEIR_LONG.
+// a tenant that puts a hundred messages for each of theirs (law B3). It logs their p99
+// and checks that flooding increases it by at most half. It takes a minute of real time,
+// so it needs WEIR_LONG.
 func Fair(t *testing.T, s store.Store) {
 	t.Helper()
 	if !suite.Long() {
@@ -83,7 +83,7 @@ func fair(t *testing.T, q *delivery.Queue[parcel], flood bool) (p99 time.Duratio
 	return sink.took[len(sink.took)*99/100]
 }
 
-// parcels is a sink that records the latency of the tenants that do not flood.
+// parcels is a sink that records the latency of tenants that do not flood.
 type parcels struct{ took []time.Duration }
 
 func (s *parcels) PutAll(_ context.Context, ms []message.Message[parcel]) error {

@@ -46,7 +46,7 @@ func Merged(t *testing.T, s store.Inspector, locks lock.Locks) {
 }
 
 // WithoutTables checks that a worker on an engine without tables ends at once with an
-// error that names the remedy, even if it is stopped at the same time.
+// error that names the remedy, even if it is stopped meanwhile.
 func WithoutTables(t *testing.T, engine store.Store, how string) {
 	t.Helper()
 	for name, stopped := range map[string]bool{"running": false, "stopped": true} {

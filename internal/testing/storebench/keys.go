@@ -14,9 +14,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Keys counts the messages of a queue by key, and logs how long that takes. With
-// WEIR_LONG there are a million messages of ten thousand keys, in a queue, two layers and
-// the dead letters.
+// Keys counts a queue's messages by key, and logs the time. With WEIR_LONG there are a
+// million messages of ten thousand keys, in a queue, two layers and the dead letters.
 func Keys(t *testing.T, s store.Inspector) {
 	t.Helper()
 	n, keys := 5000, 50

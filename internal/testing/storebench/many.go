@@ -17,10 +17,9 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Many runs the operations of workers and commands on a store with many messages, and
-// logs their times. With WEIR_LONG there are a million waiting messages, and then a
-// million due messages. It checks that memory use stays flat and that every message is
-// kept.
+// Many runs the operations of workers and commands on a store with many messages, with
+// WEIR_LONG a million waiting and then a million due, and logs their times. It checks
+// that memory use stays flat and that every message is kept.
 func Many(t *testing.T, s store.Inspector) {
 	t.Helper()
 	n := 5000
@@ -121,7 +120,6 @@ func purge(t *testing.T, s store.Inspector, queue string, want int) {
 	t.Logf("Purge took %v; %d calls of Put beside it, the longest %v", took[0].Round(time.Millisecond), len(puts), slices.Max(puts).Round(time.Millisecond))
 }
 
-// middle returns the median.
 func middle(took []time.Duration) time.Duration {
 	took = slices.Sorted(slices.Values(took))
 	return took[len(took)/2].Round(10 * time.Microsecond)

@@ -15,10 +15,9 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// chunk is the number of messages per round.
 const chunk = 20_000
 
-// pipeline alternately measures source, operator and sink, and the store's bare Take, Put
+// pipeline measures source, operator and sink, and alternately the store's bare Take, Put
 // and Done. Each message moves from one queue to another.
 func pipeline(b *testing.B, s store.Store) {
 	b.Helper()
@@ -46,7 +45,6 @@ func pipeline(b *testing.B, s store.Store) {
 	b.ReportMetric(100*took[0].Seconds()/took[1].Seconds(), "%-of-bare")
 }
 
-// fill puts n messages, a thousand per call.
 func fill(b *testing.B, s store.Store, queue string, n int) {
 	b.Helper()
 	payload := make([]byte, 256)
@@ -61,7 +59,6 @@ func fill(b *testing.B, s store.Store, queue string, n int) {
 	}
 }
 
-// empty takes all messages of a queue and returns their number.
 func empty(b *testing.B, s store.Store, queue string) (n int) {
 	b.Helper()
 	for {
@@ -83,7 +80,7 @@ func leases(ms []store.Leased) []store.Lease {
 	return leases
 }
 
-// bare runs four workers that use the store without weir.
+// bare runs four workers on the store without weir.
 func bare(b *testing.B, s store.Store, in, out string, _ int) {
 	b.Helper()
 	var wg sync.WaitGroup
@@ -111,7 +108,6 @@ func bare(b *testing.B, s store.Store, in, out string, _ int) {
 	wg.Wait()
 }
 
-// weir uses source, operator and sink.
 func weir(b *testing.B, s store.Store, in, out string, n int) {
 	b.Helper()
 	require.NoError(b, Work(b.Context(), s, in, delivery.NewQueue[[]byte](s, out, delivery.WithCodec(Raw)), n))

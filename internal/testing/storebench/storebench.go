@@ -14,7 +14,7 @@ import (
 )
 
 // Run puts and takes messages of 256 bytes on several goroutines, measures the lateness
-// of messages that become due, and compares a pipeline with the bare store.
+// of messages, and compares a pipeline with the bare store.
 func Run(b *testing.B, open func(b *testing.B) store.Store) {
 	b.Helper()
 	for _, workers := range []int{16, 256} {
@@ -56,7 +56,6 @@ func Run(b *testing.B, open func(b *testing.B) store.Store) {
 	b.Run("op=pipeline", func(b *testing.B) { pipeline(b, open(b)) })
 }
 
-// put puts n messages, one per call.
 func put(b *testing.B, s store.Store, workers, n int, delay time.Duration) {
 	b.Helper()
 	payload := make([]byte, 256)

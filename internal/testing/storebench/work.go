@@ -12,7 +12,7 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Batch is the number of messages per Take and Put in the measured pipelines.
+// Batch is the number of messages per Take and Put in the pipelines.
 const Batch = 500
 
 // Raw is a codec that copies bytes.
@@ -21,8 +21,8 @@ var Raw = codec.Func(
 	func(src []byte) ([]byte, error) { return src, nil },
 )
 
-// Work runs a worker with an identity function. It ends when n messages of a queue are in
-// the sink.
+// Work runs a worker with an identity function until n messages of a queue are in the
+// sink.
 func Work(ctx context.Context, s store.Store, queue string, sink delivery.Sink[[]byte], n int) error {
 	ctx, enough := context.WithCancel(ctx)
 	defer enough()
@@ -34,7 +34,6 @@ func Work(ctx context.Context, s store.Store, queue string, sink delivery.Sink[[
 	return err
 }
 
-// counted is a sink that stops the worker after a number of messages.
 type counted struct {
 	delivery.Sink[[]byte]
 	left   int

@@ -1,6 +1,5 @@
-// Package storecrash tests that a store of delivery/store is consistent after its process
-// was killed. It runs the test binary again as a child that kills itself at each step of
-// a scenario.
+// Package storecrash tests that a store of delivery/store is consistent after a kill. A
+// child with the test binary kills itself at each step of a scenario.
 package storecrash
 
 import (
@@ -29,7 +28,7 @@ const (
 // Open opens the store at a DSN. It must call step before and after each statement.
 type Open func(ctx context.Context, dsn string, step func()) (store.Inspector, error)
 
-// Child runs the scenario and does not return if this process is a child. TestMain must
+// Child runs the scenario, and does not return, if this process is a child. TestMain must
 // call it first.
 func Child(open Open) {
 	dsn := os.Getenv(envDSN)
@@ -61,8 +60,8 @@ func Child(open Open) {
 }
 
 // Run kills a child at each step, each time with a new store, and checks the store's
-// state. A call that returned has taken effect. The interrupted call has taken effect
-// completely or not at all, and later calls have not begun.
+// state. A call that returned has taken effect, and the interrupted call has taken effect
+// completely or not at all.
 func Run(t *testing.T, newDSN func(t *testing.T) string, open Open) {
 	t.Helper()
 	states, err := scenario(t.Context(), memory.Open(), func(int) {})
@@ -126,7 +125,6 @@ func scenario(ctx context.Context, s store.Inspector, returned func(n int)) (sta
 	return append(states, state(ctx, s)), nil
 }
 
-// state describes the content of a store.
 func state(ctx context.Context, s store.Inspector) string {
 	var b strings.Builder
 	for _, queue := range []string{"q", "dead"} {

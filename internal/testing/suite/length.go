@@ -6,8 +6,7 @@ import (
 )
 
 // lengthEnv is the environment variable with the length of tests that kill processes,
-// process many messages, or need a real server. By default they are short: they still
-// kill a few times.
+// process many messages, or need a real server. By default they are short.
 const lengthEnv = "WEIR_LONG"
 
 // Full reports whether such tests run at full length, as by .ci/run, which sets

@@ -3,5 +3,5 @@
 package suite
 
 // Race reports whether the race detector is on. With it, single-goroutine tests that try
-// every case try only some of them. The run without it tries all.
+// every case try only some.
 const Race = true

@@ -33,7 +33,7 @@ func SpoilBytes(b []byte) {
 	}
 }
 
-// Spoiled returns prefixes of b, copies of b with changed bytes, and unrelated bytes.
+// Spoiled returns prefixes of b, copies with changed bytes, and unrelated bytes.
 func Spoiled(b []byte) (all [][]byte) {
 	const at = 200 // indexes in b
 	step := max(1, len(b)/at)

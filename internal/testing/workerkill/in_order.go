@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	inOrder = "ordered-worker" // name of the children of RunInOrder
+	inOrder = "ordered-worker" // the children of RunInOrder
 	calls   = "calls"          // the queue in which workers note their calls
 
-	// orderLease is long, because a worker that loses its lease without being killed, on a
-	// busy machine, would call a message late.
+	// orderLease is long: a live worker that loses its lease on a busy machine would call
+	// a message late.
 	orderLease = 10 * time.Second
 	orderSlots = 25
 )
@@ -54,7 +54,6 @@ func (k keyed) failures() (visits int, isPoison bool) {
 	return 0, false
 }
 
-// workInOrder runs a worker of [RunInOrder] until ctx ends.
 func workInOrder(ctx context.Context, e Engine) error {
 	engine := store.Engine(e)
 	queues, ok := e.(Queues)
@@ -85,8 +84,8 @@ func workInOrder(ctx context.Context, e Engine) error {
 	return err
 }
 
-// noteCall puts a note into the queue of the calls. Its positions are in the order of the
-// calls of a key, whichever workers make them.
+// noteCall notes a call in the queue of the calls, in the order of the calls of a key,
+// whichever workers make them.
 func noteCall(ctx context.Context, e Engine, k keyed) error {
 	payload, err := json.Marshal(k)
 	if err != nil {
@@ -139,14 +138,12 @@ func RunInOrder(t *testing.T, c Config) {
 	t.Logf("%d messages of %d keys in %v, %d kills of 8 workers; %d calls were made again", keys*each, keys, took.Round(time.Millisecond), all.Kills, again)
 }
 
-// expected is the outcome of a run without kills.
 type expected struct {
 	done, dead []keyed
 	calls      int
 }
 
-// fillInOrder puts the messages of [RunInOrder]: those of a key in the order of their
-// numbers.
+// fillInOrder puts the messages of [RunInOrder], those of a key in order.
 func fillInOrder(t *testing.T, e Engine, keys, each int) (want expected) {
 	t.Helper()
 	for seq := range each {
@@ -170,7 +167,6 @@ func fillInOrder(t *testing.T, e Engine, keys, each int) (want expected) {
 	return want
 }
 
-// listKeyed returns the messages of a queue in the order of their positions.
 func listKeyed(t *testing.T, e Engine, queue string) (list []keyed) {
 	t.Helper()
 	for page := (store.Page{Max: 1000}); ; {

@@ -1,6 +1,6 @@
-// Package workerkill runs workers ([delivery.Run]) in several processes on one engine,
-// and kills them at random, or pauses them for longer than their leases. It is for tests
-// of stores and queues. The workers run the test binary again.
+// Package workerkill tests stores and queues: it runs workers ([delivery.Run]) in
+// processes on one engine, and kills them at random, or pauses them for longer than their
+// leases. The workers run the test binary again.
 package workerkill
 
 import (
@@ -35,24 +35,24 @@ import (
 )
 
 const (
-	name = "worker" // name of the children
+	name = "worker"
 
-	// Lease is how long a worker keeps a message without a sign of life.
+	// Lease is how long a silent worker keeps a message.
 	Lease = 2 * time.Second
 
 	first   = work + "-retry-1"
 	second  = work + "-retry-2"
 	workerN = 3
-	work    = "work" // the queue
-	stuck   = 11     // the message that the sink always refuses
-	// Dead is the queue's dead letter queue.
+	work    = "work"
+	stuck   = 11 // the message that the sink refuses
+	// Dead is the queue of dead letters.
 	Dead = work + "-dead"
 
-	delay    = 100 * time.Millisecond // of the layer
-	patience = 2 * time.Minute        // bounds each wait
+	delay    = 100 * time.Millisecond
+	patience = 2 * time.Minute
 )
 
-// Engine is the system that the workers use. Its store holds the layers and the dead
+// Engine is the system that the workers use. Its store has the layers and the dead
 // letters.
 type Engine interface {
 	store.Inspector
@@ -69,8 +69,7 @@ type Engine interface {
 // Open opens the engine at a DSN.
 type Open func(ctx context.Context, dsn string) (Engine, error)
 
-// Queues is an engine that is a store. The messages are in one queue, and the results in
-// another.
+// Queues is an engine that is a store, with messages and results in two queues.
 type Queues struct{ store.Inspector }
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -108,8 +107,7 @@ func (q Queues) CountFinished(ctx context.Context) (int, error) {
 // Finished implements [Engine].
 func (q Queues) Finished(ctx context.Context) ([]string, error) { return list(ctx, q, "done") }
 
-// list returns the ids of the messages in a queue. A message that has lost a header is an
-// error.
+// list returns the ids of a queue's messages. A lost header is an error.
 func list(ctx context.Context, s store.Inspector, queue string) (ids []string, err error) {
 	for page := (store.Page{Max: 1000}); ; {
 		entries, err := s.List(ctx, queue, store.Filter{}, page)
@@ -128,8 +126,7 @@ func list(ctx context.Context, s store.Inspector, queue string) (ids []string, e
 	}
 }
 
-// lapsed returns the dead letters whose leases ended too often, except the message that
-// the sink always refuses.
+// lapsed returns the dead letters whose leases ended too often, without stuck.
 func lapsed(ctx context.Context, s store.Inspector) (ids []string, err error) {
 	entries, err := s.List(ctx, Dead, store.Filter{Cause: store.Lapsed}, store.Page{Max: 1000})
 	for _, e := range entries {
@@ -140,7 +137,6 @@ func lapsed(ctx context.Context, s store.Inspector) (ids []string, err error) {
 	return ids, err
 }
 
-// unexpected describes the dead letters that are not poison.
 func unexpected(ctx context.Context, s store.Inspector) (texts []string, err error) {
 	entries, err := s.List(ctx, Dead, store.Filter{}, store.Page{Max: 1000})
 	for _, e := range entries {
@@ -151,11 +147,11 @@ func unexpected(ctx context.Context, s store.Inspector) (texts []string, err err
 	return texts, err
 }
 
-// later holds data that this version does not know: an unrelated header, a header of
-// weir, and a member of the stored history. All must be kept (law W4).
+// later has data that this version does not know: an unrelated header, a header of weir,
+// and a member of the stored history. All must be kept (law W4).
 var later = map[string]string{"Others": "1", "Weir-Later": "2", "Weir-Meta-later": `{"is":3}`}
 
-// Order is a message: a number.
+// Order is a numbered message.
 type Order int
 
 // ID returns the id of the order's message.
@@ -164,8 +160,7 @@ func (o Order) ID() string { return strconv.Itoa(int(o)) }
 // Meta returns the initial history of the order's message.
 func (o Order) Meta() message.Meta { return message.Meta{ID: o.ID(), Headers: maps.Clone(later)} }
 
-// Idempotent reports that an order may be processed twice, because results are recognized
-// by id.
+// Idempotent returns true: results are recognized by id.
 func (Order) Idempotent() bool { return true }
 
 // 1 % of the orders are poison.
@@ -193,7 +188,7 @@ func process(ctx context.Context, o Order) (Order, error) {
 	return o, nil
 }
 
-// sink refuses one message.
+// sink refuses stuck.
 type sink struct{ delivery.Sink[Order] }
 
 func (s sink) PutAll(ctx context.Context, ms []message.Message[Order]) error {
@@ -203,8 +198,8 @@ func (s sink) PutAll(ctx context.Context, ms []message.Message[Order]) error {
 	return s.Sink.PutAll(ctx, ms)
 }
 
-// Child runs a worker and does not return if [Run] or [RunInOrder] started this process.
-// TestMain must call it first.
+// Child runs a worker, and does not return, if [Run] or [RunInOrder] started this
+// process. TestMain must call it first.
 func Child(open Open) {
 	workers.Child(name, open, func(ctx context.Context, e Engine) error {
 		summary, err := Work(ctx, e)
@@ -216,7 +211,6 @@ func Child(open Open) {
 	})
 }
 
-// fail ends the process after a violation.
 func fail(err error) {
 	fmt.Println("FAILED:", err)
 	os.Exit(1)
@@ -235,7 +229,7 @@ func Work(ctx context.Context, e Engine, opts ...delivery.RunOption) (delivery.S
 	op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(process), 10*time.Second, 20+rand.IntN(50),
 		strategies.FixedDelay[Order](1, time.Millisecond).RetryIfException(predicates.ErrorIs(errBusy)),
 		asyncop.WithFailureSink(q.TakeFailure), asyncop.WithLogger(quiet))
-	// The message that the sink always refuses delays a worker for the whole drain.
+	// stuck delays a worker for the whole drain.
 	opts = append([]delivery.RunOption{delivery.WithLogger(quiet), delivery.WithDrain(3 * time.Second)}, opts...)
 	return delivery.Run(ctx, q.Source(source), op, sink{e.Sink()}, opts...)
 }
@@ -244,22 +238,22 @@ func Work(ctx context.Context, e Engine, opts ...delivery.RunOption) (delivery.S
 type Config struct {
 	DSN  string
 	Open Open
-	// KillServer kills and restarts a server, or harms it in another way. It may be nil.
-	// It is called on the goroutine of the test.
+	// KillServer, if not nil, kills and restarts a server, or harms it otherwise, on the
+	// test's goroutine.
 	KillServer func()
 	// MayLapse allows messages to become dead letters because their leases ended too
-	// often (law W2), for harm that ends leases of live workers. KillServer implies it,
-	// because a worker cannot renew its leases while the server is down.
+	// often (law W2), for harm that ends leases of live workers. KillServer implies it: a
+	// worker cannot renew leases while the server is down.
 	MayLapse bool
 	// MayDouble allows messages to be done, or to become dead letters, twice. Versions
-	// before law W5 and this version do not recognize each other's hand-overs. So a
-	// message that one version was handing over when it was killed, and that the other
-	// repeats, is there twice.
+	// before law W5 and this version do not recognize each other's hand-overs: a message
+	// that one version was handing over when it was killed, and that the other repeats,
+	// is there twice.
 	MayDouble bool
 	// Messages is the number of messages without WEIR_LONG. 0 means 2,000.
 	Messages int
-	// Programs are the programs that the workers run in turn, such as the same tests of
-	// an older version: see [Older]. If empty, they run the current program.
+	// Programs are the programs that the workers run in turn, such as the tests of an
+	// older version: see [Older]. The default is the current program.
 	Programs []string
 }
 
@@ -307,8 +301,7 @@ func Fill(t *testing.T, e Engine, n int) {
 // Run kills workers while they work, and pauses them for longer than their leases: a few
 // times by default, more than a hundred times with WEIR_LONG. In the end each message was
 // done once, every message is there, retries were not early, the dead letters are the
-// poison, and the message that the sink always refuses has not blocked others (laws D1 to
-// D4).
+// poison, and stuck has not blocked others (laws D1 to D4).
 func Run(t *testing.T, c Config) {
 	t.Helper()
 	n := cmp.Or(c.Messages, 2000)
@@ -345,8 +338,8 @@ func Run(t *testing.T, c Config) {
 		return patiently(t, func(ctx context.Context) ([]string, error) { return lapsed(ctx, e) })
 	}
 	settled := func(done int) bool {
-		// The messages of a killed worker are redelivered after their leases end, even if
-		// they were done. Then they take the same path again.
+		// A killed worker's messages are redelivered after their leases end, even if they
+		// were done. Then they take the same path again.
 		return done >= n-poison-1-len(lapses()) && count(t, e, Dead) >= poison &&
 			len(patiently(t, e.Left)) <= 1 && count(t, e, first) == 0 && count(t, e, second) == 0
 	}
@@ -367,8 +360,8 @@ func Run(t *testing.T, c Config) {
 		n, took.Round(time.Millisecond), all.Kills, all.Stops, workerN, servers, all.Output())
 }
 
-// Check checks the result of the workers. The messages in lapsed are dead letters, and
-// may also have been done.
+// Check checks the workers' result. Messages in lapsed are dead letters, and may also
+// have been done.
 func Check(t *testing.T, e Engine, n int, lapsed ...string) {
 	t.Helper()
 	check(t, e, n, false, lapsed...)
@@ -405,8 +398,8 @@ func check(t *testing.T, e Engine, n int, mayDouble bool, lapsed ...string) {
 		return func(ctx context.Context) ([]string, error) { return list(ctx, e, name) }
 	}
 	check("done", done, e.Finished)
-	// The message that the sink always refuses is waiting, or it is a dead letter because
-	// its workers were killed too often (law W2).
+	// stuck is waiting, or it is a dead letter because its workers were killed too often
+	// (law W2).
 	left := []string{Order(stuck).ID()}
 	if slices.Contains(patiently(t, queue(Dead)), left[0]) {
 		dead, left = append(dead, left[0]), nil
@@ -417,7 +410,6 @@ func check(t *testing.T, e Engine, n int, mayDouble bool, lapsed ...string) {
 	check(second, nil, queue(second))
 }
 
-// progress waits until enough messages are done.
 func progress(t *testing.T, e Engine, all *workers.Workers, enough func(done int) bool) {
 	t.Helper()
 	done, changed := 0, time.Now()
@@ -443,8 +435,7 @@ func count(t *testing.T, s store.Inspector, queue string) int {
 	})
 }
 
-// patiently repeats f until it succeeds, because a killed server may break connections or
-// not answer.
+// patiently repeats f until it succeeds: a killed server may not answer.
 func patiently[T any](t *testing.T, f func(ctx context.Context) (T, error)) T {
 	t.Helper()
 	for begun := time.Now(); ; time.Sleep(50 * time.Millisecond) {

@@ -1,5 +1,5 @@
 // Package workers runs a program as several processes ([child.Process]), which a test
-// kills and pauses while they work.
+// kills and pauses.
 package workers
 
 import (
@@ -17,9 +17,9 @@ import (
 	"github.com/weirflow/weir/internal/testing/child"
 )
 
-// Child runs a worker and exits if [Start] started this process under the name. Otherwise
-// it returns. TestMain must call it first. Child repeats open until it succeeds, because
-// the server may be down. work must end with its context, which SIGTERM cancels.
+// Child runs a worker and exits if [Start] started this process under the name. TestMain
+// must call it first. Child repeats open until it succeeds, because the server may be
+// down. work must end with its context, which SIGTERM cancels.
 func Child[E any](name string, open func(ctx context.Context, dsn string) (E, error), work func(ctx context.Context, e E) error) {
 	child.Run(name, func(dsn string) error {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
@@ -36,8 +36,7 @@ func Child[E any](name string, open func(ctx context.Context, dsn string) (E, er
 	})
 }
 
-// Workers are processes that do the same work. Only the goroutine of the test may use
-// them.
+// Workers are processes that do the same work. Only the test's goroutine may use them.
 type Workers struct {
 	t         *testing.T
 	name, dsn string
@@ -45,7 +44,7 @@ type Workers struct {
 	patience  time.Duration
 	all       []*child.Process
 
-	Kills, Stops int // number of kills and pauses
+	Kills, Stops int
 }
 
 // Start starts n workers, which end with the test at the latest. patience bounds each
@@ -92,7 +91,7 @@ func (w *Workers) kill(i int) {
 	w.Kills++
 }
 
-// Stop pauses a random worker. If the system cannot pause it, the worker is killed.
+// Stop pauses a random worker, or kills it if the system cannot pause it.
 func (w *Workers) Stop(d time.Duration) {
 	w.t.Helper()
 	i := rand.IntN(len(w.all))
