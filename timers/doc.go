@@ -1,13 +1,12 @@
-// Package timers is a timer service for an event loop: deadlines and back-offs of a
-// million elements on a [github.com/benbjohnson/clock.Clock], with a single timer of the
-// runtime for all of them.
+// Package timers is a timer service for an event loop on a
+// [github.com/benbjohnson/clock.Clock]: one timer of the runtime serves a million
+// elements.
 //
 // # Vocabulary
 //
 //   - An instant is a time.Duration since the service was made, by the clock's monotonic
 //     time.
-//   - A [Timer] is embedded in the waiting object (an element's slot), so arming it does
-//     not allocate.
+//   - A [Timer] is embedded in the waiting object, so arming it does not allocate.
 //   - A [Heap] orders armed timers: a 4-ary heap with the due times inline, so that
 //     sifting does not read timers.
 //   - A [Service] is a heap on a clock: it returns due timers, and wakes its loop for the
@@ -17,10 +16,9 @@
 //
 // [Service.PopDue] never returns a timer early. It returns timers with equal due times in
 // the order in which they were armed. Arming and cancelling do not allocate once the heap
-// has grown, and cost O(log n). An idle service does not use CPU time; a service with
-// armed timers has one pending runtime timer. The resolution is the clock's, nanoseconds;
-// how late a timer is returned depends on the runtime's timer and on when the loop calls
-// PopDue.
+// has grown, and cost O(log n). An idle service uses no CPU time. The resolution is the
+// clock's, nanoseconds; the lateness depends on the runtime's timer and on when the loop
+// calls PopDue.
 //
 // # Use
 //
@@ -44,6 +42,6 @@
 //
 // # Concurrency
 //
-// A heap or service has a single owner, the loop. Only the wake function is called from
-// other goroutines.
+// A heap or service belongs to the loop. Only the wake function is called from other
+// goroutines.
 package timers

@@ -10,11 +10,10 @@ import (
 )
 
 // Timer is a timer for a [Heap] or [Service]. Embed it in the waiting object; the zero
-// value is not armed. A Timer may be armed in a single heap at a time, and must not be
-// copied while it is armed.
+// value is not armed. An armed Timer is in a single heap, and must not be copied.
 type Timer[V any] struct {
-	// Value belongs to the owner: set it before the timer is armed, usually to the object
-	// that embeds the timer.
+	// Value belongs to the owner: set it before arming, usually to the object that embeds
+	// the timer.
 	Value V
 
 	position int32 // 1 + index in the heap, or 0 if not armed
@@ -23,30 +22,26 @@ type Timer[V any] struct {
 // Armed reports whether the timer is in a heap.
 func (t *Timer[V]) Armed() bool { return t.position != 0 }
 
-// Heap orders timers by due time, and timers with equal due times by the order in which
-// they were armed. The zero value is empty and ready to use. It holds at most 2³¹−1
-// timers.
-//
-// A Heap is owned by a single goroutine.
+// Heap orders timers by due time, and timers with equal due times by the order of arming.
+// The zero value is empty and ready to use. It holds at most 2³¹−1 timers. It is owned by
+// a single goroutine.
 type Heap[V any] struct {
 	items []item[V]
 	armed uint64 // timers armed so far: orders equal due times
 }
 
-// item has all that a comparison needs, so that comparing does not read timers, which
-// would miss the cache.
+// item has all that a comparison needs: reading timers would miss the cache.
 type item[V any] struct {
 	due   time.Duration
 	seq   uint64
 	timer *Timer[V]
 }
 
-// arity is 4: the heap is half as deep as a binary heap, and the children of a node share
+// arity is 4: the heap is half as deep as a binary heap, and a node's children share
 // cache lines.
 const arity = 4
 
-// keepItems is the largest capacity that an emptied heap keeps. It releases a larger
-// array, which a burst has left.
+// keepItems is the largest capacity that an emptied heap keeps after a burst.
 const keepItems = 1024
 
 func (a *item[V]) before(b *item[V]) bool {
@@ -100,8 +95,7 @@ func (h *Heap[V]) Next() (due time.Duration, ok bool) {
 	return h.items[0].due, true
 }
 
-// Peek returns the timer with the earliest due time without removing it, or nil if no
-// timer is armed.
+// Peek returns the timer with the earliest due time, or nil if no timer is armed.
 func (h *Heap[V]) Peek() *Timer[V] {
 	if len(h.items) == 0 {
 		return nil
@@ -180,9 +174,7 @@ func (h *Heap[V]) place(i int, it item[V]) {
 }
 
 // Service is a [Heap] of timers on a clock. Its owner, an event loop, pops due timers and
-// is woken when the next is due.
-//
-// A Service is owned by a single goroutine.
+// is woken when the next is due. It is owned by a single goroutine.
 type Service[V any] struct {
 	Heap[V]
 
@@ -190,12 +182,12 @@ type Service[V any] struct {
 	start time.Time
 	wake  func()
 
-	// alarm wakes the owner for the next timer. It is an AfterFunc because a clock.Mock
-	// deadlocks when it fires into a timer channel that was not drained, and may fire a
-	// timer whose Stop returned true. A spurious wake is harmless.
+	// alarm wakes the owner for the next timer, perhaps spuriously. It is an AfterFunc
+	// because a clock.Mock deadlocks when it fires into a timer channel that was not
+	// drained, and may fire a timer whose Stop returned true.
 	alarm   *clock.Timer
 	alarmAt time.Duration // when the alarm fires, if pending
-	pending bool          // the alarm is set, and not known to have fired
+	pending bool          // set, and not known to have fired
 
 	// rang is set when the alarm fires, on any goroutine. A clock.Mock may fire, and so
 	// end, an alarm that was reset after its time had come: then the alarm is not
@@ -208,13 +200,13 @@ type Service[V any] struct {
 // alarm, which would then fire too late.
 const settled = 100 * time.Microsecond
 
-// NewService returns a service on c without timers. wake is called, on any goroutine,
-// when a timer may be due; it must not block. It may be called spuriously.
+// NewService returns an empty service on c. wake is called, on any goroutine, when a
+// timer may be due; it must not block. It may be called spuriously.
 func NewService[V any](c clock.Clock, wake func()) *Service[V] {
 	return &Service[V]{clock: c, start: c.Now(), wake: wake}
 }
 
-// Now returns the present instant: monotonic time since the service was made.
+// Now returns the monotonic time since the service was made.
 func (s *Service[V]) Now() time.Duration { return s.clock.Since(s.start) }
 
 // Time returns the clock time of an instant.
@@ -228,15 +220,15 @@ func (s *Service[V]) PopDue(now time.Duration) *Timer[V] {
 	return s.Pop()
 }
 
-// Schedule ensures that wake is called when the earliest timer is due, and reports
-// whether the owner may sleep: false means that a timer is due already.
+// Schedule ensures that wake is called when the earliest timer is due. It returns false,
+// and the owner must not sleep, if a timer is due already.
 func (s *Service[V]) Schedule() bool {
 	due, ok := s.Next()
 	return !ok || s.ScheduleAt(due)
 }
 
 // ScheduleAt ensures that wake is called at due or earlier, and returns false if due has
-// already passed. It is for owners with other deadlines: they pass the earliest of all.
+// passed. Owners with other deadlines pass the earliest of all.
 func (s *Service[V]) ScheduleAt(due time.Duration) bool {
 	if s.rang.Load() {
 		s.rang.Store(false)
@@ -268,8 +260,8 @@ func (s *Service[V]) ring() {
 	s.wake()
 }
 
-// Stop stops the alarm. After that wake is called at most once more, by an alarm that had
-// already fired.
+// Stop stops the alarm. wake is called at most once more, by an alarm that had already
+// fired.
 func (s *Service[V]) Stop() {
 	if s.alarm != nil {
 		s.alarm.Stop()
