@@ -14,22 +14,22 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// Style is the style of the progress. It can be the value of a flag.
+// Style is the style of the progress, usable as a flag's value.
 type Style string
 
 // The styles.
 const (
 	Auto  Style = "auto"  // Bar on a terminal, otherwise Plain; the default, like ""
 	Bar   Style = "bar"   // a line that is redrawn ten times a second
-	Plain Style = "plain" // a new line every second, and after ten seconds every ten seconds
+	Plain Style = "plain" // a line every second, later every ten seconds
 	Off   Style = "off"   // no output, not even the summary
 )
 
 // IsOne reports whether s is a known style.
 func (s Style) IsOne() bool { return s == Auto || s == Bar || s == Plain || s == Off }
 
-// On returns the style for an output. It is s itself, or for Auto, Bar on a terminal and
-// Plain otherwise.
+// On returns the style for an output: for Auto, Bar on a terminal and Plain otherwise,
+// else s.
 func (s Style) On(w io.Writer) Style {
 	if s != Auto && s != "" {
 		return s
@@ -44,10 +44,10 @@ func (s Style) On(w io.Writer) Style {
 
 // Line shows the progress of a job from Start until its stop.
 type Line struct {
-	Out    io.Writer    // the output, usually standard error; its errors are ignored
-	Sample func() State // called on a goroutine of the line, never concurrently; required
+	Out    io.Writer    // usually standard error; errors are ignored
+	Sample func() State // called on the line's goroutine, never concurrently; required
 
-	What    string // name of the counted things, such as "orders", in log lines and in the summary
+	What    string // name of the counted things, such as "orders"
 	Style   Style  // default: Auto
 	Columns int    // width of the terminal; default: COLUMNS in the environment, or 80; a Bar never wraps
 }
@@ -55,7 +55,7 @@ type Line struct {
 const (
 	drawEvery  = 100 * time.Millisecond
 	lineEvery  = time.Second
-	lateEvery  = 10 * time.Second // between log lines of a job that takes longer than that
+	lateEvery  = 10 * time.Second // between log lines of a longer job
 	rateWindow = 10 * time.Second
 )
 
@@ -107,7 +107,7 @@ func (l Line) Start() (stop func()) {
 	})
 }
 
-// display is a started line. Only one goroutine at a time may use it.
+// display is a started line, used by one goroutine at a time.
 type display struct {
 	Line
 	clock  clock.Clock
@@ -116,7 +116,7 @@ type display struct {
 	before int64 // done by earlier runs
 
 	state  State
-	points []point // samples for the rate, a second apart and at most rateWindow old
+	points []point // samples for the rate, a second apart, at most rateWindow old
 	shown  time.Duration
 	drawn  int // columns of the text on the terminal
 }
@@ -126,7 +126,6 @@ type point struct {
 	done int64
 }
 
-// note records a sample.
 func (d *display) note(s State) (now time.Duration) {
 	now, d.state = d.clock.Since(d.begun), s
 	if n := len(d.points); n == 0 || now-d.points[n-1].at >= time.Second {
@@ -193,7 +192,6 @@ func (d *display) finish() {
 	d.write(strings.Join(parts, ", ") + "\n")
 }
 
-// draw replaces the text on the terminal.
 func (d *display) draw(text string) {
 	width := columns(text)
 	if width == 0 && d.drawn == 0 {
@@ -208,5 +206,5 @@ func (d *display) draw(text string) {
 }
 
 func (d *display) write(text string) {
-	_, _ = io.WriteString(d.Out, text) // the display is best effort
+	_, _ = io.WriteString(d.Out, text) // best effort
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// parts returns the parts of the line except the error, the most important first.
+// parts returns the parts of the line without the error, the most important first.
 func (d *display) parts(now time.Duration, what string) []string {
 	s := &d.state
 	parts := []string{amount(*s, what)}
@@ -34,12 +34,11 @@ func (d *display) parts(now time.Duration, what string) []string {
 	return parts
 }
 
-// leastError is the minimum room for an error to be worth showing, including the comma
-// before it.
+// leastError is the least room in which an error is shown, including the comma before it.
 const leastError = 10
 
-// bar returns the line for a terminal. A part appears completely or not at all. Only an
-// error may be cut, and it replaces the percentage if there is room for only one of them.
+// bar returns the line for a terminal. A part appears completely or not at all, except an
+// error, which may be cut, and which replaces the percentage if only one of them fits.
 // The last column stays free, because some terminals wrap there.
 func (d *display) bar(now time.Duration) string {
 	room, text := d.Columns-1, ""
@@ -59,7 +58,7 @@ func (d *display) bar(now time.Duration) string {
 	if d.state.LastError != nil {
 		trouble := ", " + errorText(d.state.LastError)
 		ago := age(d.state.LastErrorAge)
-		if ago != "" { // before the error, because the error may be cut
+		if ago != "" { // before the error, which may be cut
 			trouble = "," + ago + ": " + errorText(d.state.LastError)
 		}
 		least := min(columns(trouble), leastError)
@@ -93,7 +92,6 @@ func rateText(rate float64) string {
 	return count(int64(math.Round(rate))) + "/s"
 }
 
-// left formats seconds in one or two units.
 func left(seconds float64) string {
 	const day = 24 * 60 * 60
 	switch n := int64(math.Ceil(min(seconds, 1000*day))); {
@@ -108,8 +106,7 @@ func left(seconds float64) string {
 	}
 }
 
-// age formats the age of an error, such as " 12s ago". It returns "" for less than a
-// second.
+// age formats an error's age, such as " 12s ago", or returns "" for less than a second.
 func age(d time.Duration) string {
 	if d < time.Second {
 		return ""
@@ -124,7 +121,6 @@ func errorText(err error) string {
 	}), " ")
 }
 
-// count formats a number with commas.
 func count(n int64) string {
 	s := strconv.FormatInt(n, 10)
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
@@ -133,7 +129,7 @@ func count(n int64) string {
 	return s
 }
 
-// columns returns the maximum number of columns of a text. Characters of two columns
+// columns returns the number of columns of a text, at most. Characters of two columns
 // start at U+1100.
 func columns(text string) (n int) {
 	for _, r := range text {
@@ -149,7 +145,6 @@ func width(r rune) int {
 	return 1
 }
 
-// cut shortens a text to a number of columns.
 func cut(text string, room int) string {
 	if columns(text) <= room {
 		return text
