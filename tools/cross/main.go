@@ -1,5 +1,5 @@
-// Command cross type-checks packages, their tests and everything they import for another
-// platform. It finds the compiler's errors in a fraction of the time.
+// Command cross type-checks packages, their tests and imports for another platform, in a
+// fraction of a build's time.
 //
 //	cross GOOS/GOARCH PATTERN...
 //
@@ -25,7 +25,7 @@ func main() {
 		log.Fatalf("cross: %q: not of the form GOOS/GOARCH", os.Args[1])
 	}
 	config := &packages.Config{
-		// NeedDeps and NeedTypes check imports from source, without function bodies.
+		// Together they check imports from source, without function bodies.
 		Mode: packages.NeedName | packages.NeedFiles | packages.NeedCompiledGoFiles | packages.NeedImports |
 			packages.NeedDeps | packages.NeedTypes | packages.NeedSyntax | packages.NeedTypesInfo |
 			packages.NeedTypesSizes | packages.NeedModule,

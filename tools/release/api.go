@@ -50,8 +50,8 @@ func (r *release) compareAPI(ctx context.Context) error {
 	return nil
 }
 
-// lastVersion returns the highest tagged version of the core, or "". It skips r.version
-// and pre-releases.
+// lastVersion returns the core's highest tagged version before r.version, without
+// pre-releases, or "".
 func (r *release) lastVersion(ctx context.Context) (last string, err error) {
 	tags, err := command(ctx, r.root, nil, "git", "tag", "--list", "v*")
 	for tag := range strings.FieldsSeq(tags) {
@@ -62,7 +62,6 @@ func (r *release) lastVersion(ctx context.Context) (last string, err error) {
 	return last, err
 }
 
-// missing returns the lines of a text that the other text lacks.
 func missing(text, other string) (lines []string) {
 	there := map[string]bool{}
 	for line := range strings.Lines(other) {

@@ -16,10 +16,8 @@ import (
 	"time"
 )
 
-// platforms are the target platforms of the command weir.
 var platforms = []string{"darwin/amd64", "darwin/arm64", "linux/amd64", "linux/arm64", "windows/amd64", "windows/arm64"}
 
-// file is a file of an archive.
 type file struct {
 	name string
 	mode int64
@@ -29,7 +27,7 @@ type file struct {
 func (r *release) dist(name string) string { return filepath.Join(r.dir, "dist", name) }
 
 // buildCommands builds the command weir from its tag for all platforms, as archives with
-// licenses, each with an SBOM. The go command stamps the version.
+// licenses and an SBOM each. The go command stamps the version.
 func (r *release) buildCommands(ctx context.Context) error {
 	env, err := r.proxy(ctx)
 	if err != nil {
@@ -100,8 +98,8 @@ func (r *release) archive(ctx context.Context, env []string, name, binary string
 	return writeTar(r.dist(name+".tar.gz"), files, at)
 }
 
-// licenses returns the licenses of all modules in a binary. They require that copies
-// include them.
+// licenses returns the licenses of a binary's modules, which require that copies include
+// them.
 func (r *release) licenses(ctx context.Context, env []string, info *buildinfo.BuildInfo) ([]byte, error) {
 	args := []string{"list", "-m", "-f", "{{.Path}}\t{{.Dir}}"}
 	for _, dep := range info.Deps {
@@ -185,7 +183,6 @@ func writeZip(name string, files []file, at time.Time) error {
 	return os.WriteFile(name, b.Bytes(), 0o644)
 }
 
-// sum writes the checksums of all files in the format of sha256sum.
 func (r *release) sum(context.Context) error {
 	entries, err := os.ReadDir(r.dist(""))
 	if err != nil {

@@ -9,8 +9,7 @@ import (
 	"strings"
 )
 
-// command runs a program in a directory with additional environment variables, and
-// returns its output.
+// command runs a program with additional environment variables, and returns its output.
 func command(ctx context.Context, dir string, env []string, name string, args ...string) (string, error) {
 	c := exec.CommandContext(ctx, name, args...)
 	c.Dir = dir

@@ -23,12 +23,11 @@ import (
 	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
-// mostImage bounds the compressed image of a platform, in bytes.
+// mostImage bounds a platform's compressed image, in bytes.
 const mostImage = 15 << 20
 
 // buildImage builds an OCI image layout for Linux as a tar: the command, root
-// certificates, and a directory for temporary files. The image runs as an unprivileged
-// user.
+// certificates, and a directory for temporary files, run by an unprivileged user.
 func (r *release) buildImage(ctx context.Context) error {
 	at, err := r.commitTime(ctx)
 	if err != nil {
@@ -127,7 +126,7 @@ func (r *release) image(platform string, at time.Time) (v1.Image, error) {
 func configOf(img v1.Image) *v1.ConfigFile {
 	c, err := img.ConfigFile()
 	if err != nil {
-		panic(err) // not possible, because it is in memory
+		panic(err) // not possible in memory
 	}
 	return c
 }
@@ -137,8 +136,8 @@ func configOf(img v1.Image) *v1.ConfigFile {
 func certificates() []byte {
 	var b bytes.Buffer
 	for root := range bundle.Roots() {
-		if root.Constraint == nil { // a PEM file cannot hold constraints
-			_ = pem.Encode(&b, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}) // writing to a Buffer never fails
+		if root.Constraint == nil { // PEM cannot hold constraints
+			_ = pem.Encode(&b, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}) // never fails on a Buffer
 		}
 	}
 	return b.Bytes()

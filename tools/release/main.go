@@ -1,12 +1,11 @@
 // Command release makes a release of weir, without pushing it: a commit in which the
 // modules require each other's new version, a tag for each module, a module proxy of
-// files, programs that use it from an empty directory, the command weir for six
-// platforms, an image, checksums and SBOMs. It works in a clone and leaves the repository
-// unchanged.
+// files, programs that use it, the command weir for six platforms, an image, checksums
+// and SBOMs. It works in a clone.
 //
 //	cd tools/release && export GOWORK=off
-//	go run . -version v0.1.0 -out /tmp/weir-0.1.0    makes it, and prints the remaining steps
-//	go run .                                         a dry run, a step of .ci/run; removes everything
+//	go run . -version v0.1.0 -out /tmp/weir-0.1.0  prints the remaining steps
+//	go run .                                       a dry run, as by .ci/run; removes everything
 package main
 
 import (
@@ -38,10 +37,9 @@ func main() {
 	}
 }
 
-// release is the shared state of the steps.
 type release struct {
 	version string // with the prefix v
-	dir     string // directory for all results
+	dir     string // for all results
 	root    string // the repository
 	tree    string // its clone, with the commit of the release
 	modules []*module
@@ -71,7 +69,7 @@ func run(ctx context.Context, args []string) error {
 		}
 		defer func() { _ = os.RemoveAll(r.dir) }()
 	} else if r.dir, err = filepath.Abs(r.dir); err == nil {
-		err = os.Mkdir(r.dir, 0o755) // fails if the directory exists
+		err = os.Mkdir(r.dir, 0o755) // fails if it exists
 	}
 	if err != nil {
 		return err

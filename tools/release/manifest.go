@@ -12,13 +12,13 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// grace is the time that a worker needs to end, in seconds: the default of
-// delivery.WithDrain, plus the time that Run takes after it.
+// grace is how long a worker needs to end, in seconds: the default of delivery.WithDrain,
+// and Run's time after it.
 const grace = 28
 
-// checkManifests parses the manifest of the documentation like Kubernetes. It refuses
-// unknown fields, unnamed ports, labels that do not match, and a termination period that
-// is too short.
+// checkManifests parses the documentation's manifest like Kubernetes. It refuses unknown
+// fields, unnamed ports, labels that do not match, and a termination period that is too
+// short.
 func (r *release) checkManifests(context.Context) error {
 	text, err := os.ReadFile(filepath.Join(r.root, "docs", "programs", "kubernetes", "worker.yaml"))
 	if err != nil {

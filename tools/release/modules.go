@@ -14,14 +14,14 @@ import (
 
 const prefix = "github.com/weirflow/weir"
 
-// private are modules that users do not import. The release commit leaves them unchanged.
+// private are modules that users do not import. The release leaves them unchanged.
 var private = []string{"bench", "console/tests", "docs", "examples", "exactlyonce/lincheck"}
 
 type module struct {
 	dir    string // path in the repository, with slashes; "." for the core
 	path   string
-	needs  []string // paths of the required weir modules
-	zip    string   // its line in go.sum, once it is tagged
+	needs  []string
+	zip    string // its line in go.sum, once tagged
 	modSum string
 }
 
@@ -32,9 +32,9 @@ func (m *module) tag(version string) string {
 	return m.dir + "/" + version
 }
 
-// tag makes the release commit in a clone, and its tags. A module's go.sum contains the
-// sums of the modules that it requires, so those are tagged first. The go command
-// computes the sums from the repository, as it does for users.
+// tag makes the release commit in a clone, and its tags. A module's go.sum has the sums
+// of required modules, so those are tagged first. The go command computes the sums from
+// the repository, as for users.
 func (r *release) tag(ctx context.Context) error {
 	r.tree = filepath.Join(r.dir, "weir")
 	if _, err := command(ctx, r.dir, nil, "git", "clone", "--quiet", r.root, r.tree); err != nil {
@@ -141,8 +141,8 @@ func (r *release) modFile(dir string) (*modfile.File, error) {
 	return modfile.Parse(name, text, nil)
 }
 
-// require makes a module require the version of the others, without replacements, because
-// go install refuses modules with replacements.
+// require makes a module require the others' version, without replacements, which go
+// install refuses.
 func (r *release) require(m *module) error {
 	file, err := r.modFile(m.dir)
 	if err != nil {
@@ -169,8 +169,8 @@ func (r *release) require(m *module) error {
 	return os.WriteFile(filepath.Join(r.tree, m.dir, "go.mod"), text, 0o644)
 }
 
-// download tags modules and lets the go command fetch them into a module cache, which
-// also serves as a module proxy.
+// download tags modules and lets the go command fetch them into a module cache, which is
+// also the module proxy.
 func (r *release) download(ctx context.Context, modules []*module, cache string) error {
 	args := []string{"mod", "download", "-json"}
 	for _, m := range modules {
@@ -201,8 +201,7 @@ func (r *release) download(ctx context.Context, modules []*module, cache string)
 	return nil
 }
 
-// addSums adds the sums of modules to every go.sum that needs them, and amends the
-// commit.
+// addSums adds sums of modules to every go.sum that needs them, and amends the commit.
 func (r *release) addSums(ctx context.Context, added []*module) error {
 	for _, m := range r.modules {
 		name := filepath.Join(r.tree, m.dir, "go.sum")
@@ -229,7 +228,6 @@ func (r *release) addSums(ctx context.Context, added []*module) error {
 	return err
 }
 
-// changelog checks that CHANGELOG.md has a section for the version.
 func (r *release) changelog() error {
 	text, err := os.ReadFile(filepath.Join(r.tree, "CHANGELOG.md"))
 	if err == nil && r.version != dry && !strings.Contains(string(text), "\n## ["+strings.TrimPrefix(r.version, "v")+"]") {

@@ -9,8 +9,8 @@ import (
 	cdx "github.com/CycloneDX/cyclonedx-go"
 )
 
-// writeSBOM writes the components of a binary as recorded in it by the go command
-// (CycloneDX 1.6).
+// writeSBOM writes the components that the go command has recorded in a binary (CycloneDX
+// 1.6).
 func (r *release) writeSBOM(name string, info *buildinfo.BuildInfo) error {
 	component := func(path, version string, kind cdx.ComponentType) cdx.Component {
 		purl := "pkg:golang/" + path + "@" + version

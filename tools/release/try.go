@@ -13,9 +13,8 @@ import (
 	"time"
 )
 
-// proxy returns the environment of a user of the release, except that the tagged versions
-// come from local files. Other modules are first looked up in this machine's module
-// cache.
+// proxy returns the environment of a user of the release. Tagged versions come from local
+// files, other modules first from this machine's module cache.
 func (r *release) proxy(ctx context.Context) ([]string, error) {
 	out, err := command(ctx, r.dir, nil, "go", "env", "GOMODCACHE", "GOPROXY")
 	if err != nil {
@@ -71,7 +70,7 @@ func (r *release) tryModules(ctx context.Context) error {
 	return err
 }
 
-// tryProgram runs a program of the README until it has printed the output in the README.
+// tryProgram runs a program of the README until it has printed the README's output.
 func (r *release) tryProgram(ctx context.Context, env []string, dir, name string) error {
 	from := filepath.Join(r.tree, "docs", "programs", name)
 	source, err := os.ReadFile(filepath.Join(from, "main.go"))
@@ -82,7 +81,7 @@ func (r *release) tryProgram(ctx context.Context, env []string, dir, name string
 	if err != nil {
 		return err
 	}
-	args, _ := os.ReadFile(filepath.Join(from, "args.txt")) // missing if it has no arguments
+	args, _ := os.ReadFile(filepath.Join(from, "args.txt")) // missing without arguments
 	if err := os.WriteFile(filepath.Join(dir, "main.go"), source, 0o644); err != nil {
 		return err
 	}
