@@ -86,7 +86,6 @@ func isRebalance(err error) bool {
 	return false
 }
 
-// commit commits the positions of partitions with new settlements or nacks.
 func (s *source) commit(ctx context.Context) error { return s.commitWith(ctx, s.client) }
 
 // commitWith is commit for the client's callbacks.

@@ -18,7 +18,7 @@
 //     from weir's headers ([message.Meta.ToHeaders]), or from the origin and the
 //     incarnation of the topic: "orders:Q3pX9aVn/0/17". The incarnation is the beginning
 //     of the topic id, so ids differ after a topic was deleted and created again. With
-//     brokers before 3.1, which do not send the topic id, ids lack the incarnation.
+//     brokers before 3.1, ids lack it.
 //   - The position of a partition is the group's committed offset: all before it is
 //     settled.
 //
@@ -35,9 +35,8 @@
 //
 // In retry topics, Spring's names begin with kafka_original- and kafka_exception-.
 // Without these headers, a message has the key and the origin of its record. Other
-// headers are Meta.Headers. If a name is there several times, the last header keeps it
-// and the earlier ones become Weir-Earlier-1-name and so on. A record written from the
-// Meta has all of them as they were.
+// headers are Meta.Headers. Of several headers with one name, the earlier ones become
+// Weir-Earlier-1-name and so on. A record written from the Meta has them as they were.
 //
 // weir's dead letters have weir's headers, and the first three lines of both columns.
 //
@@ -63,8 +62,7 @@
 // rebalance, if they are processed in order here, are not nacked, take at most the settle
 // time, and no worker is killed.
 //
-// Put returns nil when all replicas in sync have the records (acks=all). After an error
-// or a crash, a message may be there twice, with the same id.
+// After an error of Put or a crash, a message may be there twice, with the same id.
 //
 // A worker skips records that the topic's retention removed before they were read, and
 // logs a warning. An input ([OpenInput]) returns an error.
@@ -72,11 +70,11 @@
 // # Retries
 //
 // A record of a layer has the time when it is due, by the clock of the host that wrote
-// it. A worker keeps earlier records, and stops fetching their partition at its limit
-// (see Limits). Records of a layer are due in order, unless a server demanded a longer
-// wait (Retry-After): 1,000 such records delay all later records of their partition until
-// they are due. So give layers enough partitions, and if servers often demand long waits,
-// keep the layers on PostgreSQL or JetStream.
+// it. A worker keeps records that are not due, and stops fetching their partition at its
+// limit (see Limits). Records of a layer are due in order, unless a server demanded a
+// longer wait (Retry-After): 1,000 such records delay all later records of their
+// partition until they are due. So give layers enough partitions, and if servers often
+// demand long waits, keep the layers on PostgreSQL or JetStream.
 //
 // A failed message keeps its bytes, key and headers as received, and gets weir's headers.
 //
@@ -93,10 +91,8 @@
 //
 // # Checkpoints
 //
-// [OpenInput] opens a partition as an input of a pipeline with checkpoints (package
-// checkpoint). [NewOutput] returns an output that writes to a topic exactly once, for
-// consumers that read committed records. [Group] shares partitions out between workers,
-// with a pipeline for each (package partitions).
+// [OpenInput] and [NewOutput] are for pipelines with checkpoints (package checkpoint),
+// [Group] for a pipeline for each partition (package partitions).
 //
 // # Limits
 //
@@ -133,9 +129,4 @@
 // A worker or a [Group] waits for another program's missing topic, and logs one warning
 // for it after three seconds. TLS and SASL are options of the client; this package does
 // not log them.
-//
-// # Tests
-//
-// The tests run on kfake, franz-go's Kafka in memory. With WEIR_KAFKA they run on brokers
-// of Apache Kafka 4.3, some of which are killed: see CONTRIBUTING.md.
 package kafka

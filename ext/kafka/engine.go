@@ -75,7 +75,6 @@ func (e *Engine) isClosed() bool {
 	return e.closed
 }
 
-// unknown returns the topics that were not checked yet.
 func (e *Engine) unknown(topics []string) ([]string, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -65,7 +65,6 @@ type member struct {
 	has    map[partitionID]*share
 }
 
-// share is an assigned partition.
 type share struct {
 	epoch       uint64
 	offset      int64

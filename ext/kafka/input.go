@@ -123,7 +123,6 @@ func (in *input[T]) error(err error) error {
 	return fmt.Errorf("kafka: topic %q, partition %d: %w", in.c.Topic, in.c.Partition, err)
 }
 
-// Seek implements [checkpoint.Input].
 func (in *input[T]) Seek(position []byte) error {
 	p, err := decodePosition(position)
 	if err != nil {
@@ -135,8 +134,8 @@ func (in *input[T]) Seek(position []byte) error {
 }
 
 // Lag implements [checkpoint.Lagger]. It counts offsets. While downstream takes no
-// elements, the input does not fetch. Then Lag asks the brokers for the end, at most once
-// in 15 s, and a later call returns the answer.
+// elements, Lag asks the brokers for the end, at most once in 15 s, and a later call
+// returns the answer.
 func (in *input[T]) Lag() int64 {
 	return in.lag.now(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), lagWait)
@@ -174,12 +173,10 @@ func decodePosition(encoded []byte) (inputPosition, error) {
 	return inputPosition{offset: int64(o), leaderEpoch: int32(int64(e) - 1)}, nil
 }
 
-// Position implements [checkpoint.Input].
 func (in *input[T]) Position() []byte {
 	return binary.AppendUvarint(binary.AppendUvarint(nil, uint64(in.offset)), uint64(int64(in.epoch)+1))
 }
 
-// Commit implements [checkpoint.Committer].
 func (in *input[T]) Commit(ctx context.Context, position []byte) error {
 	if in.c.Group == nil {
 		return nil
@@ -283,7 +280,6 @@ func (in *input[T]) arrived(ctx context.Context, fetches kgo.Fetches) {
 	})
 }
 
-// Next implements [checkpoint.Input].
 func (in *input[T]) Next() (v T, err error) {
 	if err := in.Wait(context.Background()); err != nil {
 		return v, err
@@ -300,7 +296,6 @@ func (in *input[T]) Next() (v T, err error) {
 	return v, nil
 }
 
-// Close implements [checkpoint.Input].
 func (in *input[T]) Close() error {
 	in.client.Close()
 	in.lag.close()

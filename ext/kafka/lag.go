@@ -18,9 +18,9 @@ type lag struct {
 	asks sync.WaitGroup
 
 	mu     sync.Mutex // guards the fields below
-	at     int64      // the offset of the position
-	end    int64      // behind the last committed record, as far as known
-	known  time.Time  // when end was last read from the brokers
+	at     int64
+	end    int64     // behind the last committed record, as far as known
+	known  time.Time // when end was last read from the brokers
 	asking bool
 	closed bool
 }

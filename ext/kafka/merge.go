@@ -79,9 +79,9 @@ type merge struct {
 	damaged []string // names of records
 	large   []string // of messages that To does not take
 	batch   []*kgo.Record
-	from    []mergedFrom // of the batch
+	from    []mergedFrom
 	tracks  map[*viewPart]*offsets.Progress
-	begun   time.Time // the batch
+	begun   time.Time
 }
 
 type mergedFrom struct {

@@ -100,7 +100,6 @@ func (o *output[T]) error(what string, err error) error {
 	return fmt.Errorf("kafka: output %q: %s: %w", o.c.TransactionalID, what, err)
 }
 
-// begin ends earlier runs and their transactions.
 func (o *output[T]) begin(ctx context.Context) error {
 	if _, _, err := o.client.ProducerID(ctx); err != nil {
 		return o.error("no producer id", err)
@@ -109,7 +108,6 @@ func (o *output[T]) begin(ctx context.Context) error {
 	return nil
 }
 
-// fresh begins without a state, behind the topic's records.
 func (o *output[T]) fresh(ctx context.Context) error {
 	if o.started {
 		return nil
@@ -148,7 +146,6 @@ func (o *output[T]) ordinal(ctx context.Context) (n int64, known bool, err error
 	return at.At, true, at.Err
 }
 
-// Restore implements [checkpoint.Output].
 func (o *output[T]) Restore(ctx context.Context, state []byte) error {
 	s, err := decodeState(state)
 	if err != nil {
@@ -173,7 +170,6 @@ func (o *output[T]) Restore(ctx context.Context, state []byte) error {
 	return nil
 }
 
-// Write implements [checkpoint.Output].
 func (o *output[T]) Write(ctx context.Context, v T) error {
 	if err := o.fresh(ctx); err != nil {
 		return err
@@ -198,7 +194,6 @@ func (o *output[T]) Write(ctx context.Context, v T) error {
 	return nil
 }
 
-// Prepare implements [checkpoint.Output].
 func (o *output[T]) Prepare(ctx context.Context) ([]byte, error) {
 	if err := o.fresh(ctx); err != nil {
 		return nil, err
@@ -206,7 +201,6 @@ func (o *output[T]) Prepare(ctx context.Context) ([]byte, error) {
 	return appendState(nil, o.base, o.pending), nil
 }
 
-// Commit implements [checkpoint.Output].
 func (o *output[T]) Commit(ctx context.Context, state []byte) error {
 	s, err := decodeState(state)
 	if err != nil {
@@ -408,7 +402,6 @@ func (o *output[T]) lost(err error) error {
 	return o.fenced
 }
 
-// Close implements [checkpoint.Output].
 func (o *output[T]) Close() error {
 	o.client.Close()
 	return nil
@@ -417,7 +410,6 @@ func (o *output[T]) Close() error {
 // batchRoom is the most that a batch and a record's lengths take, without headers.
 const batchRoom = 128
 
-// stateVersion is the first byte of a state.
 const stateVersion = 1
 
 type outputState struct {

@@ -55,9 +55,8 @@ func knownBrokers(client *kgo.Client) []*kgo.Broker {
 	return append(client.DiscoveredBrokers(), client.SeedBrokers()...)
 }
 
-// answer is a broker's answer to askAny.
 type answer struct {
-	broker int // index
+	broker int
 	resp   kmsg.Response
 	err    error
 }

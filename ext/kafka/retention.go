@@ -25,9 +25,9 @@ const (
 type setting struct{ key, value string }
 
 // newTopic returns the configuration of a new topic. Compaction would remove a message
-// whose key is put again, and a limit in bytes unread messages (law D5). Only dead
-// letters are kept at any age: a topic that keeps its settled records would grow without
-// end (law W3).
+// whose key is put again, and a limit in bytes would remove unread messages (law D5).
+// Only dead letters are kept at any age: a topic that keeps its settled records would
+// grow without end (law W3).
 func newTopic(topic string) []setting {
 	settings := []setting{{cleanupPolicy, "delete"}, {retentionBytes, "-1"}}
 	if storearg.PartOf(topic).Role == storearg.RoleDead {

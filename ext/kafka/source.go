@@ -89,7 +89,7 @@ type sourceSettings struct {
 	client         []kgo.Opt
 	clock          clock.Clock
 	logger         *slog.Logger
-	commitInterval time.Duration                               // time between commits
+	commitInterval time.Duration
 	settleTime     time.Duration                               // see WithSettleTime
 	metadata       int                                         // characters that a commit may have; guarded by source.mu
 	dead           putFunc                                     // stores rejected messages
@@ -145,10 +145,8 @@ func (s *source) follow(look *clock.Ticker) {
 	}
 }
 
-// now is the monotonic time since the start.
 func (s *source) now() time.Duration { return s.clock.Now().Sub(s.start) }
 
-// Receive implements [store.Receiver].
 func (s *source) Receive(ctx context.Context, n int) ([]message.Message[[]byte], error) {
 	if n < 1 {
 		panic(fmt.Sprintf("kafka: Receive: n is %d, must be at least 1", n))
@@ -172,7 +170,6 @@ func (s *source) Receive(ctx context.Context, n int) ([]message.Message[[]byte],
 	}
 }
 
-// await returns when there may be messages.
 func (s *source) await(ctx context.Context, n int, wait time.Duration) {
 	s.setWant(n)
 	defer s.setWant(0)
@@ -256,7 +253,6 @@ func (s *source) messages(entries []*entry) []message.Message[[]byte] {
 	return ms
 }
 
-// settle takes the settlement of a message, from any goroutine.
 func (s *source) settle(e *entry, v message.Settlement) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -315,7 +311,6 @@ func (s *source) put(e *entry) {
 	wake(s.kick)
 }
 
-// poll polls while a Receive waits for messages.
 func (s *source) poll() {
 	for {
 		select {
@@ -331,7 +326,6 @@ func (s *source) poll() {
 	}
 }
 
-// wanted returns how many records to poll.
 func (s *source) wanted() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -381,7 +375,6 @@ func wake(c chan struct{}) {
 	}
 }
 
-// quietly calls user code and returns a panic as an error.
 func quietly(f func() error) error { return guard.Call(f, broken) }
 
 func broken(recovered any) error { return guard.Recovered("kafka", recovered) }

@@ -120,7 +120,6 @@ func takeSpring(headers map[string]string, m *message.Meta) {
 // isName reports whether an origin may have the text: see [message.Meta].
 func isName(s string) bool { return s != "" && len(s) <= 1024 }
 
-// bigEndian reads a signed number of 1 to 8 bytes.
 func bigEndian(b string) (n int64, ok bool) {
 	if b == "" || len(b) > 8 {
 		return 0, false

@@ -40,7 +40,6 @@ type View struct {
 	metadata int // characters that a merge's commit may have
 }
 
-// viewPart is a partition. Its settled offsets are known up to end.
 type viewPart struct {
 	id         int32
 	start, end int64

@@ -29,7 +29,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-const patience = 5 * time.Minute // for the start of a broker
+const patience = 5 * time.Minute
 
 // Libs returns the directory of Kafka's jars, or "" if it is not set: then [Start]
 // returns an error.
@@ -197,7 +197,6 @@ func (b *Broker) launch() error {
 	return nil
 }
 
-// await returns when the broker has joined its cluster.
 func (b *Broker) await() error {
 	client, err := kgo.NewClient(kgo.SeedBrokers(b.Addr))
 	if err != nil {

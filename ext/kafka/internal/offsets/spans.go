@@ -38,7 +38,6 @@ func runSize(n int64) int64 {
 	return 1 + int64(binary.PutUvarint(b[:], uint64(n-longRun)))
 }
 
-// end returns the offset behind all arrived or settled offsets.
 func (p *Progress) end() int64 {
 	if n := len(p.done); n > 0 {
 		return max(p.next, p.done[n-1].To)
