@@ -37,19 +37,17 @@
 // memory, of about 200 bytes a message. It is built from the headers of the messages,
 // which have the state, cause and reasons, once for each queue and process and again
 // after a broken connection: some 50,000 messages a second. After that it follows each
-// change. So counts by cause, reason and time do not read messages, and a merge or a
-// purge takes a single pass. A filter for ids, a key, a source, a provider or an error
-// reads the messages: some 10,000 a second. An index that was unused for ten minutes is
-// removed when another index is needed.
+// change. Counts by cause, reason and time do not read messages. A filter for ids, a key,
+// a source, a provider or an error reads some 10,000 messages a second. An index that was
+// unused for ten minutes is removed when another index is needed.
 //
-// A message that is done leaves a mark of some 250 bytes for other indexes; the server
-// removes it after two minutes. Take and Extend write the whole message again. If the
-// stream has replicas and a limit, a Put asks for its size first. All consumers of a
-// queue try the same messages first, and the losers try others.
+// A message that is done leaves a mark of some 250 bytes for two minutes. Take and Extend
+// write the whole message again. If the stream has replicas and a limit, a Put asks for
+// its size first. All consumers of a queue try the same messages first, and the losers
+// try others.
 //
-// A process publishes the name of a queue with its first Put, and with the first Put
-// after five minutes. The name of an empty queue that was not published for ten minutes
-// is removed when another name is published.
+// Some five to ten minutes after its last Put, the name of an empty queue is removed when
+// another name is published.
 //
 // # Streams of other programs
 //

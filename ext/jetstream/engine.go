@@ -35,7 +35,7 @@ type Engine struct {
 	owned  bool // Open has made the connection
 	stream jetstream.Stream
 	name   string
-	prefix string // of its subjects
+	prefix string
 	clock  clock.Clock
 	logger *slog.Logger
 
@@ -49,7 +49,7 @@ type Engine struct {
 	looked   time.Time            // when the server's clock was read
 	closed   bool
 	using    sync.WaitGroup
-	ending   sync.WaitGroup // indexes
+	ending   sync.WaitGroup
 	admitted admitted
 	life     context.Context //nolint:containedctx // of what is under way: Close ends it
 	end      context.CancelCauseFunc
@@ -262,7 +262,6 @@ func (s *Engine) readAny(ctx context.Context, subject string) (*record, error) {
 	return recordOf(s.last(ctx, subject))
 }
 
-// readSeq returns a message by its sequence number, or nil if it was removed.
 func (s *Engine) readSeq(ctx context.Context, seq uint64) (*record, error) {
 	m, err := s.stream.GetMsg(ctx, seq)
 	return recordOf(s.found(ctx, m, err))

@@ -39,7 +39,7 @@ type index struct {
 	ready   readyHeap
 	order   []*item // by position, if sorted; dropped items stay for a while
 	sorted  bool
-	dropped int             // number of dropped items in order
+	dropped int
 	whys    map[string]*why // shared by items
 	seen    uint64          // received up to this number
 	wanted  uint64          // to be received: the last message at the opening, or a later message of this engine
@@ -58,8 +58,8 @@ type item struct {
 	why      *why
 	kind     byte
 	dropped  bool
-	size     uint32 // of its body
-	index    int    // in readyHeap
+	size     uint32
+	index    int // in readyHeap
 }
 
 // errGap means that marks may have been removed before the index saw them.

@@ -15,7 +15,6 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// indexed reports whether the index suffices for a filter.
 func indexed(f *store.Filter) bool {
 	return len(f.IDs) == 0 && f.Key == "" && f.Source == "" && f.Provider == "" && f.Error == ""
 }
@@ -198,7 +197,6 @@ func (s *Engine) Purge(ctx context.Context, queue string, f store.Filter) (n int
 	})
 }
 
-// purgeIndexed removes messages that match by the index alone.
 func (s *Engine) purgeIndexed(ctx context.Context, queue string, f *store.Filter, p store.Page, n *int) error {
 	ix, err := s.latest(ctx, queue)
 	if err != nil || ix == nil {
@@ -497,7 +495,6 @@ func (s *Engine) hasMessages(ctx context.Context, queue string) (bool, error) {
 	return c.Messages > 0, err
 }
 
-// textsOf returns the texts behind the last dots of subjects, sorted.
 func (s *Engine) textsOf(ctx context.Context, subjects string) (all []string, _ error) {
 	info, err := s.stream.Info(ctx, jetstream.WithSubjectFilter(subjects))
 	if err != nil {

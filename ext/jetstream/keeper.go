@@ -120,7 +120,6 @@ type tx struct {
 
 func (t *tx) Now() time.Time { return instant(t.now) }
 
-// Announce implements [store.Tx].
 func (*tx) Announce() {}
 
 // Watch implements [store.Keeper]: callers poll announced changes once a second.

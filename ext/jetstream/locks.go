@@ -86,7 +86,6 @@ func checkName(name string) error {
 	return nil
 }
 
-// Acquire implements [lock.Locks].
 func (l locks) Acquire(ctx context.Context, name, owner string, lease time.Duration) (g lock.Grant, err error) {
 	if err := errors.Join(storearg.Lock(name, owner, lease), checkName(name)); err != nil {
 		return g, err
@@ -143,7 +142,6 @@ func (l locks) change(ctx context.Context, g lock.Grant, to holding) error {
 	})
 }
 
-// Extend implements [lock.Locks].
 func (l locks) Extend(ctx context.Context, g lock.Grant, d time.Duration) error {
 	if err := storearg.Extend(d); err != nil {
 		return err
@@ -151,7 +149,6 @@ func (l locks) Extend(ctx context.Context, g lock.Grant, d time.Duration) error 
 	return l.change(ctx, g, holding{g.Name, g.Owner, g.Fence, d})
 }
 
-// Release implements [lock.Locks].
 func (l locks) Release(ctx context.Context, g lock.Grant) error {
 	return l.change(ctx, g, holding{g.Name, "", g.Fence, 0})
 }

@@ -132,7 +132,6 @@ func isUnplaced(err error) bool {
 	return ok && api.ErrorCode == noPeers
 }
 
-// passing reports whether a start's error may be temporary.
 func passing(err error) bool {
 	api, refused := errors.AsType[*jetstream.APIError](err)
 	_, file := errors.AsType[*fs.PathError](err) // of certificates or credentials
@@ -152,7 +151,7 @@ func passing(err error) bool {
 		errors.Is(err, nats.ErrTimeout) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// timeoutError is implemented by network errors of package net and nats.go.
+// timeoutError is implemented by errors of package net and nats.go.
 type timeoutError interface {
 	error
 	Timeout() bool
@@ -174,7 +173,6 @@ func openEngine(ctx context.Context, js jetstream.JetStream, set *settings) (*En
 	return s, nil
 }
 
-// openStream returns the stream, making it if needed.
 func openStream(ctx context.Context, js jetstream.JetStream, set *settings) (jetstream.Stream, error) {
 	stream, err := js.Stream(ctx, set.stream)
 	if !errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -205,7 +203,6 @@ func openStream(ctx context.Context, js jetstream.JetStream, set *settings) (jet
 	return stream, nil
 }
 
-// noPlace explains an error about a new stream's place.
 func noPlace(c jetstream.StreamConfig, err error) error {
 	wants := fmt.Sprintf("%d replicas (WithReplicas)", max(1, c.Replicas))
 	if p := c.Placement; p != nil {
@@ -222,7 +219,6 @@ func noPlace(c jetstream.StreamConfig, err error) error {
 
 var errDoesNotFit = errors.New("does not fit")
 
-// fits returns an error that names an unsuitable setting.
 func fits(has jetstream.StreamConfig) error {
 	want := StreamConfig(has.Name)
 	switch {

@@ -188,8 +188,6 @@ func ownPut(p put, moved []*record) bool {
 	return false
 }
 
-// publishAll publishes messages in one transaction, and returns the last one's sequence
-// number.
 func (s *Engine) publishAll(ctx context.Context, ms []*nats.Msg) (uint64, error) {
 	leave, err := s.admit(ctx, ms)
 	if err != nil {

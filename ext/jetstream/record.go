@@ -99,7 +99,6 @@ func parseState(text string) (s state, err error) {
 	return s, nil
 }
 
-// record is a message of the stream.
 type record struct {
 	subject string
 	seq     uint64
@@ -107,7 +106,7 @@ type record struct {
 	state
 	why  string
 	body []byte // nil if only the headers were read
-	size uint32 // of the body
+	size uint32
 }
 
 // otherError reports another program's message.
@@ -139,7 +138,6 @@ func (r *record) ready() uint64 {
 	return r.at + r.span
 }
 
-// free reports whether a message is neither leased at that time nor held.
 func (r *record) free(now uint64) bool {
 	return r.kind == waiting || r.kind == leased && r.ready() <= now
 }
@@ -160,7 +158,6 @@ func (r *record) then(kind byte, span time.Duration) state {
 	return s
 }
 
-// holds reports whether r has this lease.
 func (r *record) holds(e entry, fence uint64) bool {
 	return r != nil && r.kind == leased && r.position == e.position && r.fence == fence
 }

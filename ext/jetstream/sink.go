@@ -146,7 +146,6 @@ func (s *Sink[T]) open(ctx context.Context) (subject string, err error) {
 	return subject, nil
 }
 
-// errNoSubject is the error of a message without a subject.
 var errNoSubject = errors.New("SubjectOf has returned an empty subject, and SinkConfig.Subject is empty: set one of them")
 
 func (s *Sink[T]) encode(subject string, m message.Message[T]) (*nats.Msg, error) {

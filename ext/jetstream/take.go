@@ -123,7 +123,6 @@ func (s *Engine) leaseAll(ctx context.Context, ix *index, queue string, rs []*re
 	return taken, errors.Join(errs...)
 }
 
-// readOne reads a message if it is as in the index.
 func (s *Engine) readOne(ctx context.Context, ix *index, queue string, it item) (*record, error) {
 	r, err := s.readSeq(ctx, it.seq)
 	if err != nil {
@@ -161,7 +160,6 @@ func (s *Engine) lease(ctx context.Context, ix *index, queue string, r *record, 
 	return &l, nil
 }
 
-// leased returns the state of the taken message.
 func (r *record) leased(lease time.Duration) state {
 	next := r.then(leased, lease)
 	next.fence++

@@ -34,7 +34,7 @@ type Server struct {
 	lock   vfs.Lock
 
 	closing sync.Once
-	err     error // of Close
+	err     error
 }
 
 // Config are the settings of a [Server]. The zero value is a single server that only this

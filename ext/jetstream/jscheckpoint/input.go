@@ -96,7 +96,6 @@ func NewInput[T any](js jetstream.JetStream, stream string, c codec.Codec[T], co
 	return in
 }
 
-// Seek implements [checkpoint.Input].
 func (in *input[T]) Seek(position []byte) error {
 	next, err := parsePosition(position)
 	if err != nil {
@@ -126,7 +125,6 @@ func parsePosition(position []byte) (next uint64, err error) {
 	return next, nil
 }
 
-// Position implements [checkpoint.Input].
 func (in *input[T]) Position() []byte { return binary.AppendUvarint(nil, in.next) }
 
 func (in *input[T]) failed(err error) error {
@@ -190,7 +188,6 @@ func (in *input[T]) newReader(ctx context.Context) (*reader, error) {
 	return r, nil
 }
 
-// reader reads ahead with a consumer.
 type reader struct {
 	consumer    string
 	iterator    jetstream.MessagesContext
@@ -223,7 +220,6 @@ func (r *reader) read() {
 	}
 }
 
-// errBroken means that messages may have been lost.
 var errBroken = errors.New("the connection was broken")
 
 // take returns the next message, or nil when ctx ends. After an error the reader must be
@@ -390,7 +386,6 @@ func (in *input[T]) pending(n uint64) {
 // first request.
 func (in *input[T]) Lag() int64 { return in.lag.Load() }
 
-// Next implements [checkpoint.Input].
 func (in *input[T]) Next() (v T, err error) {
 	if err := in.Wait(in.ctx); err != nil {
 		return v, err

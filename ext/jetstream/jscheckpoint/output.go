@@ -89,7 +89,6 @@ func leader(ctx context.Context, js jetstream.JetStream, name string) (jetstream
 	return stream, err
 }
 
-// end returns the sequence number of the stream's last message.
 func (o *output[T]) end(ctx context.Context) (uint64, jetstream.Stream, error) {
 	ctx = pubs.NoDeadline(ctx)
 	stream, err := leader(ctx, o.js, o.stream)
@@ -115,7 +114,6 @@ func (o *output[T]) begin(ctx context.Context) error {
 	return err
 }
 
-// Write implements [checkpoint.Output].
 func (o *output[T]) Write(ctx context.Context, v T) error {
 	if err := o.begin(ctx); err != nil {
 		return err
@@ -150,7 +148,6 @@ func (o *output[T]) Prepare(ctx context.Context) ([]byte, error) {
 	return b, nil
 }
 
-// state is the result of Prepare.
 type state struct {
 	base    uint64
 	schema  []byte
@@ -173,7 +170,6 @@ func parse(b []byte) (s state, err error) {
 	return s, nil
 }
 
-// Restore implements [checkpoint.Output].
 func (o *output[T]) Restore(ctx context.Context, b []byte) error {
 	s, err := parse(b)
 	if err != nil {
@@ -197,7 +193,6 @@ func (o *output[T]) Restore(ctx context.Context, b []byte) error {
 	return o.Commit(ctx, b)
 }
 
-// Commit implements [checkpoint.Output].
 func (o *output[T]) Commit(ctx context.Context, b []byte) error {
 	s, err := parse(b)
 	if err != nil {
@@ -238,7 +233,6 @@ func (o *output[T]) Commit(ctx context.Context, b []byte) error {
 	return nil
 }
 
-// publish publishes values behind the stream's last message.
 func (o *output[T]) publish(ctx context.Context, schema []byte, values [][]byte) error {
 	o.unsure = true
 	first := o.last

@@ -50,7 +50,6 @@ func StreamConfig(name string) jetstream.StreamConfig {
 	}
 }
 
-// pipelineStore keeps a pipeline's checkpoints, at least the last three.
 type pipelineStore struct {
 	js     jetstream.JetStream
 	stream jetstream.Stream
@@ -61,9 +60,9 @@ type pipelineStore struct {
 
 	using  chan struct{} // capacity 1: held by Save
 	last   uint64        // the pipeline's last message; guarded by using, as are the next three fields
-	newest uint64        // the highest number
-	unsure bool          // last and newest may be wrong
-	good   []uint64      // numbers that this run has saved or read, and not removed
+	newest uint64
+	unsure bool     // last and newest may be wrong
+	good   []uint64 // numbers that this run has saved or read, and not removed
 
 	mu     sync.Mutex
 	fenced bool
@@ -97,7 +96,6 @@ func open(ctx context.Context, js jetstream.JetStream, stream, pipeline string, 
 	return s, nil
 }
 
-// takeOver publishes that this run owns the pipeline.
 func (s *pipelineStore) takeOver(ctx context.Context) error {
 	for range maxTries {
 		owner, err := s.read(ctx, s.prefix+"epoch")
@@ -199,7 +197,6 @@ func (s *pipelineStore) usable() error {
 	return nil
 }
 
-// Save implements [checkpoint.Store].
 func (s *pipelineStore) Save(ctx context.Context, snapshot *checkpoint.Snapshot) error {
 	ctx = pubs.NoDeadline(ctx)
 	var b bytes.Buffer
@@ -362,7 +359,6 @@ func (s *pipelineStore) tidy(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Load implements [checkpoint.Store].
 func (s *pipelineStore) Load(ctx context.Context, id uint64) (*checkpoint.Snapshot, error) {
 	ctx = pubs.NoDeadline(ctx)
 	if _, err := s.owned(ctx); err != nil {
@@ -419,7 +415,6 @@ func (s *pipelineStore) bytes(ctx context.Context, id uint64) ([]byte, error) {
 	return b, nil
 }
 
-// List implements [checkpoint.Store].
 func (s *pipelineStore) List(ctx context.Context) ([]checkpoint.Entry, error) {
 	ctx = pubs.NoDeadline(ctx)
 	if _, err := s.owned(ctx); err != nil {

@@ -17,8 +17,7 @@ type stores struct {
 
 // Stores returns the stores of the pipelines of a group, such as the partitions of
 // package partitions, in a stream made with [StreamConfig]. Its Open takes a pipeline
-// over: the previous run can no longer save. The stream keeps at least the last three
-// checkpoints of each.
+// over. The stream keeps at least the last three checkpoints of each.
 //
 // The epoch of Open is the number of the run, from 1, such as the fencing number of the
 // partition's lock: if an earlier run had a higher epoch, Open returns
@@ -33,7 +32,6 @@ func Stores(js jetstream.JetStream, stream, group string) partitions.Stores {
 	return stores{js, stream, group}
 }
 
-// Open implements [partitions.Stores].
 func (s stores) Open(ctx context.Context, partition string, epoch uint64) (checkpoint.Store, error) {
 	return open(ctx, s.js, s.stream, s.group+"/"+partition, epoch)
 }

@@ -197,7 +197,6 @@ func CreateStream(ctx context.Context, js jetstream.JetStream, c jetstream.Strea
 	})
 }
 
-// until calls f until it succeeds. Without a leader, servers may not answer.
 func until(ctx context.Context, f func(ctx context.Context) error) error {
 	for {
 		within, cancel := context.WithTimeout(ctx, oneTry)

@@ -18,7 +18,6 @@ func ownMounts(cmd *exec.Cmd) {
 	}
 }
 
-// mount mounts a disk in memory at a directory.
 func mount(dir string, size int64) error {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return err

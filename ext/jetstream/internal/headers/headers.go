@@ -24,6 +24,7 @@ const Subject = "Nats-Subject"
 
 const reserved = "Nats-"
 
+// Place is the place of a message in a stream.
 type Place struct {
 	Stream      string
 	Incarnation string // of the stream: see Incarnation
@@ -40,7 +41,7 @@ func Read(all nats.Header, subject string, at Place) (meta message.Meta, schema 
 	h := make(map[string]string, 8)
 	for name, values := range all {
 		switch {
-		case strings.EqualFold(name, Schema): // below
+		case strings.EqualFold(name, Schema):
 		case !OfServer(name):
 			h[name] = strings.Join(values, ", ")
 		}
