@@ -18,19 +18,19 @@
 // # Guarantees
 //
 // The guarantees of [checkpoint.Store]: a checkpoint is saved in a transaction, and is
-// durable if the database's synchronous_commit is on, as it is by default. The store that
-// was opened last has the pipeline, and all earlier stores are fenced (law P1): a Save
-// that has begun before is complete, or fails. If the owner froze or lost its power
-// within a Save, Open waits until the server has ended that transaction: a minute at
-// most, and a second more for each MiB of the checkpoint. An epoch that is lower than an
-// earlier epoch is refused, so a stale owner cannot take a partition back.
+// durable if synchronous_commit is on, the default. The store that was opened last owns
+// the pipeline, and earlier stores are fenced (law P1): a running Save completes or
+// fails. If the owner froze or lost power within a Save, Open waits until the server has
+// ended that transaction: a minute at most, and a second more for each MiB of the
+// checkpoint. An epoch that is lower than an earlier epoch is refused, so a stale owner
+// cannot take a partition back.
 //
 // A checkpoint is a value of at most 1 GB, and must arrive at the server within that
 // time.
 //
 // # Tables
 //
-// [Stores.Migrate] makes weir_pipelines and weir_checkpoints. The SQL is in the directory
-// migrations, for migration tools. A worker needs SELECT, INSERT, UPDATE and DELETE on
+// [Stores.Migrate] makes weir_pipelines and weir_checkpoints; the directory migrations
+// has the SQL for migration tools. A worker needs SELECT, INSERT, UPDATE and DELETE on
 // both. To remove a pipeline, delete its row of weir_pipelines.
 package pgcheckpoint

@@ -27,7 +27,7 @@ var migrations embed.FS
 // Stores open the stores of pipelines in a database. Safe for concurrent use.
 type Stores struct {
 	Pool *pgxpool.Pool // required; it stays the caller's
-	Keep int           // how many of the newest checkpoints of a pipeline are kept; the default is 3, and a negative number is an error
+	Keep int           // checkpoints to keep for each pipeline; the default is 3, and a negative number is an error
 }
 
 var _ partitions.Stores = (*Stores)(nil)
@@ -55,9 +55,9 @@ func (s *Stores) Migrate(ctx context.Context) error {
 	return nil
 }
 
-// Open implements [partitions.Stores]. The store takes over the pipeline from all stores
-// opened before. The error matches [checkpoint.ErrFenced] if a store was opened for a
-// higher epoch.
+// Open implements [partitions.Stores]. The store takes the pipeline over from all earlier
+// stores. The error matches [checkpoint.ErrFenced] if a store was opened for a higher
+// epoch.
 func (s *Stores) Open(ctx context.Context, pipeline string, epoch uint64) (checkpoint.Store, error) {
 	if pipeline == "" {
 		return nil, errors.New("pgcheckpoint: the name of a pipeline is empty")
@@ -81,8 +81,7 @@ func (s *Stores) Open(ctx context.Context, pipeline string, epoch uint64) (check
 	return &store{Stores: s, pipeline: pipeline, opened: opened}, nil
 }
 
-// number is a number of 64 bits for a column of numeric(20), which has no other form in
-// pgx.
+// number formats a uint64 for a column of numeric(20).
 func number(n uint64) string { return strconv.FormatUint(n, 10) }
 
 type store struct {
@@ -94,16 +93,16 @@ type store struct {
 	closed bool
 }
 
-// begin is for any default isolation of the database: a Save and an Open that have waited
-// for each other succeed, or are fenced. The server ends the transaction of a process
-// that is frozen, which the next owner waits for. The time in which a checkpoint arrives
+// begin works with any default isolation of the database: a Save and an Open that have
+// waited for each other succeed, or are fenced. The server ends the transaction of a
+// frozen process, which the next owner waits for. The time in which a checkpoint arrives
 // counts as idle.
 func begin(size int) pgx.TxOptions {
 	return pgx.TxOptions{BeginQuery: fmt.Sprintf("begin isolation level read committed; set local idle_in_transaction_session_timeout = '%ds'", 60+size>>20)}
 }
 
-// do calls f in a transaction in which the store has the pipeline, with the number of its
-// newest checkpoint. f sends size bytes.
+// do calls f in a transaction in which the store owns the pipeline, with the number of
+// its newest checkpoint. f sends size bytes.
 func (s *store) do(ctx context.Context, doing, lock string, size int, f func(tx pgx.Tx, newest uint64) error) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -140,7 +139,6 @@ func explain(err error) error {
 	return sqlmigrate.Explain(err, "pgcheckpoint.Stores.Migrate", "weir_pipelines", "weir_checkpoints")
 }
 
-// Save implements [checkpoint.Store].
 func (s *store) Save(ctx context.Context, snap *checkpoint.Snapshot) error {
 	if err := snap.Validate(); err != nil {
 		return err
@@ -156,7 +154,7 @@ func (s *store) Save(ctx context.Context, snap *checkpoint.Snapshot) error {
 				s.pipeline, number(snap.ID), b.Bytes()).Scan(&same)
 			switch {
 			case same && snap.ID == newest:
-				return nil // again
+				return nil // saved before
 			case err != nil && !errors.Is(err, pgx.ErrNoRows):
 				return err
 			}
@@ -171,7 +169,6 @@ func (s *store) Save(ctx context.Context, snap *checkpoint.Snapshot) error {
 	})
 }
 
-// Load implements [checkpoint.Store].
 func (s *store) Load(ctx context.Context, id uint64) (snap *checkpoint.Snapshot, err error) {
 	var b []byte
 	err = s.do(ctx, fmt.Sprintf("loading checkpoint %d", id), "", 0, func(tx pgx.Tx, _ uint64) error {
@@ -194,7 +191,6 @@ func (s *store) Load(ctx context.Context, id uint64) (snap *checkpoint.Snapshot,
 	return snap, err
 }
 
-// List implements [checkpoint.Store].
 func (s *store) List(ctx context.Context) (entries []checkpoint.Entry, err error) {
 	err = s.do(ctx, "listing", "", 0, func(tx pgx.Tx, _ uint64) error {
 		rows, err := tx.Query(ctx, "SELECT id::text, length(snapshot) FROM weir_checkpoints WHERE pipeline = $1 ORDER BY weir_checkpoints.id", s.pipeline)
@@ -214,7 +210,6 @@ func (s *store) List(ctx context.Context) (entries []checkpoint.Entry, err error
 	return entries, err
 }
 
-// Close implements [checkpoint.Store].
 func (s *store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,6 +1,6 @@
-// Package pgrecords keeps the answers of requests with ids in PostgreSQL, for services
-// whose effects are in the same database: record and effect are one transaction. Any
-// number of servers share them.
+// Package pgrecords keeps the answers of requests with ids in PostgreSQL. Record and
+// effect are one transaction in the same database. Any number of servers share the
+// records.
 //
 //	pool, err := pgxpool.New(ctx, url)
 //	…
@@ -20,35 +20,34 @@
 //
 // [Records] is an exactlyonce.Store. It writes a record in three ways:
 //
-//	Put   joins a transaction of yours
+//	Put   joins your transaction
 //	Run   calls your function in a transaction, commits it, and finds the answer if the reply to COMMIT was lost
-//	Exec  runs one statement; calls of many goroutines share a transaction, and so its COMMIT
+//	Exec  runs one statement; calls of many goroutines share a transaction
 //
 // # Guarantees
 //
 // The suite exactlyonce/exactlyoncetest describes and checks them. They hold at every
-// isolation level; with REPEATABLE READ and SERIALIZABLE, Put fails with a serialization
-// failure (SQLSTATE 40001) where it would have waited. A collected record leaves a row
-// without its answer, until its client is silent. Then a single row is left of the
-// client, for 24 times that silence.
+// isolation level. Where Put would wait, REPEATABLE READ and SERIALIZABLE make it fail
+// with a serialization failure (SQLSTATE 40001). A collected record leaves a row without
+// its answer until its client is silent, and one row for the client for 24 times that
+// silence.
 //
-// Put takes an advisory lock of the transaction, shared, whose number is a hash of scope
-// and client; marks and the collection of a client take it exclusively. So a transaction
-// that stays open blocks marks of its client, not other requests. They give up after 2 s
-// at most. The first Put for a client also adds its row: until that transaction ends,
-// other requests of this client wait for it.
+// Put takes a shared advisory lock of the transaction, whose number is a hash of scope
+// and client; marks and the collection of a client take it exclusively. So an open
+// transaction blocks marks of its client, which give up after 2 s at most, but not other
+// requests. The first Put for a client adds its row, and other requests of this client
+// wait until that transaction ends.
 //
 // # Cost
 //
-// BenchmarkExec compares Exec with the bare statement in the same group commit, and
-// measures Run. On two cores shared with the server, without fsync: Exec 65,000 to 68,000
-// calls a second at 256 at once, which is 70 to 74 % of the bare statement; Run, a
-// transaction for each call, 7,000 to 8,000.
+// BenchmarkExec, on two cores shared with the server, without fsync, 256 calls at once:
+// Exec 65,000 to 68,000 calls a second, which is 70 to 74 % of the bare statement in the
+// same group commit; Run, with a transaction for each call, 7,000 to 8,000.
 //
 // # Migrations
 //
-// [Records.Migrate] makes the tables weir_clients and weir_answers. The same files are
-// [Records.Migrations], for a migrator of your own.
+// [Records.Migrate] makes the tables weir_clients and weir_answers. [Records.Migrations]
+// has the same files for your own migrator.
 //
 // # Concurrency
 //

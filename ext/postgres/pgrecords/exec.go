@@ -21,9 +21,9 @@ import (
 
 const (
 	maxShared  = 512                   // calls that share a transaction
-	maxKnown   = 10000                 // clients whose numbers are kept
-	heldWait   = 50 * time.Millisecond // until a call whose client is held is retried
-	maxRetries = 3                     // runs of a shared transaction, before each of its calls gets its own
+	maxKnown   = 10000                 // clients whose numbers are cached
+	heldWait   = 50 * time.Millisecond // until a call of a held client is retried
+	maxRetries = 3                     // runs of a shared transaction before each call gets its own
 )
 
 // Statement is an effect that [Records.Exec] runs.
@@ -31,9 +31,9 @@ type Statement struct {
 	SQL  string
 	Args []any
 
-	// Answer makes the answer from the rows that the statement returns. An error rolls
-	// the statement back. It may be called again, with the transaction. Nil: the rows are
-	// ignored, and the answer is empty.
+	// Answer makes the answer from the rows of the statement. An error rolls the
+	// statement back. It may be called again, with the transaction. If Answer is nil, the
+	// answer is empty.
 	Answer func(rows pgx.Rows) ([]byte, error)
 }
 
@@ -48,7 +48,6 @@ type requestKey struct {
 	step     string
 }
 
-// call is a call of Exec.
 type call struct {
 	ctx       context.Context
 	req       exactlyonce.Request
@@ -61,26 +60,26 @@ type call struct {
 
 	// Guarded by Records.mu.
 	left  bool     // its caller has left
-	batch *running // nil: it does not run
+	batch *running // nil if it does not run
 }
 
 type running struct {
-	waiting int // callers that have not left; guarded by Records.mu
+	waiting int // remaining callers; guarded by Records.mu
 	cancel  context.CancelFunc
 }
 
 // Exec runs a statement as the effect of a request, in a transaction that stores its
-// answer and that calls of other goroutines share: a group commit. It returns the answer
+// answer and that calls of other goroutines share (a group commit). It returns the answer
 // once both are committed. If another attempt has completed the request, Exec returns its
 // answer, and this statement has no effect.
 //
-// The transaction is READ COMMITTED. An error of a statement is the error of its call;
-// the others are run again. One transaction runs at a time for each Records, so
-// statements of one process do not deadlock.
+// The transaction is READ COMMITTED. A failing statement fails only its own call; the
+// others are run again. Each Records runs one transaction at a time, so statements of one
+// process do not deadlock.
 //
-// When ctx ends while the transaction runs, Exec returns its cause, and the request is in
-// doubt: the request may be repeated with the same id. The same holds if the answer to
-// COMMIT is lost and the database cannot be asked.
+// If ctx ends while the transaction runs, Exec returns its cause, and the request is in
+// doubt: it may be repeated with the same id. The same holds if the answer to COMMIT is
+// lost and the database cannot be asked.
 func (r *Records) Exec(ctx context.Context, req exactlyonce.Request, s Statement) ([]byte, error) {
 	if err := req.Validate(); err != nil {
 		return nil, err
@@ -112,8 +111,8 @@ func (r *Records) Exec(ctx context.Context, req exactlyonce.Request, s Statement
 	}
 }
 
-// leave cancels the batch of a call when all of its callers have left, so it does not
-// wait for a server that hangs.
+// leave cancels the batch of a call when all its callers have left, so that it does not
+// wait for a hanging server.
 func (r *Records) leave(c *call) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -125,9 +124,8 @@ func (r *Records) leave(c *call) {
 	}
 }
 
-// begin returns the calls of a batch whose callers wait, and a context that ends when
-// they have left. Something that waits for the context of each call would cost more than
-// the rest.
+// begin returns the calls whose callers wait, and a context that ends when all of those
+// have left. Watching the context of each call would cost more than the rest.
 func (r *Records) begin(calls []*call) (context.Context, context.CancelFunc, []*call) {
 	ctx, cancel := context.WithCancel(context.Background())
 	b := &running{cancel: cancel}
@@ -145,7 +143,7 @@ func (r *Records) runAll(_ context.Context, take func() []*call) {
 	ctx, cancel, rest := r.begin(take())
 	defer cancel()
 	for len(rest) > 0 {
-		// Attempts of one request wait for each other.
+		// Attempts of one request run one after the other.
 		now, later := make([]*call, 0, len(rest)), []*call(nil)
 		seen := make(map[requestKey]bool, len(rest))
 		for _, c := range rest {
@@ -162,13 +160,11 @@ func (r *Records) runAll(_ context.Context, take func() []*call) {
 	}
 }
 
-// over reports whether no caller waits for the call.
 func over(c *call) bool {
 	c.err = context.Cause(c.ctx)
 	return c.err != nil
 }
 
-// runDistinct runs calls of different requests until each has an answer or an error.
 func (r *Records) runDistinct(ctx context.Context, calls []*call) {
 	calls, err := r.lookUp(ctx, calls)
 	if err != nil {
@@ -187,10 +183,10 @@ shared:
 		switch {
 		case isConflict(err):
 		case errors.Is(err, errNotSent):
-			break shared // each by itself shows whose fault it is
+			break shared // running each alone shows whose fault it is
 		case isViolation(err):
 			calls = r.settleKnown(ctx, calls)
-			clear(r.ids) // the database may be another one: restored, or a replica
+			clear(r.ids) // the database may be restored, or a replica
 			calls, err = r.lookUp(ctx, calls)
 			if err != nil {
 				fail(calls, err)
@@ -200,7 +196,7 @@ shared:
 			fail(calls, err)
 			return
 		default:
-			// Failed calls are out. The others were rolled back with them, and run again.
+			// Remove failed calls. The others were rolled back with them, and run again.
 			n := len(calls)
 			calls = slices.DeleteFunc(calls, func(c *call) bool { return c.err != nil })
 			if len(calls) == n {
@@ -221,8 +217,8 @@ shared:
 	}
 }
 
-// settleKnown finds the requests that are completed or stale, sets their answers and
-// errors, and returns the others.
+// settleKnown sets the answers and errors of completed and stale requests, and returns
+// the others.
 func (r *Records) settleKnown(ctx context.Context, calls []*call) []*call {
 	batch := &pgx.Batch{} // one round trip
 	for _, c := range calls {
@@ -247,15 +243,15 @@ func (r *Records) settleKnown(ctx context.Context, calls []*call) []*call {
 	return fresh
 }
 
-// isConflict reports whether a transaction may be tried again as it is: a serialization
-// failure, or a deadlock.
+// isConflict reports a serialization failure or a deadlock, after which the same
+// transaction may be tried again.
 func isConflict(err error) bool {
 	code := sqlState(err)
 	return code == "40001" || code == "40P01"
 }
 
-// isViolation reports whether a constraint was violated: a record is there already, or
-// COMMIT checks what a statement did.
+// isViolation reports whether a constraint was violated: a record exists, or COMMIT
+// checks a statement.
 func isViolation(err error) bool { return strings.HasPrefix(sqlState(err), "23") }
 
 func fail(calls []*call, err error) {
@@ -264,12 +260,12 @@ func fail(calls []*call, err error) {
 	}
 }
 
-// errHeld fails a call whose new client is in a transaction that stays open. Calls of
-// other clients do not wait for it.
+// errHeld fails a call whose new client is in a transaction that stays open, so that
+// other clients do not wait.
 var errHeld = errors.New("the client is held")
 
-// lookUp sets the numbers of the clients, and adds new clients to the table. It returns
-// the calls whose clients are not held.
+// lookUp sets the numbers of the clients, and adds new clients. It returns the calls
+// whose clients are not held.
 func (r *Records) lookUp(ctx context.Context, calls []*call) ([]*call, error) {
 	if len(r.ids) > maxKnown || r.ids == nil {
 		r.ids = map[clientKey]int64{}
@@ -318,7 +314,7 @@ SELECT scope, client, 0, $3, $3 FROM unnest($1::text[], $2::uuid[]) AS n (scope,
 	}
 	half := len(scopes) / 2
 	if half == 0 {
-		return nil // it is held
+		return nil
 	}
 	if err := r.addClients(ctx, scopes[:half], clients[:half]); err != nil {
 		return err
@@ -344,7 +340,7 @@ JOIN unnest($1::text[], $2::uuid[]) AS n (scope, client) ON c.scope = n.scope AN
 
 var (
 	errRolledBack = errors.New("rolled back because of another call") // ends a transaction because of one of its calls
-	errNotSent    = errors.New("the statements were not sent")        // because of one of the calls; it is not known which
+	errNotSent    = errors.New("the statements were not sent")        // because of one of the calls, it is not known which
 )
 
 // runShared runs calls in one transaction. If one fails, its error is set and all are
@@ -356,8 +352,7 @@ func (r *Records) runShared(ctx context.Context, calls []*call) error {
 				_, _ = conn.Exec(ctx, "rollback") // or the pool closes the connection
 			}
 		}()
-		// One round trip from BEGIN to COMMIT. After an error PostgreSQL passes over the
-		// rest.
+		// One round trip from BEGIN to COMMIT. After an error PostgreSQL skips the rest.
 		batch := &pgx.Batch{}
 		batch.Queue("begin isolation level read committed")
 		for _, c := range calls {
@@ -380,8 +375,7 @@ func (r *Records) runShared(ctx context.Context, calls []*call) error {
 	return err
 }
 
-// readBatch sends a batch. It reads the results of BEGIN, of the statements of effects,
-// and of queuePut.
+// readBatch sends a batch. It reads the results of BEGIN, the effects, and queuePut.
 func readBatch(ctx context.Context, conn *pgxpool.Conn, batch *pgx.Batch, begin bool, effects []*call, put bool) error {
 	results := conn.SendBatch(ctx, batch)
 	defer results.Close() //nolint:errcheck // below, or its error is one that was read
@@ -443,9 +437,9 @@ func (c *call) read(results pgx.BatchResults) error {
 	return errors.Join(rows.Err(), err)
 }
 
-// notSent marks an error that pgx has found before it sent the batch: a statement that
-// cannot be prepared, an argument that cannot be encoded. The first result that is read
-// returns it, whichever statement it is of.
+// notSent marks an error that pgx found before it sent the batch, in preparing a
+// statement or encoding an argument. The first result returns it, whichever statement it
+// is of.
 func notSent(err error) error {
 	if _, early := errors.AsType[pgx.ErrPreprocessingBatch](err); early || err != nil && sqlState(err) == "" {
 		return fmt.Errorf("%w: %w", errNotSent, err)
@@ -454,7 +448,7 @@ func notSent(err error) error {
 }
 
 const (
-	// In one order at all servers, or transactions would wait for each other.
+	// In one order at all servers, to prevent deadlocks.
 	lockAllSQL = `SELECT pg_advisory_xact_lock_shared(n) FROM (SELECT DISTINCT n FROM unnest($1::bigint[]) AS u (n) ORDER BY n) AS s`
 
 	// Stores all records or fails: numbers and marks are checked once for each client,
@@ -470,7 +464,6 @@ SELECT CASE WHEN cardinality($7::bigint[]) = (SELECT count(*)
 FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::bytea[], $5::bytea[]) AS n (client_id, sequence, step, fingerprint, answer)`
 )
 
-// queuePut adds the statements that store the answers and commit.
 func (r *Records) queuePut(batch *pgx.Batch, calls []*call) {
 	calls = slices.Clone(calls)
 	slices.SortFunc(calls, func(a, b *call) int { // in one order at all servers

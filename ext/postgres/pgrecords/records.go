@@ -28,12 +28,11 @@ import (
 // lockNotAvailable is the SQLSTATE of a lock_timeout.
 const lockNotAvailable = "55P03"
 
-// maxMarkTries bounds how often marks of one Acknowledge wait for transactions that stay
-// open: 100 ms each.
+// maxMarkTries bounds how often one Acknowledge waits for open transactions, 100 ms each.
 const maxMarkTries = 20
 
-// resolveWait is how long the record of an attempt that has failed is looked for, also
-// after the caller's context has ended.
+// resolveWait is how long a failed attempt's record is looked for, even after the
+// caller's context has ended.
 const resolveWait = 5 * time.Second
 
 //go:embed migrations/*.sql
@@ -53,7 +52,7 @@ type Records struct {
 
 	patience time.Duration // resolveWait; replaced in tests
 
-	// Owned by the goroutine of the group's batch.
+	// Owned by the goroutine of the group's batch: known clients of the table.
 	ids map[clientKey]int64 // of clients that are known to be in the table
 
 	mu sync.Mutex // see call and running
@@ -83,11 +82,11 @@ const (
 FROM weir_clients c LEFT JOIN weir_answers r ON r.client_id = c.id AND r.sequence = $3 AND r.step = $4
 WHERE c.scope = $1 AND c.client = $2`
 
-	// A statement of its own: the next one's snapshot has to be younger than the lock.
+	// A separate statement: the next one's snapshot must be younger than the lock.
 	lockSQL = `SELECT pg_advisory_xact_lock_shared($1), current_setting('transaction_isolation')`
 
-	// A snapshot of the whole transaction may be older than the lock: then this one fails
-	// if the mark has moved since.
+	// A transaction's single snapshot may be older than the lock: then this fails if the
+	// mark has moved since.
 	currentSQL = `SELECT mark FROM weir_clients WHERE scope = $1 AND client = $2 FOR SHARE`
 
 	putSQL = `INSERT INTO weir_answers (client_id, sequence, step, fingerprint, answer, stored_at)
@@ -98,7 +97,7 @@ ON CONFLICT DO NOTHING`
 
 	lockAloneSQL = `SELECT pg_advisory_xact_lock($1)`
 
-	// A client that cannot be locked is not silent: it is storing an answer, or marking.
+	// A client that cannot be locked is active: it is storing an answer, or marking.
 	tryLockAloneSQL = `SELECT id FROM unnest($1::bigint[], $2::bigint[]) AS u (id, lock) WHERE pg_try_advisory_xact_lock(lock)`
 
 	markSQL = `INSERT INTO weir_clients AS c (scope, client, mark, heard_at, phase_at) VALUES ($1, $2, $3, $4, $4)
@@ -121,16 +120,16 @@ WHERE r.client_id = a.client_id AND r.sequence = a.sequence AND r.step = a.step`
 	dueSQL = `SELECT c.id, c.scope, c.client, (SELECT count(*) FROM (SELECT FROM weir_answers WHERE client_id = c.id LIMIT $4) AS few) < $4,
 	c.phase_at FROM weir_clients c WHERE c.phase = $1 AND c.phase_at < $2 AND (c.phase_at, c.id) > ($5, $6) ORDER BY c.phase_at, c.id LIMIT $3`
 
-	// No index has the age of answers: it would cost each Put a fifth. A collection reads
-	// the rows of a client in steps.
+	// The age of answers has no index: it would cost each Put a fifth. A collection reads
+	// a client's rows in steps.
 	boundarySQL = `SELECT sequence FROM weir_answers WHERE client_id = $1 AND sequence > $2 ORDER BY sequence LIMIT 1 OFFSET $3`
 
 	old = `client_id = $1 AND sequence >= $3 AND sequence < $4 AND answer IS NOT NULL AND stored_at < $2`
 
 	oldSQL = `SELECT EXISTS (SELECT 1 FROM weir_answers WHERE ` + old + `)`
 
-	// Rows that another server is collecting are left to it. The client keeps the time of
-	// the youngest removed answer.
+	// Skips rows that another server is collecting. The client keeps the time of the
+	// youngest removed answer.
 	forgetSQL = `WITH old AS MATERIALIZED (
 	SELECT sequence, step, stored_at FROM weir_answers WHERE ` + old + ` FOR UPDATE SKIP LOCKED
 ), heard AS (
@@ -150,8 +149,8 @@ UPDATE weir_answers r SET answer = NULL FROM old WHERE r.client_id = $1 AND r.se
 UPDATE weir_answers r SET answer = NULL FROM old
 WHERE r.client_id = old.client_id AND r.sequence = old.sequence AND r.step = old.step`
 
-	// The mark of a silent client is one above its highest sequence: its earlier requests
-	// are stale, its later requests are new.
+	// A silent client's mark becomes one above its highest sequence: earlier requests are
+	// stale, later ones new.
 	phaseSQL = `UPDATE weir_clients c SET
 	phase    = CASE WHEN answered THEN 0 WHEN heard_at < $3 THEN 2 ELSE 1 END,
 	phase_at = CASE WHEN answered THEN $2 ELSE heard_at END,
@@ -172,14 +171,13 @@ var (
 )
 
 // beginning returns the options of a transaction that waits for a lock for at most
-// lockTimeout. Each of its statements has its own snapshot, whatever the database's
-// default is: a snapshot from before a lock lacks records stored meanwhile (law X1). The
-// server ends the transaction of a frozen process.
+// lockTimeout. Each statement has its own snapshot, whatever the database's default is: a
+// snapshot from before a lock lacks records stored meanwhile (law X1). The server ends
+// the transaction of a frozen process.
 func beginning(lockTimeout string) pgx.TxOptions {
 	return pgx.TxOptions{BeginQuery: "begin isolation level read committed; set local lock_timeout = '" + lockTimeout + "'; set local idle_in_transaction_session_timeout = '30s'"}
 }
 
-// querier is a pool or a transaction.
 type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
@@ -261,13 +259,12 @@ func (r *Records) put(ctx context.Context, tx pgx.Tx, req exactlyonce.Request, a
 	}
 }
 
-// Run calls effect in a transaction, stores the answer that it returns as a part of it,
-// commits, and returns that answer. If another attempt has completed the request, Run
-// returns its answer, and this effect is rolled back. If the answer to COMMIT is lost,
-// Run finds the record; if the database cannot be asked, or has not ended the transaction
-// yet, the error of COMMIT is returned and the request is in doubt: the request may be
-// repeated with the same id. It also returns errors of effect, of Put and of the
-// database.
+// Run calls effect in a transaction, stores the answer that it returns, commits, and
+// returns that answer. If another attempt has completed the request, Run returns its
+// answer, and this effect is rolled back. If the answer to COMMIT is lost, Run looks for
+// the record. If the database cannot be asked, or has not ended the transaction yet, Run
+// returns the error of COMMIT and the request is in doubt: it may be repeated with the
+// same id. Run also returns errors of effect, of Put and of the database.
 func (r *Records) Run(ctx context.Context, req exactlyonce.Request, effect func(ctx context.Context, tx pgx.Tx) ([]byte, error)) ([]byte, error) {
 	if err := req.Validate(); err != nil {
 		return nil, err
@@ -287,9 +284,9 @@ func (r *Records) Run(ctx context.Context, req exactlyonce.Request, effect func(
 	return r.resolve(ctx, req, err)
 }
 
-// resolve returns the stored answer of a request whose attempt has failed, or err.
-// Law X2: after any failure, the record shows whether an attempt took effect. The
-// caller's context may have ended.
+// resolve returns the stored answer of a failed attempt's request, or err. Law X2: after
+// any failure, the record shows whether an attempt took effect. The caller's context may
+// have ended.
 func (r *Records) resolve(ctx context.Context, req exactlyonce.Request, err error) ([]byte, error) {
 	failover.Reset(r.pool, err)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.patience)
@@ -319,8 +316,8 @@ func (r *Records) acknowledge(ctx context.Context, marks []exactlyonce.Request) 
 	var held error
 	tries := maxMarkTries
 	for _, m := range marks {
-		// A transaction each, since a transaction that has put for a client and stays
-		// open must not delay the marks of others.
+		// One transaction each: a client's open transaction must not delay the marks of
+		// others.
 		begin := patient
 		if tries == 0 {
 			begin = impatient
@@ -336,7 +333,7 @@ func (r *Records) acknowledge(ctx context.Context, marks []exactlyonce.Request) 
 		if err != nil {
 			return err
 		}
-		if _, err := r.trim(ctx, id, m.First); err != nil { // they are stale already
+		if _, err := r.trim(ctx, id, m.First); err != nil { // these rows are stale already
 			return err
 		}
 	}
@@ -367,8 +364,8 @@ func (r *Records) Touch(ctx context.Context, requests []exactlyonce.Request) err
 }
 
 // mark raises one mark. While it waits for its lock, requests of the client wait, too, so
-// it gives up after 100 ms, or at once. A mark of 0 only notes that the client is active.
-// This does not affect transactions that have put, so it takes no lock.
+// it gives up after 100 ms, or at once. A mark of 0 only notes that the client is active,
+// and takes no lock.
 func (r *Records) mark(ctx context.Context, m exactlyonce.Request, begin pgx.TxOptions) (id int64, err error) {
 	err = pgx.BeginTxFunc(ctx, r.pool, begin, func(tx pgx.Tx) error {
 		if m.First > 0 {
@@ -381,7 +378,7 @@ func (r *Records) mark(ctx context.Context, m exactlyonce.Request, begin pgx.TxO
 	return id, err
 }
 
-// trim removes the rows of a client below a mark that is set.
+// trim removes a client's rows below its mark.
 func (r *Records) trim(ctx context.Context, client, mark int64) (removed int64, err error) {
 	for {
 		tag, err := r.pool.Exec(ctx, trimSQL, client, mark, recordsql.Step-1)
@@ -406,7 +403,7 @@ func (r *Records) Collect(ctx context.Context, answers, clients time.Time) (remo
 	return removedAnswers, removedClients, nil
 }
 
-// collectPhase collects the clients of a phase whose time is over, except locked clients.
+// collectPhase collects the clients that are due in a phase, except locked ones.
 func (r *Records) collectPhase(ctx context.Context, phase int, times recordsql.Times) (removed, clients int, err error) {
 	lastAt, lastID := int64(math.MinInt64), int64(0)
 	for {
@@ -438,8 +435,8 @@ func (r *Records) collectPhase(ctx context.Context, phase int, times recordsql.T
 	}
 }
 
-// collect removes the old answers of clients. Of a silent client it keeps only the mark,
-// and after a long silence it removes the client, too.
+// collect removes old answers of clients. Of a silent client it keeps only the mark, and
+// after a long silence it removes the client.
 func (r *Records) collect(ctx context.Context, chunk []recordsql.Client, times recordsql.Times) (removed, clients int, err error) {
 	few := chunk[0].Few
 	if !few { // one client
@@ -512,8 +509,8 @@ func collectIDs(rows pgx.Rows, err error) ([]int64, error) {
 	return pgx.CollectRows(rows, pgx.RowTo[int64])
 }
 
-// briefly runs a transaction that does not wait long for a lock. If it could not lock,
-// done is false, and a later collection makes the change.
+// briefly runs a transaction that does not wait long for a lock. done is false if it
+// could not lock: a later collection makes the change.
 func (r *Records) briefly(ctx context.Context, work func(tx pgx.Tx) error) (done bool, err error) {
 	err = pgx.BeginTxFunc(ctx, r.pool, patient, work)
 	if sqlState(err) == lockNotAvailable {
@@ -522,7 +519,7 @@ func (r *Records) briefly(ctx context.Context, work func(tx pgx.Tx) error) (done
 	return err == nil, err
 }
 
-// forget removes the old answers of a client. Their rows stay.
+// forget removes a client's old answers. Their rows stay.
 func (r *Records) forget(ctx context.Context, id, at int64) (removed int, err error) {
 	for from := int64(0); from < recordsql.Collected; {
 		to := recordsql.Collected
@@ -553,8 +550,8 @@ func (r *Records) forget(ctx context.Context, id, at int64) (removed int, err er
 
 func uuid(c exactlyonce.Client) pgtype.UUID { return pgtype.UUID{Bytes: c, Valid: true} }
 
-// lockOf is the number of the advisory lock of a client. Clients with the same number
-// wait for each other's marks.
+// lockOf is the number of a client's advisory lock. Clients with the same number wait for
+// each other's marks.
 func lockOf(scope string, client [16]byte) int64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte("weir_clients\x00"))
@@ -563,7 +560,6 @@ func lockOf(scope string, client [16]byte) int64 {
 	return int64(h.Sum64())
 }
 
-// sqlState returns the code of an error of the database, or "".
 func sqlState(err error) string {
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return e.Code

@@ -14,7 +14,7 @@ import (
 )
 
 // retried are the SQLSTATEs of statements that were rolled back or not executed, and may
-// succeed the next time.
+// succeed next time.
 var retried = reasonsOf(
 	"0A000", "25006", "26000", "42P05", "40001", "40P01", "53000", "53100", "53200", "53300", "53400", "55P03", "57P03")
 
@@ -26,15 +26,15 @@ func reasonsOf(codes ...string) map[string]predicates.Reason {
 	return reasons
 }
 
-// refused are the classes of SQLSTATEs of statements that would fail again.
+// refused are the SQLSTATE classes of statements that would fail again.
 var refused = []string{"0A", "21", "22", "23", "28", "3D", "3F", "42", "44", "54", "P0"}
 
-// lost are the SQLSTATEs with which a server ends a connection. They do not show whether
-// it had executed the statement.
+// lost are the SQLSTATEs with which a server ends a connection. The statement may have
+// been executed.
 var lost = []string{"57P01", "57P02", "57P04", "57P05", "25P03"}
 
-// Reasons returns the reasons of this package, for code that reads names, without
-// rejections, whose names are SQLSTATE_ and the code.
+// Reasons returns the reasons of this package, for code that reads names. Rejections,
+// named SQLSTATE_ and the code, are not included.
 func Reasons() []predicates.Reason {
 	all := make([]predicates.Reason, 0, len(retried))
 	for _, r := range retried {
@@ -44,8 +44,8 @@ func Reasons() []predicates.Reason {
 	return all
 }
 
-// Classifier returns the classifier of calls to PostgreSQL. See the package documentation
-// for its table. It sets the stage of the attempt where the error proves it.
+// Classifier returns the classifier of calls to PostgreSQL, with the table of the package
+// documentation. It sets the stage of the attempt where the error proves it.
 func Classifier[OUT any]() predicates.Classifier[OUT] {
 	connection := netretry.ClassifierOf[OUT](kindOf)
 	return decision.EachError(func(a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
@@ -67,11 +67,10 @@ func Classifier[OUT any]() predicates.Classifier[OUT] {
 	})
 }
 
-// reasonOf returns the reason of an error with this code, if the statement may succeed
-// the next time. 0A000 and 26000 are errors of a statement that was prepared before the
-// schema or the connection changed, and 42P05 of a statement that another client of a
-// pooler has prepared: pgx prepares them anew. A feature that is not supported (0A000,
-// too) has no reason.
+// reasonOf returns the reason of an error whose statement may succeed next time. 0A000
+// and 26000 are errors of a statement that was prepared before the schema or the
+// connection changed, and 42P05 of a statement that another client of a pooler has
+// prepared: pgx prepares them anew. An unsupported feature (0A000, too) has no reason.
 func reasonOf(err error, code string) (reason predicates.Reason, ok bool) {
 	if code == "0A000" {
 		e, ok := errors.AsType[*pgconn.PgError](err)
@@ -84,7 +83,7 @@ func reasonOf(err error, code string) (reason predicates.Reason, ok bool) {
 }
 
 // certain returns reason, which means that this statement had no effect, or a weaker
-// reason if another statement of the call may have had an effect.
+// reason if another statement of the call may have had one.
 func certain[OUT any](a *predicates.Attempt[OUT], reason predicates.Reason) predicates.Reason {
 	if a.InDoubt {
 		return decision.WeakestOf(reason, predicates.Reason{})
@@ -97,7 +96,7 @@ func SQLState[OUT any]() func(a *predicates.Attempt[OUT]) (string, bool) {
 	return func(a *predicates.Attempt[OUT]) (string, bool) { return sqlState(a.Err) }
 }
 
-// stateError is an error with which the server answered, of pgx or another driver.
+// stateError is an answer of the server, from pgx or another driver.
 type stateError interface {
 	error
 	SQLState() string
@@ -113,8 +112,8 @@ func sqlState(err error) (code string, ok bool) {
 	return e.SQLState(), true
 }
 
-// unsent reports whether err is certain to have occurred before anything of the statement
-// was sent.
+// unsent reports whether err certainly occurred before any part of the statement was
+// sent.
 func unsent(err error) bool {
 	_, connecting := errors.AsType[*pgconn.ConnectError](err)
 	return connecting || pgconn.SafeToRetry(err)
@@ -123,7 +122,7 @@ func unsent(err error) bool {
 // kindOf is netretry.KindOf with the errors of PostgreSQL.
 func kindOf(err error) netretry.Kind {
 	if unsent(err) {
-		// Any cause counts as a failed dial, except permanent causes.
+		// A failed dial, whatever its cause, unless that is permanent.
 		return netretry.KindOf(&net.OpError{Op: "dial", Err: err})
 	}
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok && (e.SeverityUnlocalized == "FATAL" || e.SeverityUnlocalized == "PANIC") {
@@ -133,7 +132,7 @@ func kindOf(err error) netretry.Kind {
 		if slices.Contains(lost, code) {
 			return netretry.Lost
 		}
-		return netretry.Other // the answer, whatever it is wrapped in
+		return netretry.Other // the server's answer, however wrapped
 	}
 	return netretry.KindOf(err)
 }

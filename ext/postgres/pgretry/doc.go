@@ -1,8 +1,8 @@
-// Package pgretry names the reasons of failed calls to PostgreSQL: which deserve another
-// try, which may have taken effect, and which the server refused for good. It knows the
-// errors of pgx, also under database/sql (pgx/stdlib), and the SQLSTATE of lib/pq.
+// Package pgretry names the reasons of failed calls to PostgreSQL: whether to retry, and
+// whether they may have taken effect. It knows the errors of pgx, also under database/sql
+// (pgx/stdlib), and the SQLSTATE of lib/pq.
 //
-// A non-idempotent insert that is repeated only where that is safe:
+// A non-idempotent insert that is repeated only if that is safe:
 //
 //	insert := asyncop.Blocking(func(ctx context.Context, o Order) (Order, error) {
 //		_, err := pool.Exec(ctx, "INSERT INTO orders (id, total) VALUES ($1, $2)", o.ID, o.Total)
@@ -31,28 +31,27 @@
 //	others                                   none
 //
 // A class of SQLSTATE is its first two characters: 23 are violated constraints, 22 data
-// that cannot be stored, 42 errors in the statement. 57014 is a statement that was
-// cancelled, usually by statement_timeout; to retry it, give it a reason in a table
-// before this classifier:
+// that cannot be stored, 42 errors in the statement. 57014 is a cancelled statement,
+// usually by statement_timeout; to retry it, give it a reason in a table before this
+// classifier:
 //
 //	predicates.ByCode(pgretry.SQLState[Order](), map[string]predicates.Reason{"57014": slow})
 //
-// While a connection is made, the codes of the first group and FATAL errors are
-// netretry.NotConnected, too: a server that starts or stops, a standby where a primary is
-// wanted. A wrong password or an unknown database is a rejection.
+// While connecting, the codes of the first group and FATAL errors are
+// netretry.NotConnected, too: a server that starts or stops, a standby in place of a
+// primary. A wrong password or an unknown database is a rejection.
 //
 // # Guarantees
 //
-// lib/pq (v1.10.9) returns driver.ErrBadConn even for connections that end in flight, and
-// for a COMMIT, so that calls are repeated that may have been executed; database/sql
-// itself repeats statements for it. Calls that must not happen twice need pgx.
+// Calls that must not happen twice need pgx. lib/pq (v1.10.9) returns driver.ErrBadConn
+// even for connections that end in flight, and for a COMMIT, so calls that were executed
+// may be repeated, by database/sql itself too.
 //
-// If PostgreSQL answers with an error, it has rolled back the statement, or the
-// transaction around it. So the table holds for a call that is a single statement, or a
-// single transaction. A call that commits several times needs a [Tracer], or reports its
-// stage (predicates.ReportStage), since a later refusal does not undo an earlier
-// statement. Effects outside of transactions, such as the effects of a procedure that
-// commits or of dblink, are unknown here.
+// If PostgreSQL answers with an error, it has rolled back the statement, or its
+// transaction. So the table holds for a call that is one statement or one transaction. A
+// call that commits several times needs a [Tracer], or reports its stage
+// (predicates.ReportStage): a later refusal does not undo an earlier statement. Effects
+// outside of transactions, such as a procedure that commits or dblink, are not seen.
 //
 // If a call joins errors, the error that allows least decides: see predicates.Classifier.
 //

@@ -10,16 +10,16 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Tracer reports each statement to the attempt that its context belongs to
-// ([predicates.ReportSent]), for calls that commit more than once: if a later statement
-// is refused, the effect of an earlier statement remains.
+// Tracer reports each statement to the attempt of its context ([predicates.ReportSent]),
+// for calls that commit more than once: a refusal does not undo earlier statements.
 //
-//	config.ConnConfig.Tracer = pgretry.Tracer{} // or multitracer.New(pgretry.Tracer{}, yours)
+//	// or multitracer.New(pgretry.Tracer{}, yours)
+//	config.ConnConfig.Tracer = pgretry.Tracer{}
 //
-// A statement is taken back if it was not sent, if the server refused it, and, inside of
-// a transaction, until that commits. A SELECT counts like any other, since it may call a
-// function: where it only reads, its context may be predicates.WithStageReporter(ctx,
-// nil). Safe for concurrent use.
+// A report is taken back if the statement was not sent or was refused, and, inside a
+// transaction, until that commits. A SELECT counts too, since it may call a function: if
+// it only reads, give it the context predicates.WithStageReporter(ctx, nil). Safe for
+// concurrent use.
 type Tracer struct{}
 
 var _ interface {
@@ -39,8 +39,8 @@ func start(ctx context.Context) context.Context {
 	return context.WithValue(ctx, statementKey{}, &statement{sent: predicates.ReportSent(ctx)})
 }
 
-// end is called twice by pgx for a batch that fails before it is sent: taken back twice,
-// it would take another statement of the call with it.
+// end is called twice by pgx for a batch that fails before it is sent. A second take-back
+// would count for another statement of the call.
 func end(ctx context.Context, conn *pgx.Conn, tag pgconn.CommandTag, err error) {
 	if s, ok := ctx.Value(statementKey{}).(*statement); ok && !s.over.Swap(true) && withoutEffect(conn, tag, err) {
 		s.sent.Refused()
@@ -48,7 +48,7 @@ func end(ctx context.Context, conn *pgx.Conn, tag pgconn.CommandTag, err error) 
 }
 
 // withoutEffect reports whether a statement that ended like this has certainly had no
-// effect so far.
+// effect yet.
 func withoutEffect(conn *pgx.Conn, tag pgconn.CommandTag, err error) bool {
 	if err == nil {
 		return conn.PgConn().TxStatus() != 'I' || tag.String() == "ROLLBACK"

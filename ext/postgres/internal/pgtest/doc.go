@@ -1,3 +1,2 @@
-// Package pgtest runs a PostgreSQL server for a test, as package postgrestest does, and
-// statements on it.
+// Package pgtest runs a PostgreSQL server for a test, through package postgrestest.
 package pgtest
