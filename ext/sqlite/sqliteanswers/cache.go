@@ -22,8 +22,8 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// Cache has the answers of one function, in an SQLite database. Several caches may share
-// a database. It is safe for concurrent use.
+// Cache has the answers of one function, in an SQLite database that caches may share. It
+// is safe for concurrent use.
 type Cache struct {
 	db    *sqlite.DB
 	name  string
@@ -65,14 +65,14 @@ ON CONFLICT (cache, key) DO UPDATE SET answer = excluded.answer, stored_at = exc
 (SELECT key FROM weir_cached_answers WHERE cache = ?1 AND stored_at < ?2 ORDER BY stored_at LIMIT ?3)`
 )
 
-// collectStep bounds the answers that one transaction of Collect removes, so that it does
-// not delay calls that store answers.
+// collectStep bounds the answers that one transaction of Collect removes, so that calls
+// can store answers meanwhile.
 const collectStep = 1000
 
 // Blocking is asyncop.Blocking with a cache in front of call: a call is made only if the
-// cache has no answer for the key of its element. Its answer is stored before its result
-// leaves the operator, even if the time of its element has run out meanwhile. If it
-// cannot be stored, the attempt fails with an error that wraps the error of the database.
+// cache has no answer for its element's key. The answer is stored before the result
+// leaves the operator, even if the element's time has run out. If it cannot be stored,
+// the attempt fails with an error that wraps the error of the database.
 //
 // The answer is encoded by codec.Default. Blocking panics if codec.Default refuses the
 // type, or if an argument is nil.
@@ -123,10 +123,10 @@ func (c *Cache) get(ctx context.Context, hash [sha256.Size]byte) (answer []byte,
 	return answer, true, nil
 }
 
-// storeLimit bounds the time of storing an answer, besides the time of its element.
+// storeLimit bounds the time of storing an answer, beyond the element's time.
 const storeLimit = 30 * time.Second
 
-// put stores an answer. It is paid for, so the end of ctx does not prevent that.
+// put stores an answer, even if ctx ends, since it is paid for.
 func (c *Cache) put(ctx context.Context, hash [sha256.Size]byte, answer []byte) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeLimit)
 	defer cancel()
@@ -154,9 +154,8 @@ func (c *Cache) Delete(ctx context.Context, key string) error {
 	return nil
 }
 
-// Collect removes the answers that are older than age, and returns how many it has
-// removed. It takes a transaction for every 1,000 of them, so calls that store answers
-// hardly wait.
+// Collect removes the answers that are older than age, and returns how many. Each
+// transaction removes up to 1,000, so calls that store answers hardly wait.
 func (c *Cache) Collect(ctx context.Context, age time.Duration) (removed int64, err error) {
 	before := c.clock.Now().Add(-age).UnixMicro()
 	for {

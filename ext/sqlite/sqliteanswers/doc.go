@@ -1,5 +1,4 @@
-// Package sqliteanswers keeps the answers of paid calls in SQLite, so that no call is
-// paid for twice, even if the program is killed.
+// Package sqliteanswers keeps the answers of paid calls in SQLite.
 //
 //	db, err := sqlite.OpenDB(ctx, "answers.db")
 //	…
@@ -11,25 +10,23 @@
 //	op := asyncop.OrderedWaitWithRetry(fn, time.Minute, 500, policy,
 //		asyncop.WithBackend(llm))
 //
-// An answer is committed before its result leaves the operator. So a run that is killed
-// and started again repeats at most the calls that were in flight. No idempotency key of
-// the service is needed.
+// An answer is committed before its result leaves the operator. So after a kill, a run
+// repeats at most the calls that were in flight. The service needs no idempotency key.
 //
 // # Which answers are kept
 //
-// The answer of a call that returned without an error. Errors are not kept. The key must
-// contain everything that the answer depends on. Answers stay until [Cache.Delete] or
-// [Cache.Collect] removes them.
+// Answers are kept, errors are not. The key must contain everything that the answer
+// depends on. Answers stay until [Cache.Delete] or [Cache.Collect] removes them.
 //
 // # Equal keys
 //
-// Elements with the same key that are in flight at the same time make a call each.
-// Package asyncop/lookup shares their calls.
+// Elements in flight with the same key make a call each. Package asyncop/lookup shares
+// their calls.
 //
 // # Cost
 //
-// A stored answer is an attempt of its operator: it takes a permit and a goroutine, and
-// waits until the backend admits it. The backend's rates then get back what it has taken,
-// and it does not count as an answer of the service. Storing an answer takes a
-// transaction, which calls that end at the same time share.
+// A stored answer is an attempt: it takes a permit and a goroutine, and waits until the
+// backend admits it. What it took from the backend's rates is then returned, and it does
+// not count as an answer of the service. Calls that end at the same time store their
+// answers in one transaction.
 package sqliteanswers

@@ -1,5 +1,5 @@
-// Package sqliterecords keeps the answers of requests with ids in SQLite, for services
-// whose effects are in the same database: record and effect are one transaction.
+// Package sqliterecords keeps the answers of requests with ids in SQLite. Record and
+// effect are one transaction in the same database.
 //
 //	db, err := sqlite.OpenDB(ctx, "accounts.db")
 //	…
@@ -17,28 +17,27 @@
 //
 // # Vocabulary
 //
-// [Records] is an exactlyonce.Store. [Records.Run] is for effects that are a few
-// statements: calls of many goroutines share a transaction (sqlite.DB.Write), and so its
-// fsync. [Records.Put] joins a transaction of your own, which costs an fsync each.
+// [Records] is an exactlyonce.Store. [Records.Run] is for effects of a few statements:
+// calls of many goroutines share a transaction (sqlite.DB.Write) and its fsync.
+// [Records.Put] joins your own transaction, with an fsync each.
 //
 // # Guarantees
 //
 // The suite exactlyonce/exactlyoncetest describes and checks them. A collected record
-// leaves a row without its answer, about 60 bytes, until its client is silent. Then a
-// single row is left of the client, for 24 times that silence.
+// leaves a row without its answer, about 60 bytes, until its client is silent, and one
+// row for the client for 24 times that silence.
 //
 // # Cost
 //
-// BenchmarkRun compares Run with the bare statement in the same group commit, synchronous
-// FULL. On two cores: 137,000 to 159,000 tracked calls a second at 256 calls at once,
-// which is 56 to 62 % of the bare statement; 145,000 to 147,000 at 1,024, 63 to 65 %. The
-// slower the disk, the smaller the difference. A client without another call in the
-// transaction adds a SELECT. A transaction of your own costs an fsync.
+// BenchmarkRun, on two cores, synchronous FULL: 137,000 to 159,000 calls of Run a second
+// at 256 calls at once, which is 56 to 62 % of the bare statement in the same group
+// commit; 145,000 to 147,000 at 1,024, 63 to 65 %. The difference is smaller on slower
+// disks. A client without another call in the transaction adds a SELECT.
 //
 // # Migrations
 //
-// [Records.Migrate] makes the tables weir_clients and weir_answers. The same files are
-// [Records.Migrations], for a migrator of your own.
+// [Records.Migrate] makes the tables weir_clients and weir_answers. [Records.Migrations]
+// has the same files for your own migrator.
 //
 // # Concurrency
 //

@@ -77,28 +77,28 @@ ON CONFLICT (scope, client) DO UPDATE SET mark = max(mark, excluded.mark), heard
 	touchSQL = `UPDATE weir_answers SET stored_at = max(stored_at, ?5)
 WHERE client_id = (SELECT id FROM weir_clients WHERE scope = ?1 AND client = ?2) AND sequence = ?3 AND step = ?4 AND answer IS NOT NULL`
 
-	// Rows below the mark: at most one step of sequence numbers.
+	// Removes at most one step of sequence numbers below the mark.
 	trimSQL = `DELETE FROM weir_answers WHERE client_id = ?1 AND sequence < ?2 AND sequence <= coalesce(
 	(SELECT sequence FROM weir_answers WHERE client_id = ?1 ORDER BY sequence LIMIT 1 OFFSET ?3), ?2)`
 
 	dueSQL = `SELECT id, (SELECT count(*) FROM (SELECT 1 FROM weir_answers WHERE client_id = id LIMIT ?4)) < ?4
 FROM weir_clients WHERE phase = ?1 AND phase_at < ?2 ORDER BY phase_at LIMIT ?3`
 
-	// No index has the age of answers: it would cost each Put a fifth. A collection reads
-	// the rows of a client in steps.
+	// The age of answers has no index: it would cost each Put a fifth. A collection reads
+	// a client's rows in steps.
 	boundarySQL = `SELECT sequence FROM weir_answers WHERE client_id = ?1 AND sequence > ?2 ORDER BY sequence LIMIT 1 OFFSET ?3`
 
 	old = `client_id = ?1 AND sequence >= ?3 AND sequence < ?4 AND answer IS NOT NULL AND stored_at < ?2`
 
 	oldSQL = `SELECT EXISTS (SELECT 1 FROM weir_answers WHERE ` + old + `)`
 
-	// Runs before the old answers are removed: the client keeps the time of the youngest.
+	// Runs before old answers are removed: the client keeps the time of the youngest.
 	heardSQL = `UPDATE weir_clients SET heard_at = max(heard_at, coalesce((SELECT max(stored_at) FROM weir_answers WHERE ` + old + `), 0)) WHERE id = ?1`
 
 	forgetSQL = `UPDATE weir_answers SET answer = NULL WHERE ` + old
 
-	// The mark of a silent client is one above its highest sequence: its earlier requests
-	// are stale, its later requests are new.
+	// A silent client's mark becomes one above its highest sequence: earlier requests are
+	// stale, later ones new.
 	phaseSQL = `UPDATE weir_clients SET
 	phase    = CASE WHEN answered THEN 0 WHEN heard_at < ?3 THEN 2 ELSE 1 END,
 	phase_at = CASE WHEN answered THEN ?2 ELSE heard_at END,
@@ -201,7 +201,7 @@ func (r *Records) Acknowledge(ctx context.Context, marks []exactlyonce.Request) 
 		if err != nil {
 			break
 		}
-		err = r.trim(ctx, ids[i], m.First) // they are stale already
+		err = r.trim(ctx, ids[i], m.First) // these rows are stale already
 	}
 	if err != nil {
 		return fmt.Errorf("sqliterecords: acknowledge %d marks: %w", len(marks), explain(err))
@@ -228,7 +228,7 @@ func (r *Records) Touch(ctx context.Context, requests []exactlyonce.Request) err
 	return nil
 }
 
-// trim removes the rows of a client below a mark that is set.
+// trim removes a client's rows below its mark.
 func (r *Records) trim(ctx context.Context, client, mark int64) error {
 	for {
 		if n, err := r.exec(ctx, trimSQL, client, mark, recordsql.Step-1); err != nil || n < recordsql.Step {
@@ -237,7 +237,6 @@ func (r *Records) trim(ctx context.Context, client, mark int64) error {
 	}
 }
 
-// exec runs one statement in a transaction and returns how many rows it changed.
 func (r *Records) exec(ctx context.Context, query string, args ...any) (n int, err error) {
 	err = r.db.Write(ctx, func(ctx context.Context, tx *sqlite.Tx) (err error) {
 		n, err = execIn(ctx, tx, query, args...)
@@ -278,7 +277,6 @@ func (r *Records) Collect(ctx context.Context, answers, clients time.Time) (remo
 	return removedAnswers, removedClients, nil
 }
 
-// due returns clients of a phase whose time is over.
 func (r *Records) due(ctx context.Context, phase int, before int64) (due []recordsql.Client, err error) {
 	rows, err := r.db.Reader().QueryContext(ctx, dueSQL, phase, before, recordsql.Step, recordsql.Few+1)
 	if err != nil {
@@ -294,8 +292,8 @@ func (r *Records) due(ctx context.Context, phase int, before int64) (due []recor
 	return due, errors.Join(rows.Err(), rows.Close())
 }
 
-// collect removes the old answers of clients. Of a silent client it keeps only the mark,
-// and after a long silence it removes the client, too.
+// collect removes old answers of clients. Of a silent client it keeps only the mark, and
+// after a long silence it removes the client.
 func (r *Records) collect(ctx context.Context, chunk []recordsql.Client, times recordsql.Times) (removed, clients int, err error) {
 	if !chunk[0].Few { // one client
 		id, mark := chunk[0].ID, int64(0)
@@ -345,8 +343,8 @@ func (r *Records) collect(ctx context.Context, chunk []recordsql.Client, times r
 	return removed, clients, err
 }
 
-// enterPhase notes when the client is to be looked at again. It returns the mark below
-// which everything can go, or 0 if the client is not silent.
+// enterPhase sets when the client is due again. It returns the mark below which all rows
+// can go, or 0 if the client is not silent.
 func enterPhase(ctx context.Context, tx *sqlite.Tx, id int64, times recordsql.Times) (mark int64, err error) {
 	var phase int
 	err = tx.QueryRowContext(ctx, phaseSQL, id, times.Now, times.Clients).Scan(&phase, &mark)
@@ -359,7 +357,7 @@ func enterPhase(ctx context.Context, tx *sqlite.Tx, id int64, times recordsql.Ti
 	return mark, err
 }
 
-// forget removes the old answers of a client. Their rows stay.
+// forget removes a client's old answers. Their rows stay.
 func (r *Records) forget(ctx context.Context, id, at int64) (removed int, err error) {
 	for from := int64(0); from < recordsql.Collected; {
 		to := recordsql.Collected

@@ -13,16 +13,14 @@ import (
 
 const (
 	maxShared = 512 // calls that share a transaction
-	maxRows   = 8   // records of one INSERT: the driver's time to bind goes with the square of the parameters
+	maxRows   = 8   // records of one INSERT: the driver's binding time is quadratic in the parameters
 )
 
-// Records of clients whose marks are known. The driver binds parameters without numbers
-// faster.
+// For clients whose marks are known. Parameters without numbers are bound faster.
 const insertOneSQL = `INSERT OR IGNORE INTO weir_answers (stored_at, client_id, sequence, step, fingerprint, answer) VALUES (?1, ?, ?, ?, ?, ?)`
 
 var insertManySQL = insertOneSQL + strings.Repeat(", (?1, ?, ?, ?, ?, ?)", maxRows-1)
 
-// call is a call of Run.
 type call struct {
 	ctx    context.Context
 	req    exactlyonce.Request
@@ -32,18 +30,17 @@ type call struct {
 	client int64
 	answer []byte
 	err    error
-	alone  bool // it is to run by itself
+	alone  bool // must run by itself
 }
 
 // Run calls effect in a transaction that stores the answer it returns, and returns that
 // answer once both are committed. It is a group commit: calls of many goroutines share a
-// transaction, and their records are stored together. The rules of [sqlite.DB.Write]
-// apply to effect; if a call of a transaction fails, all of them run again, each by
-// itself.
+// transaction. The rules of [sqlite.DB.Write] apply to effect; if a call of a transaction
+// fails, all of them run again, each by itself.
 //
 // If another attempt has completed the request, Run returns its answer, and this effect
-// is rolled back. It returns errors of effect, of Put and of the database; after them the
-// effect is not committed, except that a failing disk leaves the effect in doubt.
+// is rolled back. It returns errors of effect, of Put and of the database. After an error
+// the effect is not committed, but a failing disk leaves it in doubt.
 func (r *Records) Run(ctx context.Context, req exactlyonce.Request, effect func(ctx context.Context, tx *sqlite.Tx) ([]byte, error)) ([]byte, error) {
 	if err := req.Validate(); err != nil {
 		return nil, err
@@ -84,8 +81,8 @@ func (r *Records) runAlone(c *call) error {
 	})
 }
 
-// lookUp sets the answer and reports true if another attempt has completed the request:
-// then its effect need not run. It returns an error if the effect must not run.
+// lookUp sets the answer and returns true if another attempt has completed the request,
+// so its effect need not run. It returns an error if the effect must not run.
 func (c *call) lookUp(ctx context.Context, tx *sqlite.Tx) (done bool, err error) {
 	_, answer, found, err := find(ctx, tx, c.req)
 	if err != nil {
@@ -97,7 +94,7 @@ func (c *call) lookUp(ctx context.Context, tx *sqlite.Tx) (done bool, err error)
 	return found, nil
 }
 
-// runAll runs a batch in one transaction. If that fails, its calls are to run alone.
+// runAll runs a batch in one transaction. If that fails, its calls run alone.
 func (r *Records) runAll(ctx context.Context, take func() []*call) {
 	err := r.db.Write(ctx, func(ctx context.Context, tx *sqlite.Tx) error {
 		return r.runShared(ctx, tx, take())
@@ -111,8 +108,8 @@ func (r *Records) runAll(ctx context.Context, take func() []*call) {
 	}
 }
 
-// runShared runs the effects of a batch and stores their answers. An error rolls back all
-// of them. It may run twice.
+// runShared runs the effects of a batch and stores their answers. An error rolls back
+// all. It may run twice.
 func (r *Records) runShared(ctx context.Context, tx *sqlite.Tx, batch []*call) error {
 	b := sharing{tx: tx, now: r.clock.Now().UnixMicro(), clients: map[clientKey]client{}}
 	for _, c := range batch {
@@ -142,7 +139,6 @@ func (r *Records) runShared(ctx context.Context, tx *sqlite.Tx, batch []*call) e
 	return b.put(ctx, calls)
 }
 
-// sharing is the state that the calls of a transaction share.
 type sharing struct {
 	tx       *sqlite.Tx
 	now      int64
@@ -158,14 +154,13 @@ type clientKey struct {
 
 type client struct{ id, mark int64 }
 
-// record is the key of a row in the table of records.
 type record struct {
 	client, sequence int64
 	step             string
 }
 
-// admits reports whether the effect of a call is to run. If not, the call has its answer
-// or its error, or is to run alone. A returned error is the error of all calls.
+// admits reports whether the effect of a call is to run. Otherwise the call has its
+// answer or its error, or must run alone. A returned error is the error of all calls.
 func (b *sharing) admits(ctx context.Context, c *call) (bool, error) {
 	key := clientKey{c.req.Scope, c.req.Client}
 	known, ok := b.clients[key]
@@ -196,7 +191,7 @@ func (b *sharing) admits(ctx context.Context, c *call) (bool, error) {
 	return !c.alone, nil
 }
 
-// client returns the id and mark of a client, and adds a new client. Marks do not change
+// client returns the id and mark of a client, which it adds if new. Marks do not change
 // until the transaction ends.
 func (b *sharing) client(ctx context.Context, key clientKey) (c client, err error) {
 	const query = "SELECT id, mark FROM weir_clients WHERE scope = ? AND client = ?"

@@ -13,7 +13,7 @@ import (
 )
 
 // retried are the codes of calls that were rolled back or not executed, and may succeed
-// the next time.
+// next time.
 var retried = map[int]predicates.Reason{
 	codes.SQLITE_BUSY:     predicates.NewReason("SQLITE_BUSY", true, false),
 	codes.SQLITE_LOCKED:   predicates.NewReason("SQLITE_LOCKED", true, false),
@@ -24,13 +24,13 @@ var retried = map[int]predicates.Reason{
 	codes.SQLITE_SCHEMA:   predicates.NewReason("SQLITE_SCHEMA", true, false),
 }
 
-// unknown are the codes of calls that may have taken effect: a commit that a failing disk
-// broke off.
+// unknown are the codes of calls that may have taken effect: a failing disk broke off the
+// commit.
 var unknown = map[int]predicates.Reason{
 	codes.SQLITE_IOERR: predicates.NewReason("SQLITE_IOERR", false, false),
 }
 
-// refused are the codes of calls that will not succeed the next time.
+// refused are the codes of calls that would fail again.
 var refused = map[int]string{
 	codes.SQLITE_CONSTRAINT: "SQLITE_CONSTRAINT",
 	codes.SQLITE_ERROR:      "SQLITE_ERROR",
@@ -56,8 +56,8 @@ var names = map[int]string{
 	codes.SQLITE_CONSTRAINT_DATATYPE:   "SQLITE_CONSTRAINT_DATATYPE",
 }
 
-// Reasons returns the reasons of this package, for code that reads names, without
-// rejections: the name of a rejection is its code.
+// Reasons returns the reasons of this package, for code that reads names. Rejections,
+// named by their code, are not included.
 func Reasons() []predicates.Reason {
 	var all []predicates.Reason
 	for _, r := range retried {
@@ -70,8 +70,8 @@ func Reasons() []predicates.Reason {
 	return all
 }
 
-// Classifier returns the classifier of calls to SQLite. See the package documentation for
-// its table.
+// Classifier returns the classifier of calls to SQLite, with the table of the package
+// documentation.
 func Classifier[OUT any]() predicates.Classifier[OUT] {
 	return decision.EachError(func(a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
 		code, ok := codeOf(a.Err)
@@ -92,7 +92,7 @@ func Classifier[OUT any]() predicates.Classifier[OUT] {
 }
 
 // certain returns reason, which means that this transaction had no effect, or a weaker
-// reason if another transaction of the call may have had an effect.
+// reason if another transaction of the call may have had one.
 func certain[OUT any](a *predicates.Attempt[OUT], reason predicates.Reason) predicates.Reason {
 	if a.InDoubt {
 		return decision.WeakestOf(reason, predicates.Reason{})
@@ -125,7 +125,7 @@ func Code[OUT any]() func(a *predicates.Attempt[OUT]) (string, bool) {
 	}
 }
 
-// codeOf returns the primary code of an error, without the bits of an extended code.
+// codeOf returns an error's primary code, without the bits of an extended code.
 func codeOf(err error) (code int, ok bool) {
 	e, ok := errors.AsType[*driver.Error](err)
 	if !ok {

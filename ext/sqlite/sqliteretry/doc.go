@@ -1,7 +1,6 @@
-// Package sqliteretry names the reasons of failed calls to SQLite: which deserve another
-// try, which may have taken effect, and which SQLite refused for good. It knows the
-// errors of modernc.org/sqlite, the driver of package sqlite, so a program need not
-// import the driver.
+// Package sqliteretry names the reasons of failed calls to SQLite: whether to retry, and
+// whether they may have taken effect. It knows the errors of modernc.org/sqlite, the
+// driver of package sqlite.
 //
 //	update := asyncop.Blocking(func(ctx context.Context, r Row) (Row, error) {
 //		return r, db.Write(ctx, func(ctx context.Context, tx *sqlite.Tx) error {
@@ -29,13 +28,13 @@
 //	                                         SQLITE_CONSTRAINT  without effect
 //	others                                   none
 //
-// Extended codes, such as SQLITE_CONSTRAINT_UNIQUE, count as the code that they extend.
-// The name of [Code] has the extension. A statement that its context has interrupted
-// (SQLITE_INTERRUPT) has no reason: the operator knows that its time has passed.
+// Extended codes, such as SQLITE_CONSTRAINT_UNIQUE, count as the code that they extend;
+// [Code] returns the extended code. A statement that its context has interrupted
+// (SQLITE_INTERRUPT) has no reason.
 //
-// The table holds for a call that is a single transaction: SQLite rolls back a
-// transaction that fails. A call that commits several times reports its stage
-// (predicates.ReportStage), since a later refusal does not undo an earlier commit.
+// The table holds for a call that is one transaction: SQLite rolls back a transaction
+// that fails. A call that commits several times reports its stage
+// (predicates.ReportStage): a refusal does not undo an earlier commit.
 //
 // # Concurrency
 //
