@@ -20,7 +20,7 @@ import (
 	"github.com/weirflow/weir/predicates/grpcretry"
 )
 
-// The metadata of ids, and the trailer of answers that come from the server's tracker.
+// The metadata of ids, and the trailer of the server tracker's answers.
 var (
 	idKey     = strings.ToLower(exactlyonce.Header)
 	resultKey = strings.ToLower(oncewire.Result)
@@ -30,31 +30,30 @@ var (
 // DialOptions returns the options for [grpc.NewClient] that send ids with unary calls of
 // the named methods. A method is a full name as in gRPC, /pay.v1.Payments/Charge; a name
 // that ends with a slash, /pay.v1.Payments/, means all methods of a service. Name only
-// methods whose server recognises the ids, as with the interceptor of this package: calls
-// are repeated because of that.
+// methods whose server recognises the ids, as with the interceptor of this package, since
+// calls are repeated because of that.
 //
-// A call of a named method needs a context of an attempt of an element of a
-// [caller.Tracker]. It fails without being sent, with an error of [caller.NextID], if it
-// lacks that, or if an attempt makes a second request without a step ([caller.WithStep]).
-// Other calls and streams are sent without an id.
+// A call of a named method needs the context of an element's attempt under a
+// [caller.Tracker]. Without it, or if an attempt makes a second request without a step
+// ([caller.WithStep]), the call fails unsent with an error of [caller.NextID]. Other
+// calls and streams are sent without an id.
 //
 // Answers of the server's tracker become errors. They match, under [errors.Is]:
 //
 //	ErrStale       the call stays in doubt, is not repeated, and without a status
 //	ErrMismatch    refused for good: FAILED_PRECONDITION
-//	ErrInvalid   refused for good: INVALID_ARGUMENT
+//	ErrInvalid     refused for good: INVALID_ARGUMENT
 //	ErrInProgress  may be repeated: UNAVAILABLE
 //	ErrFull        not executed, may be repeated: UNAVAILABLE
 //
 // A call with an id is reported as deduplicated ([predicates.WithDeduplicated]), so that
 // reason-aware strategies repeat it if it was lost in flight, unless the attempt has sent
-// another request. For that, the options include the options of package grpcstage. Once
-// the server's trailer marks a refusal that it keeps, the earlier attempts of the call
-// are not in doubt. Attempts that gRPC makes itself, by the retry policy of a service
-// config, carry the same id with the same attempt number.
+// another request. For that, the options include those of package grpcstage. If the
+// server's trailer marks a refusal as kept, earlier attempts of the call are not in
+// doubt. Attempts of gRPC's own retry policy carry the same id and attempt number.
 //
 // The options go before other interceptors that make attempts. DialOptions panics if no
-// method is named, or if a name does not have this form.
+// method is named, or if a name has another form.
 func DialOptions(methods ...string) []grpc.DialOption {
 	if len(methods) == 0 {
 		panic("grpconce: DialOptions: no method is named")
@@ -72,7 +71,7 @@ func DialOptions(methods ...string) []grpc.DialOption {
 	}, grpcstage.DialOptions()...)
 }
 
-// names are methods, and services with a slash at the end.
+// names are methods, or services with a slash at the end.
 type names map[string]bool
 
 func (n names) has(method string) bool {
@@ -89,7 +88,7 @@ func (n names) unary(
 	if err != nil {
 		return &predicates.StageError{Stage: predicates.ClientDispatch, Err: err}
 	}
-	md, _ := metadata.FromOutgoingContext(ctx) // a copy
+	md, _ := metadata.FromOutgoingContext(ctx)
 	if md == nil {
 		md = metadata.MD{}
 	}
@@ -115,10 +114,9 @@ func (n names) unary(
 	return &predicates.StageError{Stage: predicates.ResponseReceived, Err: &answerError{class: class, method: method, id: id, status: err}}
 }
 
-// isKeptRefusal reports whether the server keeps a reply as its answer to all attempts of
-// the call, and the reply refuses the call for good. A status without the trailer may
-// come from an interceptor in front of the server's tracker, which does not know what an
-// earlier attempt did.
+// isKeptRefusal reports whether the server keeps a reply as its answer to all attempts,
+// and the reply refuses the call for good. A status without the trailer may come from an
+// interceptor in front of the server's tracker, which does not know of earlier attempts.
 func isKeptRefusal(err error, trailer metadata.MD) bool {
 	values := trailer.Get(keptKey)
 	if len(values) != 1 || values[0] != "true" {
@@ -130,14 +128,14 @@ func isKeptRefusal(err error, trailer metadata.MD) bool {
 
 var classify = grpcretry.Classifier[struct{}](status.Code)
 
-// stream lets a stream pass without an id: a stream is not one request.
+// stream passes a stream without an id: a stream is not one request.
 func stream(
 	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
 	return open(withoutID(ctx), desc, cc, method, opts...)
 }
 
-// withoutID returns ctx without an id that a program which copies metadata has put there.
+// withoutID removes an id that a program which copies metadata has put into ctx.
 func withoutID(ctx context.Context) context.Context {
 	md, ok := metadata.FromOutgoingContext(ctx)
 	if !ok || len(md[idKey]) == 0 {
@@ -147,8 +145,8 @@ func withoutID(ctx context.Context) context.Context {
 	return metadata.NewOutgoingContext(ctx, md)
 }
 
-// classOf returns the error for an answer of the server's tracker; nil if it is the
-// service's.
+// classOf returns the error for an answer of the server's tracker, or nil for an answer
+// of the service.
 func classOf(trailer metadata.MD) error {
 	if values := trailer.Get(resultKey); len(values) == 1 {
 		switch values[0] {
@@ -167,12 +165,11 @@ func classOf(trailer metadata.MD) error {
 	return nil
 }
 
-// answerError is an answer of the server's tracker.
 type answerError struct {
 	class  error
 	method string
 	id     exactlyonce.ID
-	status error // of gRPC
+	status error
 }
 
 func (e *answerError) Error() string {
@@ -185,9 +182,9 @@ func (e *answerError) Error() string {
 
 func (e *answerError) Is(target error) bool { return target == e.class }
 
-// Unwrap returns the status, from which classifiers read whether the call may be
-// repeated. It returns nil for a stale request, since FAILED_PRECONDITION would count as
-// a refusal without effect.
+// Unwrap returns the status, which tells classifiers whether to repeat the call. It
+// returns nil for a stale request, since FAILED_PRECONDITION would count as a refusal
+// without effect.
 func (e *answerError) Unwrap() error {
 	if e.class == exactlyonce.ErrStale { //nolint:errorlint // from classOf
 		return nil

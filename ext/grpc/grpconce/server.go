@@ -26,28 +26,27 @@ import (
 
 // ServerConfig configures [UnaryServerInterceptor]. Scope is required.
 type ServerConfig struct {
-	// Scope returns the authenticated principal of a call, so that no client gets the
-	// replies of another client. It only reads the results of earlier interceptors. Its
-	// error ends the call, which is not tracked. A service with a single client returns a
-	// constant.
+	// Scope returns the authenticated principal of a call, so that no client gets another
+	// client's replies. It only reads the results of earlier interceptors. Its error ends
+	// the call untracked. A service with a single client returns a constant.
 	Scope func(ctx context.Context) (scope string, err error)
 
-	// Required reports whether a call of a method without an id is refused. Default: such
-	// calls are handled as if there were no tracking.
+	// Required reports whether a call of a method without an id is refused. By default
+	// such calls are handled without tracking.
 	Required func(method string) bool
 
-	// Stored reports whether a status is definite: it is stored and given again, while
-	// others leave the next attempt NEW. Default: OK, INVALID_ARGUMENT, NOT_FOUND,
+	// Stored reports whether a status is definite: it is stored and returned again, while
+	// after others the next attempt is NEW. Default: OK, INVALID_ARGUMENT, NOT_FOUND,
 	// ALREADY_EXISTS, PERMISSION_DENIED, FAILED_PRECONDITION, OUT_OF_RANGE and
 	// UNIMPLEMENTED.
 	Stored func(code codes.Code) bool
 
-	// RetryAfter is the time that clients are asked to wait where they may repeat a call.
+	// RetryAfter is the delay that clients are asked for before they repeat a call.
 	// Default 1 s.
 	RetryAfter time.Duration
 
-	// Logger logs failures that clients do not see: errors of Records, and stored replies
-	// that cannot be read. Default: slog.Default().
+	// Logger logs failures that clients do not see: errors of Records, and unreadable
+	// stored replies. Default: slog.Default().
 	Logger *slog.Logger
 }
 
@@ -60,20 +59,20 @@ type ServerConfig struct {
 //
 //	replayed     any status            the reply to another attempt
 //	in-progress  UNAVAILABLE           an earlier attempt runs, and too many wait
-//	mismatch     FAILED_PRECONDITION   another call had this id: another method or message
+//	mismatch     FAILED_PRECONDITION   another method or message had this id
 //	stale        FAILED_PRECONDITION   the request stays in doubt
 //	invalid      INVALID_ARGUMENT      the id is missing, comes twice or is not valid
-//	full         UNAVAILABLE           a bound of server.Config refuses it; nothing was executed
+//	full         UNAVAILABLE           not executed: a bound of server.Config
 //
-// Without it there is UNAVAILABLE if the attempt that ran ended without a reply, or if
-// Records cannot be read. If the call may be repeated, the trailer grpc-retry-pushback-ms
-// has the delay.
+// UNAVAILABLE without it means that the attempt ended without a reply, or that Records
+// cannot be read. If the call may be repeated, the trailer grpc-retry-pushback-ms has the
+// delay.
 //
-// The message of the reply is stored, or the status with its details; header and trailer
-// are not. The context of a handler is the context of [server.Results.Do]: it outlives
-// its caller while others wait, and does not have a deadline. A handler that uses an
-// [exactlyonce.Store] stores the result of [Encode] in the transaction of its effect;
-// when Put or COMMIT fails, it rolls back and returns an error that is not definite.
+// The reply's message is stored, or the status with its details; header and trailer are
+// not. The context of a handler is the context of [server.Results.Do]: it outlives its
+// caller while others wait, and has no deadline. A handler that uses an
+// [exactlyonce.Store] stores the result of [Encode] in the transaction of its effect; if
+// Put or COMMIT fails, it rolls back and returns an error that is not definite.
 //
 // Messages must be protocol buffers whose types are linked in; a tracked call with other
 // messages fails with INTERNAL. UnaryServerInterceptor panics if results or Scope is nil
@@ -148,7 +147,7 @@ func (s *tracking) unary(ctx context.Context, req any, info *grpc.UnaryServerInf
 				return nil, &transientError{reply, err}
 			}
 			stored, err := Encode(reply, err)
-			if err != nil { // the effect has happened, and its reply cannot be repeated
+			if err != nil { // the effect has happened, but its reply cannot be repeated
 				s.config.Logger.Error("a reply cannot be stored", "method", info.FullMethod, "error", err)
 				return nil, fmt.Errorf("%w: %w", exactlyonce.ErrStale, err)
 			}
@@ -174,13 +173,12 @@ func isRefusal(stored []byte) bool {
 	return err == nil && refusal != nil
 }
 
-// countInvalid has Results refuse a request without an id, which counts it.
+// countInvalid makes Results refuse, and count, a request without an id.
 func (s *tracking) countInvalid(ctx context.Context) {
 	_, _ = s.results.Track(ctx, exactlyonce.Request{})
 }
 
-// transientError is a handler's result that is not stored. Attempts that wait get it,
-// too.
+// transientError is a handler's result that is not stored. Waiting attempts get it, too.
 type transientError struct {
 	reply any
 	err   error
@@ -203,7 +201,6 @@ func (s *tracking) decode(stored []byte, reply any, replayed bool) (any, error) 
 	return message, nil
 }
 
-// refuse returns the status for an error of the tracker.
 func (s *tracking) refuse(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, exactlyonce.ErrStale):
@@ -244,7 +241,6 @@ func (s *tracking) trailer(ctx context.Context, result string, pushback bool) {
 	_ = grpc.SetTrailer(ctx, md) // fails if the call has ended
 }
 
-// fingerprint hashes the method and the message.
 func fingerprint(method string, req any) ([32]byte, error) {
 	message, ok := req.(proto.Message)
 	if !ok {
@@ -255,7 +251,7 @@ func fingerprint(method string, req any) ([32]byte, error) {
 		return [32]byte{}, status.Errorf(codes.Internal, "hash a tracked call: %v", err)
 	}
 	h := sha256.New()
-	_, _ = h.Write(binary.AppendUvarint(nil, uint64(len(method)))) // a hash never fails
+	_, _ = h.Write(binary.AppendUvarint(nil, uint64(len(method)))) // never fails
 	_, _ = io.WriteString(h, method)
 	_, _ = h.Write(b)
 	return [32]byte(h.Sum(nil)), nil
@@ -267,8 +263,8 @@ const (
 	storedStatus = 2 // a Status follows
 )
 
-// Encode returns a reply, or the error of a handler, in the form in which it is stored:
-// for an [exactlyonce.Store].
+// Encode returns a reply, or a handler's error, as it is stored: for an
+// [exactlyonce.Store].
 func Encode(reply any, err error) ([]byte, error) {
 	if err != nil {
 		b, err := proto.Marshal(status.Convert(err).Proto())
@@ -286,7 +282,6 @@ func Encode(reply any, err error) ([]byte, error) {
 	return append([]byte{storedReply}, b...), err
 }
 
-// decode returns what Encode was given.
 func decode(stored []byte) (reply proto.Message, isError, err error) {
 	if len(stored) == 0 {
 		return nil, nil, errors.New("grpconce: stored reply: it is empty")

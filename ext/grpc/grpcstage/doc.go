@@ -1,5 +1,5 @@
-// Package grpcstage reports how far calls of google.golang.org/grpc have come, so that
-// calls that were never sent are repeated, even if they must not happen twice:
+// Package grpcstage reports the stage of calls of google.golang.org/grpc, so that unsent
+// calls are repeated, even if they must not happen twice:
 //
 //	conn, err := grpc.NewClient(target, append(grpcstage.DialOptions(), creds)...)
 //	client := pb.NewOrdersClient(conn)
@@ -9,8 +9,7 @@
 //	op := asyncop.OrderedWaitWithRetry(place, 5*time.Second, 1000,
 //		strategies.ReasonAware(grpcretry.Classifier[*pb.Receipt](status.Code), nil))
 //
-// Without it UNAVAILABLE does not show whether the call was sent, and such a call is not
-// repeated.
+// UNAVAILABLE alone does not show whether the call was sent.
 //
 // # Stages
 //
@@ -22,13 +21,12 @@
 //	ResponseReceived   a status came from the server
 //	NetworkTime        anything else
 //
-// A call counts as sent with its first message, since a server does not execute a call
-// without it; a call whose messages are a stream counts as sent with its header.
+// A call counts as sent with its first message, without which a server does not execute
+// it; a call with a stream of messages counts as sent with its header.
 //
-// Each call is reported to the attempt that its context belongs to
-// (predicates.ReportSent), and taken back if it was not sent or the server refused it
-// (the rejections of package grpcretry). So a function that makes two calls is not
-// repeated because the second was not sent, if the first was.
+// Each call is reported to its context's attempt (predicates.ReportSent), and taken back
+// if it was not sent or the server refused it (the rejections of package grpcretry). So a
+// function that makes two calls is not repeated if only the second was not sent.
 //
 // # Concurrency
 //

@@ -6,7 +6,6 @@ import (
 	"google.golang.org/grpc/stats"
 )
 
-// handler notes how far calls have come.
 type handler struct{}
 
 var _ stats.Handler = handler{}
@@ -31,7 +30,7 @@ func (handler) HandleRPC(ctx context.Context, event stats.RPCStats) {
 	case *stats.OutHeader:
 		c.wrote = c.wrote || c.atHeader
 	case *stats.OutPayload:
-		c.wrote = true // handed to the connection, and not sent before
+		c.wrote = true // handed to the connection for the first time
 	case *stats.InTrailer:
 		c.answered = true
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 // DialOptions returns the options for [grpc.NewClient]: a stats handler and interceptors,
-// which are appended to the interceptors of other options.
+// which run after other options' interceptors.
 func DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithStatsHandler(handler{}),
@@ -26,7 +26,7 @@ func DialOptions() []grpc.DialOption {
 func unary(
 	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
 ) error {
-	c := &call{sent: predicates.ReportSent(ctx)} // reported before the call is sent: later, the attempt may have ended
+	c := &call{sent: predicates.ReportSent(ctx)} // before the call is sent: later, the attempt may have ended
 	return c.end(invoke(context.WithValue(ctx, callKey{}, c), method, req, reply, cc, opts...))
 }
 
@@ -41,7 +41,7 @@ func stream(
 	return &clientStream{s, c}, nil
 }
 
-// clientStream is a stream whose errors carry the stage of its call.
+// clientStream is a stream whose errors carry the call's stage.
 type clientStream struct {
 	grpc.ClientStream
 	call *call
@@ -50,15 +50,15 @@ type clientStream struct {
 func (s *clientStream) SendMsg(m any) error { return s.call.end(s.ClientStream.SendMsg(m)) }
 func (s *clientStream) RecvMsg(m any) error { return s.call.end(s.ClientStream.RecvMsg(m)) }
 
-// call is how far a call has come. gRPC may make several attempts of it.
+// call is how far a call has come, over all attempts by gRPC.
 type call struct {
 	sent     predicates.SentRequest
 	atHeader bool // its messages are a stream: the header may start it
 
 	mu       sync.Mutex
-	wrote    bool // the attempt that runs
-	earlier  bool // one before it, which the server may have processed
-	answered bool // the attempt that runs got a trailer
+	wrote    bool // by the running attempt
+	earlier  bool // by an earlier attempt, which the server may have processed
+	answered bool // the running attempt got a trailer
 	ended    bool
 }
 
