@@ -13,7 +13,7 @@ import (
 )
 
 // Classifier returns a classifier of the errors of gohbase and of errors with a reason
-// (predicates.WithReason). See the package documentation for its table.
+// (predicates.WithReason), with the table of the package documentation.
 func Classifier[OUT any]() predicates.Classifier[OUT] {
 	named := predicates.Named[OUT]()
 	return decision.EachError(func(a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
@@ -35,7 +35,6 @@ func Classifier[OUT any]() predicates.Classifier[OUT] {
 	})
 }
 
-// finding is the meaning of an error.
 type finding struct {
 	reason predicates.Reason // zero if the error is final
 	isOnly bool              // the error is about the only request of its call
@@ -43,12 +42,10 @@ type finding struct {
 
 func (f finding) isKnown() bool { return !f.reason.IsZero() }
 
-// isRefusal reports whether the server has refused the only request of the call.
 func (f finding) isRefusal() bool {
 	return f.isOnly && (f.reason.IsRejection() || f.reason.AllowsNonIdempotentRetry())
 }
 
-// reasonAt returns the reason for an attempt that came to this stage.
 func (f finding) reasonAt(stage predicates.Stage) predicates.Reason {
 	switch {
 	case f.isOnly && stage == predicates.ClientDispatch && (f.reason == netretry.TimedOut || f.reason == netretry.ConnectionLost):
@@ -59,7 +56,7 @@ func (f finding) reasonAt(stage predicates.Stage) predicates.Reason {
 	return f.reason
 }
 
-// find returns the meaning of err, which is one error, perhaps wrapped.
+// find returns the meaning of err, a single error, perhaps wrapped.
 func find(err error) finding {
 	_, isOnly := errors.AsType[*onlyRequestError](err)
 	return finding{reason: reasonOf(err), isOnly: isOnly}

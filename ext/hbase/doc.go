@@ -1,5 +1,5 @@
-// Package hbase makes asynchronous functions of requests to HBase, with gohbase
-// (github.com/tsuna/gohbase), and a classifier of their errors. [Get] and [Scan] read,
+// Package hbase makes asynchronous functions of HBase requests, with gohbase
+// (github.com/tsuna/gohbase), and classifies their errors. [Get] and [Scan] read,
 // [Mutate] writes: puts, deletes, increments and appends.
 //
 //	client := gohbase.NewClient("zookeeper", gohbase.FlushInterval(time.Millisecond))
@@ -15,9 +15,8 @@
 //
 // # Empty results
 //
-// A row that does not exist, and a range without rows, complete the attempt without a
-// result. Classifier names only errors, so the element leaves without a result after a
-// single call. To retry it, give the empty result a reason:
+// A missing row, and a range without rows, complete the attempt without a result, which
+// Classifier does not retry. To retry it, give the empty result a reason:
 //
 //	absent := predicates.NewReason("ABSENT", true, false)
 //	classify := predicates.Classifiers(
@@ -31,34 +30,32 @@
 //
 // # Retries of gohbase
 //
-// gohbase repeats a request itself until its context ends, and has no setting for that:
+// gohbase repeats a request until its context ends, and has no setting for that:
 //
-//   - After NotServingRegionException and RegionMovedException it looks up the region and
-//     sends the request to the server that has it now.
+//   - After NotServingRegionException and RegionMovedException it looks up the region
+//     again.
 //   - After CallQueueTooBigException, RegionOpeningException, RegionTooBusyException,
 //     RpcThrottlingException, ServerNotRunningYetException and RetryImmediatelyException
-//     it waits 16 ms, 32 ms, and so on, and sends the request again.
+//     it waits 16 ms, 32 ms, and so on.
 //   - After a connection has ended, or its server has stopped, it waits until the region
-//     is available again, and sends the request again. The server may have executed the
-//     first request: an increment then counts twice.
-//   - A request waits in gohbase while its region is not available.
+//     is available. The server may have executed the first request: an increment then
+//     counts twice.
+//   - A request waits while its region is not available.
 //
-// [Get] and [Scan] leave these repetitions to gohbase, since reads have no effect. A
-// request that waits keeps its permit, so bound it by asyncop.WithAttemptTimeout. After a
-// region server is killed, its regions are not available until ZooKeeper's session of the
-// server has ended (zookeeper.session.timeout, 90 s by default) and another server has
-// opened them.
+// [Get] and [Scan] keep these repetitions. A waiting request keeps its permit, so bound
+// it by asyncop.WithAttemptTimeout. The regions of a killed server are not available
+// until its ZooKeeper session has ended (zookeeper.session.timeout, 90 s by default) and
+// other servers have opened them.
 //
-// [Mutate] sends a write at most once in an attempt: the first error after it was sent
-// ends the attempt, and the policy decides about a retry. Do not use the methods of a
+// [Mutate] sends a write at most once in an attempt: an error after that ends the
+// attempt, and the policy decides about a retry. Do not use the methods of a
 // gohbase.Client for writes that must not happen twice.
 //
 // # Reasons
 //
-// "n" marks reasons that allow a retry of calls that must not happen twice. They are
-// proofs for writes of [Mutate] only. An error of another request may follow repetitions
-// inside gohbase, so the reasons keep their names but lose the "n", and a rejection has
-// no reason.
+// "n" marks reasons that allow a retry of calls that must not happen twice. They hold for
+// writes of [Mutate] only. Errors of other requests may follow repetitions inside
+// gohbase, so their reasons lose the "n", and a rejection has no reason.
 //
 //	error of gohbase                        reason                         n
 //	NotServingRegionException               HBASE_NOT_SERVING_REGION       n
@@ -80,11 +77,10 @@
 //	gohbase.TableNotFound                   HBASE_TABLE_NOT_FOUND          rejection
 //	NoSuchColumnFamilyException             HBASE_NO_SUCH_COLUMN_FAMILY    rejection
 //
-// HBase 2.6.3 throws the exceptions with "n" before it changes anything. A coprocessor (of
-// Phoenix, for example) may throw them later: do not rely on "n" for tables with
-// coprocessors. HBase throws "log is closed" while it writes, so that write may have
-// happened. All other exceptions are final and have no reason. A write in doubt may be
-// repeated only if it is idempotent.
+// HBase 2.6.3 throws the exceptions with "n" before it changes anything. A coprocessor
+// (of Phoenix, for example) may throw them later: do not rely on "n" for tables with
+// coprocessors. A write with "log is closed" may have happened. Other exceptions are
+// final and have no reason. Only idempotent writes may be repeated in doubt.
 //
 // # Idempotent writes
 //
@@ -99,20 +95,19 @@
 // # Batches
 //
 // gohbase collects gets for 20 ms, or until there are 100 for a server, and sends them as
-// one request. A get alone therefore takes 20 ms. gohbase.FlushInterval sets the interval
-// and gohbase.RpcQueueSize the number. [Mutate] does not collect: it sends each write at
-// once, since the result of a batch does not show whether a write was sent.
+// one request. So a single get takes 20 ms. gohbase.FlushInterval sets the interval and
+// gohbase.RpcQueueSize the number. [Mutate] sends each write at once, since the result of
+// a batch does not show whether a write was sent.
 //
 // # Limits
 //
-// CheckAndPut is not supported. gohbase does not send nonces, which would let HBase
-// recognise a repeated increment. Scanners of a scan that is cut off are closed in the
-// background, and end by themselves after hbase.client.scanner.timeout.period.
+// CheckAndPut is not supported. gohbase does not send nonces, so HBase cannot recognise a
+// repeated increment. Scanners of a cancelled scan are closed in the background, or end
+// after hbase.client.scanner.timeout.period.
 //
-// If a server hangs and the buffers of its connection are full, gohbase blocks in the
-// write, and sets no deadline. [Mutate] closes such a connection 5 s after the timeout of
-// the attempt. Then all requests of the connection end, and writes among them are in
-// doubt.
+// If a server hangs and its connection's buffers are full, gohbase blocks without a
+// deadline. [Mutate] closes such a connection 5 s after the timeout of the attempt. Then
+// all requests of the connection end, and writes among them are in doubt.
 //
 // All functions are safe for concurrent use.
 //

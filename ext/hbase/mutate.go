@@ -17,19 +17,19 @@ import (
 // Mutate returns a function that writes a row: a put, a delete, an increment or an
 // append. request makes the request for an element, with the given context. An attempt
 // sends it at most once. If the request has another context, the attempt also ends with
-// that context. result makes the result of the response, whose cells are the new values
-// of an increment or append, and which is empty for other writes.
+// that. result makes the result of the response, whose cells are the new values of an
+// increment or append; other writes have none.
 //
 // timeout limits an attempt; 0 means no limit. Use it in place of
 // asyncop.WithAttemptTimeout: an attempt that ends here reports whether its request was
-// sent, and an attempt that the operator cuts off cannot. So a write that waited in vain
-// for its region may be repeated, even if it must not happen twice. Choose a timeout
-// below the element's timeout, which also cuts an attempt off.
+// sent. So a write that waited in vain for its region may be repeated, even if it must
+// not happen twice. Choose a timeout below the element's timeout, which also cuts an
+// attempt off.
 //
 // An attempt does not end while gohbase writes its request to the connection, since the
-// server would get a part of it. If the server does not read, Mutate closes the connection
-// 5 s after the attempt should have ended. So timeout should be long enough to transmit a
-// request.
+// server would get a part of it. If the server does not read, Mutate closes the
+// connection 5 s after the attempt should have ended. So timeout should be long enough to
+// transmit a request.
 //
 // Mutate panics if an argument is nil, if timeout is negative, or if client was not made
 // by gohbase.NewClient.
@@ -63,7 +63,6 @@ func Mutate[IN, OUT any](
 	})
 }
 
-// limited returns a context that ends after timeout, unless that is 0.
 func limited(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
 	if timeout == 0 {
 		return context.WithCancel(ctx)
@@ -71,15 +70,15 @@ func limited(ctx context.Context, timeout time.Duration) (context.Context, conte
 	return context.WithTimeout(ctx, timeout)
 }
 
-// sendOnce sends mutation at most once. Its error proves whether the request was sent,
-// and whether it was refused.
+// sendOnce sends mutation at most once. Its error shows whether the request was sent, and
+// whether it was refused.
 func sendOnce(ctx context.Context, sender gohbase.RPCClient, mutation *hrpc.Mutate) (*hrpc.Result, error) {
 	w := newWrite(ctx, mutation)
 	defer w.finish()
 	message, err := sender.SendRPC(w)
 	answer, ok := w.answer()
 	switch {
-	case ok: // SendRPC may have preferred the end of its context
+	case ok: // SendRPC may have returned its context's end
 		message, err = answer.Msg, answer.Error
 	case err != nil: // the request may have another context
 		err = cmp.Or(ctx.Err(), err)
@@ -102,13 +101,13 @@ func sendOnce(ctx context.Context, sender gohbase.RPCClient, mutation *hrpc.Muta
 	return hrpc.ToLocalResult(response.Result), nil
 }
 
-// unsent adds to err that the request was not sent.
+// unsent marks err: the request was not sent.
 func unsent(err error) error {
 	return &predicates.StageError{Stage: predicates.ClientDispatch, Err: &onlyRequestError{err}}
 }
 
 // onlyRequestError is an error of a call that sent at most one request, so it applies to
-// the call as a whole.
+// the whole call.
 type onlyRequestError struct{ err error }
 
 func (e *onlyRequestError) Error() string { return e.err.Error() }

@@ -15,7 +15,7 @@ import (
 // Get returns a function that reads a row. request makes the request for an element, with
 // the given context; row makes the result. If the row does not exist, or row returns
 // asyncop.ErrNoResult, the attempt completes without a result: predicates.EmptyResult
-// matches. For hrpc.Get.ExistsOnly, a row that exists has no cells. Get panics if an
+// matches. With hrpc.Get.ExistsOnly, an existing row has no cells. Get panics if an
 // argument is nil.
 func Get[IN, OUT any](
 	client gohbase.Client,
@@ -42,11 +42,11 @@ func Get[IN, OUT any](
 }
 
 // Scan returns a function that reads a range of rows. request makes the request for an
-// element, with the given context; row makes a result of each row. The results of an
-// element are complete or missing: after an error in the middle, another attempt reads
-// the range from its beginning. They are all in memory, so keep the range short. If the
-// range has no rows, the attempt completes without a result: predicates.EmptyResult
-// matches. Scan panics if an argument is nil.
+// element, with the given context; row makes a result of each row. After an error in the
+// middle, another attempt reads the range from its beginning, so the results are complete
+// or missing. They are all in memory, so keep the range short. Without rows, the attempt
+// completes without a result: predicates.EmptyResult matches. Scan panics if an argument
+// is nil.
 func Scan[IN, OUT any](
 	client gohbase.Client,
 	request func(ctx context.Context, in IN) (*hrpc.Scan, error),

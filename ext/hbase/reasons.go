@@ -15,9 +15,9 @@ var (
 	tableNotFound    = predicates.NewRejection("HBASE_TABLE_NOT_FOUND")
 )
 
-// exceptions has the reasons of Java exceptions, by class. If a reason allows a retry of
-// calls that must not happen twice, or is a rejection, HBase 2.6.3 throws the exception
-// before it changes anything.
+// exceptions has the reasons of Java exceptions, by class. HBase 2.6.3 throws an
+// exception before it changes anything if the reason is a rejection, or allows a retry of
+// calls that must not happen twice.
 var exceptions = map[string]predicates.Reason{
 	"org.apache.hadoop.hbase.NotServingRegionException":                 notServingRegion,
 	"org.apache.hadoop.hbase.exceptions.RegionMovedException":           predicates.NewReason("HBASE_REGION_MOVED", true, false),
@@ -38,11 +38,11 @@ var exceptions = map[string]predicates.Reason{
 	"org.apache.hadoop.hbase.regionserver.NoSuchColumnFamilyException":  predicates.NewRejection("HBASE_NO_SUCH_COLUMN_FAMILY"),
 }
 
-// logClosed is the key of an exception that has no class of its own.
+// logClosed is the key of an exception without its own class.
 const logClosed = "Cannot append; log is closed"
 
-// exceptionOf returns the class of the Java exception in the text of err, or "". gohbase
-// does not keep the class elsewhere.
+// exceptionOf returns the class of the Java exception in the text of err, where alone
+// gohbase keeps it, or "".
 func exceptionOf(err error) string {
 	_, text, ok := strings.Cut(err.Error(), "HBase Java exception ")
 	if !ok {

@@ -14,44 +14,42 @@ import (
 // write is a mutation that gohbase sends at most once.
 //
 // SendRPC of gohbase repeats a request after most errors and returns only the last error.
-// write is the request that SendRPC sees, so it notices when the request is sent, keeps
-// the result of sending it, and then ends the context of SendRPC, which prevents a
-// repetition. gohbase sends no request whose context has ended.
+// write is the request that SendRPC sees: it notices when it is sent, keeps the result,
+// and then ends the context of SendRPC, since gohbase sends no request whose context has
+// ended.
 //
 // The order of the calls by gohbase, where "server" is the goroutine of the connection:
 //
 //	SendRPC:  SetRegion   SerializeCellBlocks   ResultChan      SetRegion  …
 //	server:                          ResultChan, sends the result
 //
-// Both goroutines call ResultChan once, in either order, to pass the result from one to
-// the other. They get two channels, and relay passes the result on. If nothing was sent,
-// because the region is not available or its connection has just ended, gohbase calls
-// SetRegion again and continues.
+// Both goroutines call ResultChan once, in either order. They get two channels, and relay
+// passes the result on. If the request was not sent, because the region is not available
+// or its connection has just ended, gohbase calls SetRegion again and continues.
 type write struct {
 	*hrpc.Mutate
 
 	attempt context.Context
-	limited context.Context // ends with the attempt, the context of the mutation, or a call of end
+	limited context.Context // ends with the attempt, the mutation's context, or a call of end
 	end     func()
 
 	returned  chan struct{} // closed when SendRPC has returned
 	stopWatch func() bool   // keeps closeStalled from running
 
 	mu         sync.Mutex      // guards the fields below
-	current    context.Context // limited, or a child of it in which gohbase traces the request
+	current    context.Context // limited, or its child in which gohbase traces the request
 	sent       bool
-	connection hrpc.RegionClient      // if sent; nil if it has just ended
-	isStalled  bool                   // closeStalled has closed the connection
-	report     predicates.SentRequest // if sent
+	connection hrpc.RegionClient // if sent; nil if it has just ended
+	isStalled  bool              // closeStalled has closed the connection
+	report     predicates.SentRequest
 	result     hrpc.RPCResult
-	hasEnd     bool // result is set
+	hasEnd     bool
 
 	calls int                    // of ResultChan since SetRegion
-	ends  [2]chan hrpc.RPCResult // of the result: one is the server's, one is SendRPC's
+	ends  [2]chan hrpc.RPCResult // of the result: the server's and SendRPC's
 }
 
-// newWrite returns a write of m for a call of SendRPC. The caller must call
-// finish.
+// newWrite returns a write of m. The caller must call finish.
 func newWrite(ctx context.Context, m *hrpc.Mutate) *write {
 	limited, cancel := context.WithCancel(m.Context())
 	stop := context.AfterFunc(ctx, cancel)
@@ -64,7 +62,6 @@ func newWrite(ctx context.Context, m *hrpc.Mutate) *write {
 	return w
 }
 
-// finish releases the resources of w after SendRPC has returned.
 func (w *write) finish() {
 	close(w.returned)
 	w.stopWatch() // before end, which would start closeStalled
@@ -77,7 +74,7 @@ var writeGrace = 5 * time.Second
 
 // closeStalled closes the connection if gohbase still writes the request writeGrace after
 // the attempt should have ended, because the server does not read. Then SendRPC returns.
-// Without that the attempt, and all other writes to the server, would never end.
+// Otherwise the attempt, and all other writes to the server, would never end.
 func (w *write) closeStalled() {
 	if w.writingTo() == nil {
 		return
@@ -99,7 +96,6 @@ func (w *write) closeStalled() {
 	connection.Close()
 }
 
-// writingTo returns the connection to which gohbase writes the request now, or nil.
 func (w *write) writingTo() hrpc.RegionClient {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -109,54 +105,49 @@ func (w *write) writingTo() hrpc.RegionClient {
 	return w.connection
 }
 
-// request returns the report of the request, and whether it may have been sent.
 func (w *write) request() (predicates.SentRequest, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.report, w.sent
 }
 
-// answer returns the result of the request that was sent, unless the result is that
-// closeStalled has closed the connection: then the attempt has timed out.
+// answer returns the result of the sent request, unless it is due to closeStalled: then
+// the attempt has timed out.
 func (w *write) answer() (hrpc.RPCResult, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.result, w.hasEnd && !w.isStalled
 }
 
-// Context implements hrpc.Call.
 func (w *write) Context() context.Context {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.current
 }
 
-// SetContext implements hrpc.Call.
 func (w *write) SetContext(ctx context.Context) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.current = ctx
 }
 
-// SkipBatch implements hrpc.Batchable: the goroutine of SendRPC sends the write.
+// SkipBatch implements hrpc.Batchable: SendRPC's goroutine sends the write.
 func (w *write) SkipBatch() bool { return true }
 
-// SetRegion implements hrpc.Call. gohbase calls it before it sends the request, or sends
-// it again.
+// SetRegion implements hrpc.Call. gohbase calls it before each sending.
 func (w *write) SetRegion(region hrpc.RegionInfo) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.sent {
 		w.end()
-		return // and leave the region alone: the connection may still read it
+		return // leave the region alone: the connection may still read it
 	}
 	w.calls = 0
 	w.ends = [2]chan hrpc.RPCResult{make(chan hrpc.RPCResult, 1), make(chan hrpc.RPCResult, 1)}
 	w.Mutate.SetRegion(region)
 }
 
-// SerializeCellBlocks is called by gohbase just before it writes the request to the
-// connection.
+// SerializeCellBlocks is called by gohbase just before it writes the request.
 func (w *write) SerializeCellBlocks() (proto.Message, [][]byte, uint32) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -168,7 +159,6 @@ func (w *write) SerializeCellBlocks() (proto.Message, [][]byte, uint32) {
 	return w.Mutate.SerializeCellBlocks()
 }
 
-// ResultChan implements hrpc.Call.
 func (w *write) ResultChan() chan hrpc.RPCResult {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -184,7 +174,7 @@ func (w *write) ResultChan() chan hrpc.RPCResult {
 }
 
 // relay passes the result from one end to the other, and keeps it if the request was
-// sent. If it is an error, relay ends the write as soon as SendRPC has taken it.
+// sent. After an error it ends the write as soon as SendRPC has taken the result.
 func (w *write) relay(ends [2]chan hrpc.RPCResult) {
 	var to chan hrpc.RPCResult
 	var result hrpc.RPCResult
@@ -197,18 +187,17 @@ func (w *write) relay(ends [2]chan hrpc.RPCResult) {
 		return
 	}
 	isSent := w.keep(result)
-	to <- result // the first of this channel, which has room for one
+	to <- result // has room: the first of this channel
 	if !isSent || result.Error == nil {
 		return
 	}
 	select {
-	case to <- hrpc.RPCResult{}: // there is room again: SendRPC has taken the result
+	case to <- hrpc.RPCResult{}: // has room again: SendRPC has taken the result
 		w.end()
 	case <-w.limited.Done():
 	}
 }
 
-// keep keeps result if the request was sent, and reports whether it was.
 func (w *write) keep(result hrpc.RPCResult) (isSent bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
