@@ -15,8 +15,8 @@ import (
 )
 
 // Classifier returns a classifier of the errors of gocb and of errors with a reason
-// ([predicates.WithReason]). See the package documentation for its table. It sets the
-// stage of the attempt if the error proves the stage. Use it together with [NoRetries].
+// ([predicates.WithReason]), with the table of the package documentation. It sets the
+// attempt's stage if the error proves it. Use it together with [NoRetries].
 func Classifier[OUT any]() predicates.Classifier[OUT] {
 	named := predicates.Named[OUT]()
 	return decision.EachError(func(a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
@@ -41,13 +41,11 @@ func Classifier[OUT any]() predicates.Classifier[OUT] {
 	})
 }
 
-// finding is the meaning of an error.
 type finding struct {
 	reason predicates.Reason // zero if the error is final
 	stage  predicates.Stage  // that the error proves, or Unreported
 }
 
-// reasonAt returns the reason if the function has reported a stage.
 func (f finding) reasonAt(reported predicates.Stage) predicates.Reason {
 	switch {
 	case f.stage == predicates.ClientDispatch && reported > predicates.ClientDispatch:
@@ -58,8 +56,9 @@ func (f finding) reasonAt(reported predicates.Stage) predicates.Reason {
 	return f.reason
 }
 
-// inDoubt returns the finding without a proof that the call had no effect: a reason does
-// not allow a retry of calls that must not happen twice, and a rejection is no reason.
+// inDoubt returns the finding without a proof that the call had no effect: its reason
+// does not allow a retry of calls that must not happen twice, and a rejection is no
+// reason.
 func (f finding) inDoubt() finding {
 	f.reason = weakened(f.reason)
 	if f.stage == predicates.ClientDispatch {
@@ -68,7 +67,7 @@ func (f finding) inDoubt() finding {
 	return f
 }
 
-// find returns the meaning of err, which is one error, perhaps wrapped.
+// find returns the meaning of err, a single error, perhaps wrapped.
 func find(err error) finding {
 	switch {
 	case isOfTransaction(err): // its cause is about one request of the transaction
@@ -88,8 +87,8 @@ func find(err error) finding {
 	return f
 }
 
-// isOfTransaction reports whether err is about a transaction as a whole. The transaction
-// may have been committed, even if err unwraps to the refusal of a request in it.
+// isOfTransaction reports whether err is about a whole transaction. The transaction may
+// have been committed, even if err unwraps to the refusal of one request.
 func isOfTransaction(err error) bool {
 	_, isAmbiguous := errors.AsType[*gocb.TransactionCommitAmbiguousError](err)
 	_, isFailed := errors.AsType[*gocb.TransactionFailedError](err)
@@ -98,7 +97,6 @@ func isOfTransaction(err error) bool {
 	return isAmbiguous || isFailed || isCommitted || isExpired
 }
 
-// ofConnection returns the meaning of a failure without a response.
 func ofConnection(err error) finding {
 	f := ofClient(err)
 	if isOfCouchbase2(err) || mayFollowRedirect(err) {
@@ -107,24 +105,24 @@ func ofConnection(err error) finding {
 	return f
 }
 
-// isOfCouchbase2 reports whether err comes from couchbase2://. gocb returns
-// ErrServiceNotAvailable for every Unavailable of gRPC, which is also the status of a
-// connection that ends after the server has executed the request.
+// isOfCouchbase2 reports whether err comes from couchbase2://. There gocb returns
+// ErrServiceNotAvailable for every Unavailable of gRPC, even for a connection that ends
+// after the server has executed the request.
 func isOfCouchbase2(err error) bool {
 	_, ok := errors.AsType[*gocb.GenericError](err)
 	return ok
 }
 
-// mayFollowRedirect reports whether err may be about a redirected HTTP request, whose
-// first server may have executed it. The query service does not redirect.
+// mayFollowRedirect reports whether err may be about a redirected HTTP request, which the
+// first server may have executed. The query service does not redirect.
 func mayFollowRedirect(err error) bool {
 	_, isHTTP := errors.AsType[*url.Error](err)
 	_, isQuery := errors.AsType[*gocb.QueryError](err)
 	return isHTTP && !isQuery
 }
 
-// ofClient returns the meaning of a failure without a response if the error of gocb's
-// client proves what it seems to.
+// ofClient returns the meaning of a failure without a response that gocb's client
+// reports.
 func ofClient(err error) finding {
 	unsent := func(reason predicates.Reason) finding { return finding{reason, predicates.ClientDispatch} }
 	switch {

@@ -8,7 +8,6 @@ import (
 	"github.com/weirflow/weir/predicates/netretry"
 )
 
-// The reasons that gocb does not export.
 var (
 	pipelineOverloaded     = predicates.NewReason("PIPELINE_OVERLOADED", true, false)
 	unambiguousTimeout     = predicates.NewReason("UNAMBIGUOUS_TIMEOUT", true, false)
@@ -16,7 +15,6 @@ var (
 	viewsNoActivePartition = predicates.NewReason("VIEWS_NO_ACTIVE_PARTITION", true, true)
 )
 
-// The reasons that the classifier returns by name.
 var (
 	socketNotAvailable   = ReasonOf(gocb.SocketNotAvailableRetryReason)
 	socketClosedInFlight = ReasonOf(gocb.SocketCloseInFlightRetryReason)
@@ -28,9 +26,9 @@ var (
 	searchTooMany        = ReasonOf(gocb.SearchTooManyRequestsRetryReason)
 )
 
-// ReasonOf returns the reason with the name and the properties of a reason of gocb,
-// such as gocb.KVLockedRetryReason, for tables and strategies of your own. It returns the
-// zero Reason if r is nil or has no name.
+// ReasonOf returns the reason with the name and properties of a reason of gocb, such as
+// gocb.KVLockedRetryReason, for your own tables and strategies. It returns the zero
+// Reason if r is nil or has no name.
 func ReasonOf(r gocb.RetryReason) predicates.Reason {
 	if r == nil || r.Description() == "" {
 		return predicates.Reason{}
@@ -39,9 +37,9 @@ func ReasonOf(r gocb.RetryReason) predicates.Reason {
 	return predicates.NewReason(r.Description(), allowsNonIdempotent, allowsNonIdempotent && r.AlwaysRetry())
 }
 
-// Reasons returns the reasons of RFC 0049 in its order, and after them the other reasons
-// of [Classifier], for code that reads names. Rejections are not included: their names
-// are KV_STATUS_ and the status, or QUERY_ERROR_ and the code.
+// Reasons returns the reasons of RFC 0049 in its order, then the other reasons of
+// [Classifier], for code that reads names. Rejections, named KV_STATUS_ and the status,
+// or QUERY_ERROR_ and the code, are not included.
 func Reasons() []predicates.Reason {
 	return []predicates.Reason{
 		ReasonOf(gocb.UnknownRetryReason),
@@ -72,7 +70,7 @@ func Reasons() []predicates.Reason {
 	}
 }
 
-// reasonOfAll returns the reason that allows least of reasons, or the zero Reason.
+// reasonOfAll returns the reason that allows least, or the zero Reason.
 func reasonOfAll(reasons []gocb.RetryReason) predicates.Reason {
 	all := make([]predicates.Reason, 0, len(reasons))
 	for _, r := range reasons {

@@ -12,7 +12,7 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// byStatus are the reasons of the listed statuses of the key-value service.
+// byStatus are the reasons of statuses of the key-value service.
 var byStatus = map[memd.StatusCode]predicates.Reason{
 	memd.StatusNotMyVBucket:                ReasonOf(gocb.KVNotMyVBucketRetryReason),
 	memd.StatusLocked:                      ReasonOf(gocb.KVLockedRetryReason),
@@ -40,8 +40,8 @@ var refusals = [...]struct{ first, last memd.StatusCode }{
 	{memd.StatusSubDocMultiPathFailureDeleted, memd.StatusSubDocMultiPathFailureDeleted},
 }
 
-// ofResponse returns the meaning of an error with which a service has answered. Otherwise
-// the stage of the finding is not ResponseReceived.
+// ofResponse returns the meaning of an error with which a service answered, with stage
+// ResponseReceived.
 func ofResponse(err error) finding {
 	if e, ok := errors.AsType[*gocb.KeyValueError](err); ok && e.StatusCode != memd.StatusSuccess {
 		return answered(ofKeyValue(e))
@@ -64,7 +64,7 @@ func ofResponse(err error) finding {
 func answered(reason predicates.Reason) finding { return finding{reason, predicates.ResponseReceived} }
 
 // ofKeyValue returns the reason of a response of the key-value service, or the zero
-// Reason. A status that gocb has retried because of the server's error map is the status
+// Reason. A status that gocb has retried because of the server's error map is the one
 // that [NoRetries] makes it retry.
 func ofKeyValue(e *gocb.KeyValueError) predicates.Reason {
 	isRefusal := errors.Is(e, gocb.ErrCasMismatch) // also 0x09 as the answer to Unlock
@@ -102,11 +102,11 @@ func ofQuery(e *gocb.QueryError) predicates.Reason {
 	return first
 }
 
-// refusedStatements are errors of the query service before the execution of a statement:
-// of parsing, planning, prepared statements, and authorization. gocb's groups of codes do
-// not prove this. Its planning failures include 4036, a limit that is reached during the
-// execution, and its authentication failures include all errors of functions (101xx), of
-// which 10109 reports that a function has failed, perhaps after it changed documents.
+// refusedStatements are errors of the query service before it executes a statement: of
+// parsing, planning, prepared statements, and authorization. gocb's groups of codes do
+// not prove this: planning failures include 4036, a limit reached during the execution,
+// and authentication failures include errors of functions (101xx), such as 10109 after a
+// failed function, which may have changed documents.
 var refusedStatements = []uint32{
 	3000,
 	4000, 4010, 4020, 4100, 4110, 4210,
@@ -114,13 +114,11 @@ var refusedStatements = []uint32{
 	10000, 13014,
 }
 
-// queueFull is the code with which the query service refuses a request that would wait.
 const queueFull = 1201
 
 // queryReason returns the reason of an error of the query service, or the zero Reason.
 // 12016, a missing index, is marked as retryable, although a retry fails. A statement may
-// have changed documents before an error that is marked as retryable, or before it missed
-// an index.
+// have changed documents before a retryable error, or before it missed an index.
 func queryReason(e gocb.QueryErrorDesc) predicates.Reason {
 	switch {
 	case e.Code == 4040 || e.Code == 4050 || e.Code == 4070:
@@ -136,7 +134,7 @@ func queryReason(e gocb.QueryErrorDesc) predicates.Reason {
 }
 
 // ofAnalytics returns the reason of a response of the analytics service, or the zero
-// Reason if an error is not listed. The service refuses a statement before its execution
+// Reason if an error is not listed. Before the execution, the service refuses statements
 // during a rebalance (23003), and while its queue is full (23007). It may be unavailable
 // (23000) at any time.
 func ofAnalytics(e *gocb.AnalyticsError) predicates.Reason {
@@ -163,7 +161,6 @@ func ofSearch(e *gocb.SearchError) predicates.Reason {
 // viewStatuses are the statuses of VIEWS_TEMPORARY_FAILURE without a condition.
 var viewStatuses = []int{300, 301, 303, 307, 401, 408, 409, 412, 416, 417, 501, 502, 503, 504}
 
-// ofView returns the reason of a response of the views service, or the zero Reason.
 func ofView(e *gocb.ViewError) predicates.Reason {
 	isTemporary := slices.Contains(viewStatuses, e.HTTPStatusCode)
 	switch e.HTTPStatusCode {
@@ -180,15 +177,13 @@ func ofView(e *gocb.ViewError) predicates.Reason {
 	return predicates.Reason{}
 }
 
-// isPermanent reports whether the body of a 500 states that the view does not exist, or
-// that the arguments are wrong.
 func isPermanent(body string) bool {
 	isListed := strings.Contains(body, "{not_found, missing_named_view}") || strings.Contains(body, `"badarg"`)
 	return isListed && strings.Contains(body, "error")
 }
 
-// viewText returns the body of the response. If gocb has recognized it as a missing view,
-// it keeps only the members of the JSON object: their names are in SourceNode.
+// viewText returns the body of the response. For a missing view gocb keeps only the
+// members of the JSON object, whose names are in SourceNode.
 func viewText(e *gocb.ViewError) string {
 	if e.ErrorText != "" {
 		return e.ErrorText

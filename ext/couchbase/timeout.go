@@ -10,17 +10,16 @@ import (
 	"github.com/weirflow/weir/predicates/netretry"
 )
 
-// queryTimedOut is the code with which the query service reports a timeout while it
-// executes a statement. gocb calls it unambiguous even if the statement changes
-// documents.
+// queryTimedOut is the code of a timeout that the query service reports during the
+// execution. gocb calls it unambiguous even if the statement changes documents.
 const queryTimedOut = 1080
 
-// waitForReplicas is the operation whose timeout gocb calls unambiguous although it
-// follows a write: it belongs to the option PersistTo or ReplicateTo of the write.
+// waitForReplicas is the operation of the options PersistTo and ReplicateTo. gocb calls
+// its timeout unambiguous although it follows a write.
 const waitForReplicas = "WaitForConfigSnapshot"
 
 // ofTimeout returns the meaning of a timeout of gocb. Its reason has the name of the
-// reason for which gocb has retried, if it has. It allows a retry of calls that must not
+// reason for which gocb has retried, if any. It allows a retry of calls that must not
 // happen twice only if the operation was a read.
 func ofTimeout(err error) finding {
 	reason := reasonOfAll(retryReasons(err))
@@ -41,18 +40,17 @@ func ofTimeout(err error) finding {
 }
 
 // wasNotDispatched reports whether a key-value request had not been written to a
-// connection when gocb created its error. The errors of couchbase2:// have neither address
-// nor number. It is no proof that the request was not sent: gocb cancels the request after
-// it has created the error, and may write the request in between.
+// connection when gocb created its error. The errors of couchbase2:// have neither
+// address nor number. The request may still have been sent: gocb cancels it only after it
+// has created the error.
 func wasNotDispatched(err error) bool {
 	e, ok := errors.AsType[*gocb.TimeoutError](err)
 	return ok && e.LastDispatchedTo == "" && e.Opaque == "0"
 }
 
 // isUnambiguous reports whether gocb calls the timeout unambiguous because the operation
-// was a read. gocb also uses the word for timeouts between its own retries, for timeouts
-// that the query service reports, and for the bare ErrUnambiguousTimeout of a query as a
-// transaction: these do not count.
+// was a read. Not counted are timeouts between gocb's own retries, timeouts that the
+// query service reports, and the bare ErrUnambiguousTimeout of a query as a transaction.
 func isUnambiguous(err error) bool {
 	if !errors.Is(err, gocb.ErrUnambiguousTimeout) || wasRepeatedInDoubt(retryReasons(err)) {
 		return false
@@ -71,17 +69,16 @@ func isUnambiguous(err error) bool {
 }
 
 // wasRepeatedInDoubt reports whether gocb itself has repeated a request that may have
-// taken effect. [NoRetries] prevents it; other strategies do not.
+// taken effect. [NoRetries] prevents it.
 func wasRepeatedInDoubt(retried []gocb.RetryReason) bool {
 	return slices.ContainsFunc(retried, func(r gocb.RetryReason) bool {
 		return !r.AllowsNonIdempotentRetry() || slices.Contains(inDoubtReasons, r)
 	})
 }
 
-// inDoubtReasons are reasons for which gocb repeats any request, although the request may
-// have taken effect: an HTTP request that timed out after it was sent
-// (SOCKET_NOT_AVAILABLE), a request of couchbase2:// whose connection ended, and a
-// statement that failed during its execution.
+// inDoubtReasons are reasons for which gocb repeats a request that may have taken effect:
+// an HTTP request that timed out after it was sent (SOCKET_NOT_AVAILABLE), a request of
+// couchbase2:// whose connection ended, and a statement that failed during its execution.
 var inDoubtReasons = []gocb.RetryReason{
 	gocb.SocketNotAvailableRetryReason,
 	gocb.ServiceNotAvailableRetryReason,
@@ -90,7 +87,6 @@ var inDoubtReasons = []gocb.RetryReason{
 	gocb.AnalyticsTemporaryFailureRetryReason,
 }
 
-// retryReasons returns the reasons for which gocb has retried before err.
 func retryReasons(err error) []gocb.RetryReason {
 	if e, ok := errors.AsType[*gocb.TimeoutError](err); ok {
 		return e.RetryReasons
