@@ -22,7 +22,7 @@ import (
 
 const (
 	defaultKeepLast = 3
-	maxLate         = 3 // writes that may end after they were given up
+	maxLate         = 3 // writes that may end after they were abandoned
 )
 
 // Stores open the stores of pipelines in a bucket. Safe for concurrent use.
@@ -37,8 +37,8 @@ var _ partitions.Stores = (*Stores)(nil)
 // Option changes a setting of [New].
 type Option func(*Stores)
 
-// KeepLast sets how many of the newest checkpoints of a pipeline are kept; the default is
-// 3. It panics if n < 1.
+// KeepLast sets how many of a pipeline's newest checkpoints are kept; the default is 3.
+// It panics if n < 1.
 func KeepLast(n int) Option {
 	if n < 1 {
 		panic(fmt.Sprintf("blobcheckpoint: KeepLast: %d is less than 1", n))
@@ -47,8 +47,8 @@ func KeepLast(n int) Option {
 }
 
 // New returns the stores in a bucket. The names of their objects begin with prefix and a
-// slash; if prefix is empty, with the pipeline. The bucket stays the caller's. It panics
-// if bucket is nil.
+// slash, or with the pipeline if prefix is empty. The bucket stays the caller's. It
+// panics if bucket is nil.
 func New(bucket *blob.Bucket, prefix string, opts ...Option) *Stores {
 	if bucket == nil {
 		panic("blobcheckpoint: New: nil bucket")
@@ -66,12 +66,11 @@ func New(bucket *blob.Bucket, prefix string, opts ...Option) *Stores {
 
 // header begins an object: the epoch, the random name of the store that wrote it, and the
 // number of the checkpoint that follows, or 0 if it only records that the store was
-// opened. It has a fixed length.
+// opened. Its length is fixed.
 const header = "weir checkpoint, epoch %020d, store %26s, number %020d\n"
 
 var headerSize = len(fmt.Sprintf(header, 0, "", 0))
 
-// object describes an object of a pipeline.
 type object struct {
 	seq        uint64
 	size       int64
@@ -80,9 +79,9 @@ type object struct {
 	checkpoint uint64 // 0 if it has no checkpoint
 }
 
-// Open implements [partitions.Stores]. The store takes over the pipeline from all stores
-// opened before. The error matches [checkpoint.ErrFenced] if a store was opened for a
-// higher epoch.
+// Open implements [partitions.Stores]. The store takes the pipeline over from all earlier
+// stores. The error matches [checkpoint.ErrFenced] if a store was opened for a higher
+// epoch.
 func (s *Stores) Open(ctx context.Context, pipeline string, epoch uint64) (checkpoint.Store, error) {
 	if pipeline == "" {
 		return nil, errors.New("blobcheckpoint: the name of a pipeline is empty")
@@ -102,10 +101,10 @@ type store struct {
 	name     string
 
 	mu     sync.Mutex // held by calls
-	next   uint64     // the number of the next object; those before are there, or were
-	newest uint64     // the highest number of a checkpoint
-	known  []object   // that are there, in order
-	unsure bool       // the last write has failed, and its object may be there
+	next   uint64
+	newest uint64
+	known  []object // existing objects, in order
+	unsure bool     // the last write failed, but may have stored its object
 	fenced bool
 	closed bool
 }
@@ -138,7 +137,7 @@ func (o *store) claim(ctx context.Context) error {
 		switch {
 		case err != nil:
 			return err
-		case last != mine: // another store was quicker, and has removed what it found
+		case last != mine: // another store was quicker, and has removed objects
 			continue
 		case overwrites:
 			return errOverwrites
@@ -149,7 +148,6 @@ func (o *store) claim(ctx context.Context) error {
 
 var errOverwrites = errors.New("the storage overwrites an object although it was asked not to (If-None-Match): it cannot keep checkpoints")
 
-// put writes an object, unless its number is taken.
 func (o *store) put(ctx context.Context, seq uint64, snapshot []byte, id uint64) error {
 	content := append(fmt.Appendf(nil, header, o.epoch, o.name, id), snapshot...)
 	return o.bucket.WriteAll(ctx, o.key(seq), content, &blob.WriterOptions{IfNotExist: true, ContentType: "application/octet-stream"})
@@ -165,7 +163,6 @@ func (o *store) write(ctx context.Context, snapshot []byte, id uint64) error {
 	return err
 }
 
-// wrote notes that the next object is there.
 func (o *store) wrote(id uint64) {
 	o.known = append(o.known, object{seq: o.next, checkpoint: id})
 	o.next = o.next + 1
@@ -175,7 +172,7 @@ func (o *store) wrote(id uint64) {
 
 func (o *store) key(seq uint64) string { return fmt.Sprintf("%s%020d", o.dir, seq) }
 
-// list calls f for the number and size of each object, in order.
+// list calls f for each object, in order.
 func (o *store) list(ctx context.Context, f func(seq uint64, size int64) error) error {
 	for it := o.bucket.List(&blob.ListOptions{Prefix: o.dir}); ; {
 		x, err := it.Next(ctx)
@@ -195,25 +192,24 @@ func (o *store) list(ctx context.Context, f func(seq uint64, size int64) error) 
 	}
 }
 
-// last returns the highest number of an object.
 func (o *store) last(ctx context.Context) (last uint64, err error) {
 	err = o.list(ctx, func(seq uint64, _ int64) error { last = seq; return nil })
 	return last, err
 }
 
 // objects returns all objects, in order. Owners number checkpoints upwards. So a
-// checkpoint that is not lower than a later one does not count: a stale owner has written
-// it where objects of a later owner were removed, before it noticed (law P1).
+// checkpoint that is not lower than a later one does not count: a stale owner wrote it
+// where objects of a later owner had been removed, before it noticed (law P1).
 func (o *store) objects(ctx context.Context) (all []object, err error) {
 	err = o.list(ctx, func(seq uint64, size int64) error {
 		x, err := o.object(ctx, seq, size)
 		if gcerrors.Code(err) == gcerrors.NotFound {
-			return nil // it was removed since
+			return nil // removed since
 		}
 		all = append(all, x)
 		return err
 	})
-	lowest := uint64(0) // of the objects behind it; 0 if they have no checkpoint
+	lowest := uint64(0) // of the later objects; 0 if they have no checkpoint
 	for i := len(all) - 1; i >= 0; i-- {
 		switch x := &all[i]; {
 		case lowest != 0 && x.checkpoint >= lowest:
@@ -225,7 +221,6 @@ func (o *store) objects(ctx context.Context) (all []object, err error) {
 	return all, err
 }
 
-// object reads the header of an object.
 func (o *store) object(ctx context.Context, seq uint64, size int64) (x object, err error) {
 	r, err := o.bucket.NewRangeReader(ctx, o.key(seq), 0, int64(headerSize), nil)
 	if err != nil {
@@ -244,7 +239,6 @@ func (o *store) object(ctx context.Context, seq uint64, size int64) (x object, e
 	return x, nil
 }
 
-// read returns the snapshot in an object.
 func (o *store) read(ctx context.Context, seq uint64) ([]byte, error) {
 	b, err := o.bucket.ReadAll(ctx, o.key(seq))
 	return b[min(headerSize, len(b)):], err
@@ -270,7 +264,6 @@ func (o *store) do(ctx context.Context, doing string, f func() error) error {
 	return fmt.Errorf("blobcheckpoint: %q: %s: %w", o.pipeline, doing, err)
 }
 
-// Save implements [checkpoint.Store].
 func (o *store) Save(ctx context.Context, s *checkpoint.Snapshot) error {
 	if err := s.Validate(); err != nil {
 		return err
@@ -289,7 +282,7 @@ func (o *store) Save(ctx context.Context, s *checkpoint.Snapshot) error {
 			case s.ID <= o.newest:
 				return &checkpoint.NumberError{Checkpoint: s.ID, Newest: o.newest}
 			default:
-				err = o.write(ctx, b.Bytes(), s.ID) // with an error it may be stored all the same
+				err = o.write(ctx, b.Bytes(), s.ID) // it may be stored despite an error
 			}
 			if gcerrors.Code(err) == gcerrors.FailedPrecondition {
 				continue // settle finds out whose it is: an earlier write may have been late
@@ -306,8 +299,8 @@ func (o *store) Save(ctx context.Context, s *checkpoint.Snapshot) error {
 	})
 }
 
-// settle finds out whether the last Save has stored its checkpoint although it returned
-// an error. It reports whether the snapshot is there.
+// settle reports whether the last Save has stored its checkpoint although it returned an
+// error.
 func (o *store) settle(ctx context.Context, id uint64, snapshot []byte) (there bool, err error) {
 	if o.unsure {
 		x, err := o.object(ctx, o.next, 0)
@@ -329,8 +322,8 @@ func (o *store) settle(ctx context.Context, id uint64, snapshot []byte) (there b
 	return bytes.Equal(stored, snapshot), err
 }
 
-// mine returns an error that matches ErrFenced if there are objects of a later store
-// (law P1).
+// mine returns an error that matches ErrFenced if there are objects of a later store (law
+// P1).
 func (o *store) mine(ctx context.Context) error {
 	last, err := o.last(ctx)
 	if err == nil && last >= o.next {
@@ -343,8 +336,8 @@ func (o *store) mine(ctx context.Context) error {
 	return err
 }
 
-// removeOld removes all objects before the kept checkpoints. If one cannot be removed, it
-// stays until the pipeline is opened again.
+// removeOld removes all objects before the kept checkpoints. If that fails, they stay
+// until the pipeline is opened again.
 func (o *store) removeOld(ctx context.Context) {
 	kept, oldest := 0, len(o.known)
 	for ; oldest > 0 && kept < o.keep; oldest-- {
@@ -358,7 +351,6 @@ func (o *store) removeOld(ctx context.Context) {
 	o.known = slices.Delete(o.known, 0, oldest)
 }
 
-// Load implements [checkpoint.Store].
 func (o *store) Load(ctx context.Context, id uint64) (s *checkpoint.Snapshot, err error) {
 	err = o.do(ctx, fmt.Sprintf("loading checkpoint %d", id), func() error {
 		if err := o.mine(ctx); err != nil {
@@ -393,7 +385,6 @@ func (o *store) Load(ctx context.Context, id uint64) (s *checkpoint.Snapshot, er
 	return s, nil
 }
 
-// List implements [checkpoint.Store].
 func (o *store) List(ctx context.Context) (entries []checkpoint.Entry, err error) {
 	err = o.do(ctx, "listing", func() error {
 		if err := o.mine(ctx); err != nil {
@@ -410,7 +401,6 @@ func (o *store) List(ctx context.Context) (entries []checkpoint.Entry, err error
 	return entries, err
 }
 
-// Close implements [checkpoint.Store].
 func (o *store) Close() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
