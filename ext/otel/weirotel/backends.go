@@ -12,8 +12,8 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// ObserveBackends reports backends, whose names must differ, until the registration that
-// it returns is ended. Errors come from the provider. It panics if the provider or a
+// ObserveBackends reports backends, whose names must differ, until the returned
+// registration ends. Errors come from the provider. It panics if the provider or a
 // backend is nil.
 func ObserveBackends(provider metric.MeterProvider, all ...*backend.Backend) (metric.Registration, error) {
 	guard.RefuseNil("weirotel: ObserveBackends", "provider", provider)

@@ -11,9 +11,9 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// ObserveCheckpoints reports the checkpoints of a pipeline with this name, until the
-// registration that it returns is ended. Errors come from the provider. It panics if the
-// name is empty, or the coordinator or the provider nil.
+// ObserveCheckpoints reports the checkpoints of the named pipeline, until the returned
+// registration ends. Errors come from the provider. It panics if the name is empty, or
+// the coordinator or the provider nil.
 func ObserveCheckpoints(
 	pipeline string, coordinator *checkpoint.Coordinator, provider metric.MeterProvider,
 ) (metric.Registration, error) {

@@ -1,5 +1,5 @@
-// Package weirotel reports metrics of operators, checkpoints, workers, queues and
-// backends of weir to OpenTelemetry, and a trace for each element.
+// Package weirotel reports metrics of weir to OpenTelemetry, and a trace for each
+// element.
 //
 //	metrics, err := weirotel.NewMetrics("payments", otel.GetMeterProvider())
 //	if err != nil {
@@ -14,9 +14,9 @@
 //
 // # Traces
 //
-// An element has a span from its acceptance to its end, and each of its attempts a span
-// below it. The context of an attempt carries its span, so that the clients that the
-// function calls make children of it. A retry is an event of the element's span.
+// An element has a span from its acceptance to its end, and each attempt a span below it,
+// which its context carries. So clients that the function calls make children of it. A
+// retry is an event of the element's span.
 //
 //	payments              or, for a message from the topic orders: process orders
 //	├── payments attempt  failed; event "weir.retry" on the span above
@@ -24,22 +24,19 @@
 //	└── payments attempt
 //	    └── POST
 //
-// The element's span begins a trace of its own, unless the operator's context
-// ([asyncop.WithContext]) has a span: then it is a child of that. A message
-// ([message.MetaFromContext]) brings the trace of its sender in its headers, as W3C
-// traceparent. By the semantic conventions for messaging, the element's span has a link
-// to it; [WithMessageParent] makes it a child.
+// The element's span begins a trace, or is a child of the span in the operator's context
+// ([asyncop.WithContext]). A message ([message.MetaFromContext]) has its sender's trace
+// in its headers, as W3C traceparent. By the semantic conventions for messaging, the
+// element's span has a link to it; [WithMessageParent] makes it a child.
 //
-// A call for many elements ([asyncop.Batched]) belongs to many traces, so its context
-// does not have a span. [asyncop.MemberContexts] returns the contexts of the members:
-// begin a span for the call with links to theirs.
+// The context of a call for many elements ([asyncop.Batched]) has no span. Begin a span
+// with links to the spans of its members ([asyncop.MemberContexts]).
 //
-// Samplers are asked as usual. With a sampler that follows the parent, attempts are
-// sampled as their element is. A span that is not sampled still costs a little; use an
-// operator without traces to avoid that.
+// With a sampler that follows the parent, attempts are sampled as their element is. An
+// unsampled span still costs a little; an operator without traces avoids that.
 //
-// Lines that the operator logs about an element have the context of its span, so a
-// [log/slog] handler can add the ids of the trace.
+// The operator's log lines about an element have its span's context, so a [log/slog]
+// handler can add the trace ids.
 //
 // Attributes of the span of an element:
 //
@@ -61,13 +58,12 @@
 //
 // Attributes of the span of an attempt: weir.operator.name, weir.attempt.number (from 1),
 // weir.attempt.results, weir.reason, error.type. An element or attempt with an error has
-// the status Error, and the error is recorded. Elements that are kept in a checkpoint do
-// not have a status: they are called again after the restart, in another trace.
+// the status Error, and the error is recorded. Elements kept in a checkpoint have no
+// status: they are called again after the restart, in another trace.
 //
 // # Metrics
 //
-// All have the attribute weir.operator.name. Counters and gauges are read from the
-// operator when metrics are collected.
+// All have the attribute weir.operator.name.
 //
 //	weir.elements.accepted, .timed_out             counters, {element}
 //	weir.elements.ended                            counter, {element}; by weir.element.ending
@@ -167,6 +163,5 @@
 //	weir.backend.trips, .tenant_trips,
 //	weir.backend.would_have_tripped                counters, {trip}
 //
-// Names for messages and errors follow the semantic conventions, which do not cover
-// operators of streams.
+// Names for messages and errors follow the semantic conventions.
 package weirotel

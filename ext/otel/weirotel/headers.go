@@ -7,8 +7,8 @@ import (
 )
 
 // TraceHeaders returns the trace of ctx as headers of a message, in W3C trace context,
-// for delivery.Headers: [Traces] links the element to the span that has put the message,
-// or makes it a child with [WithMessageParent]. It returns nil if ctx has no span.
+// for delivery.Headers: [Traces] links the element to the span in ctx. It returns nil if
+// ctx has no span.
 //
 //	err := orders.Put(r.Context(), order, delivery.Headers(weirotel.TraceHeaders(r.Context())))
 func TraceHeaders(ctx context.Context) map[string]string {

@@ -12,11 +12,10 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// ObserveKeys reports the requests with idempotency keys of a service of this name, until
-// the registration that it returns is ended. The table is counted beside the collections,
-// as [ObserveQueues] counts queues; the other metrics are counters of this process. It
-// returns errors of the provider. It panics if the name is empty, or k or the provider
-// nil.
+// ObserveKeys reports the requests with idempotency keys of the named service, until the
+// returned registration ends. The table is counted in the background, like queues of
+// [ObserveQueues]; the other metrics are counters of this process. Errors come from the
+// provider. It panics if the name is empty, or k or the provider nil.
 func ObserveKeys(service string, k *keys.Keys, provider metric.MeterProvider) (metric.Registration, error) {
 	if service == "" {
 		panic("weirotel: ObserveKeys: empty name")

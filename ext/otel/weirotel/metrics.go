@@ -18,13 +18,11 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// scope is the name of the instrumentation.
 const scope = "github.com/weirflow/weir/ext/otel/weirotel"
 
-// system is the messaging system, unless attributes of the user name another.
+// system is the messaging system, unless the user's attributes name another.
 var system = semconv.MessagingSystemKey.String("weir")
 
-// Attributes.
 const (
 	operatorKey   = attribute.Key("weir.operator.name")
 	endingKey     = attribute.Key("weir.element.ending")
@@ -44,10 +42,9 @@ const (
 
 // Metrics is an [observe.Observer] that reports the metrics of an operator to a meter.
 //
-// It may be given to several operators, at the same time or one after the other, such as
-// the operators of all partitions, or of a pipeline that is started again in the same
-// process. Counters and gauges are sums then, and the age is the oldest element's of all.
-// Its methods are safe for concurrent use.
+// It may be given to several operators, such as the operators of all partitions, or of a
+// pipeline that is started again in the same process. Counters and gauges are sums then,
+// and the age is the oldest element's of all. Its methods are safe for concurrent use.
 type Metrics struct {
 	operator attribute.KeyValue
 	option   []metric.RecordOption // with operator
@@ -63,11 +60,10 @@ type Metrics struct {
 
 var _ observe.Observer = (*Metrics)(nil)
 
-// NewMetrics returns the metrics of the operator with this name. Give them to the
-// operator by [asyncop.WithObserver]. The attributes are added to
-// messaging.process.duration: set messaging.system if the messages come from another
-// system, such as kafka. Errors come from the provider. It panics if the name is empty or
-// the provider nil.
+// NewMetrics returns the metrics of the named operator, for [asyncop.WithObserver]. The
+// attributes are added to messaging.process.duration: set messaging.system if the
+// messages come from another system, such as kafka. Errors come from the provider. It
+// panics if the name is empty or the provider nil.
 func NewMetrics(operator string, provider metric.MeterProvider, messaging ...attribute.KeyValue) (*Metrics, error) {
 	switch {
 	case operator == "":
@@ -92,7 +88,6 @@ func NewMetrics(operator string, provider metric.MeterProvider, messaging ...att
 	return m, nil
 }
 
-// observe registers the metrics that are read from the operator at each collection.
 func (m *Metrics) observe(in *instruments) {
 	read := readings(in, tally.Metrics, m.operator)
 	ended := in.counter("weir.elements.ended", "Elements by how they ended.", "{element}")
@@ -129,8 +124,8 @@ func (m *Metrics) observe(in *instruments) {
 	})
 }
 
-// Unregister ends the collection of metrics that are read from the operator. Call it to
-// release the metrics before their provider ends.
+// Unregister ends the reading of the operator's metrics. Call it to release the metrics
+// before their provider ends.
 func (m *Metrics) Unregister() error { return m.reg.Unregister() }
 
 var (
@@ -184,8 +179,6 @@ func (m *Metrics) Ended(ctx context.Context, e observe.Ending) {
 	}
 }
 
-// processed records how long a message took, as the semantic conventions for messaging
-// require.
 func (m *Metrics) processed(ctx context.Context, e observe.Ending) {
 	meta, ok := message.MetaFromContext(ctx)
 	if !ok {
@@ -204,8 +197,7 @@ func (m *Metrics) processed(ctx context.Context, e observe.Ending) {
 	m.process.Record(ctx, e.Total.Seconds(), metric.WithAttributes(set...))
 }
 
-// bounds are the bounds of the histograms, in seconds, unless a view sets others: 100 µs
-// to 100 s.
+// bounds are the default bounds of the histograms, in seconds: 100 µs to 100 s.
 var bounds = func() (b []float64) {
 	for unit := 100 * time.Microsecond; unit < 100*time.Second; unit *= 10 {
 		b = append(b, unit.Seconds(), (5 * unit / 2).Seconds(), (5 * unit).Seconds())
@@ -213,7 +205,6 @@ var bounds = func() (b []float64) {
 	return append(b, 100)
 }()
 
-// instruments makes instruments, and keeps the first error.
 type instruments struct {
 	meter        metric.Meter
 	observables  []metric.Observable
@@ -255,11 +246,11 @@ func (in *instruments) gauge(name, help, unit string) metric.Float64Observable {
 	return g
 }
 
-// readings makes the instruments of metrics that are read from statistics, and returns
-// the function that reports them.
+// readings makes the instruments of metrics that are read from statistics, and returns a
+// function that reports them.
 func readings[S any](in *instruments, all []tally.Metric[S], own attribute.KeyValue) func(o metric.Observer, s *S) {
 	read := make([]metric.Int64Observable, len(all))
-	sets := make([][]metric.ObserveOption, len(all)) // by the values of each
+	sets := make([][]metric.ObserveOption, len(all)) // by metric and value
 	for i, r := range all {
 		unit := "{" + r.Unit + "}"
 		if r.Unit == "By" { // a unit of UCUM, not a counted thing

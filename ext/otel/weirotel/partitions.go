@@ -11,10 +11,10 @@ import (
 	"github.com/weirflow/weir/partitions"
 )
 
-// ObservePartitions reports the partitions of the worker that has the monitor
-// ([partitions.Config]), under the name of their pipeline, until the registration that it
-// returns is ended. It asks no server. It returns errors of the provider. It panics if
-// the name is empty, or the monitor or the provider nil.
+// ObservePartitions reports the partitions of the monitor's worker ([partitions.Config])
+// under the name of their pipeline, until the returned registration ends. It asks no
+// server. Errors come from the provider. It panics if the name is empty, or the monitor
+// or the provider nil.
 func ObservePartitions(pipeline string, monitor *partitions.Monitor, provider metric.MeterProvider) (metric.Registration, error) {
 	if pipeline == "" {
 		panic("weirotel: ObservePartitions: empty name")

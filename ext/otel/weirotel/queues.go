@@ -15,12 +15,12 @@ import (
 )
 
 // ObserveQueues reports queues of a store, such as its dead letters and layers, until the
-// registration that it returns is ended. They are counted in the background: a collection
-// begins a count and reports it if it takes less than 100 ms, else it reports the
-// previous count. A count takes 10 s at most, and the pause between two counts is 20
-// times as long. If a count fails, [otel.Handle] gets the error, and the collection
-// reports the previous count. Errors come from the provider. It panics if the store or
-// the provider is nil, if names is empty, or if a name is empty or named twice.
+// returned registration ends. They are counted in the background: a collection begins a
+// count and reports it if it takes less than 100 ms, else the previous count. A count
+// takes 10 s at most, and the pause between two counts is 20 times as long. If a count
+// fails, [otel.Handle] gets the error, and the previous count is reported. Errors come
+// from the provider. It panics if the store or the provider is nil, if names is empty, or
+// if a name is empty or named twice.
 func ObserveQueues(s store.Inspector, provider metric.MeterProvider, names ...string) (metric.Registration, error) {
 	guard.RefuseNil("weirotel: ObserveQueues", "store", s)
 	guard.RefuseNil("weirotel: ObserveQueues", "provider", provider)
@@ -64,7 +64,7 @@ func ObserveQueues(s store.Inspector, provider metric.MeterProvider, names ...st
 	return in.registration, nil
 }
 
-// report reports counts that failed. The callback does not return their error, because a
+// report reports failed counts. The callback does not return their error, because a
 // periodic reader would then export no metrics at all.
 func report(o metric.Observer, failures metric.Int64Observable, n int, err error, of attribute.KeyValue) {
 	o.ObserveInt64(failures, int64(n), metric.WithAttributes(of))

@@ -11,9 +11,9 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// ObserveResults reports the answers that a service of this name keeps, until the
-// registration that it returns is ended. Errors come from the provider. It panics if the
-// name is empty, or r or the provider nil.
+// ObserveResults reports the answers that the named service keeps, until the returned
+// registration ends. Errors come from the provider. It panics if the name is empty, or r
+// or the provider nil.
 func ObserveResults(service string, r *server.Results, provider metric.MeterProvider) (metric.Registration, error) {
 	if service == "" {
 		panic("weirotel: ObserveResults: empty name")

@@ -20,9 +20,8 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Traces is an [observe.Observer] that makes a span for each element of an operator and
-// for each attempt. It belongs to a single operator at a time. Methods are safe for
-// concurrent use.
+// Traces is an [observe.Observer] that makes a span for each element and attempt of an
+// operator, one operator at a time. Methods are safe for concurrent use.
 type Traces struct {
 	tracer     trace.Tracer
 	name       string
@@ -30,7 +29,7 @@ type Traces struct {
 	element    []attribute.KeyValue // of all elements' spans
 	attempt    trace.SpanStartOption
 	propagator propagation.TextMapPropagator
-	isChild    bool // of the message's trace, not linked to it
+	isChild    bool // child of the message's trace, not linked to it
 }
 
 var _ observe.Observer = (*Traces)(nil)
@@ -39,8 +38,8 @@ var _ observe.Observer = (*Traces)(nil)
 type Option func(*Traces)
 
 // WithPropagator sets the propagator that reads the headers of a message; the default is
-// [propagation.TraceContext], which is W3C traceparent and tracestate. Baggage that it
-// finds is in the contexts of the attempts. It panics if p is nil.
+// [propagation.TraceContext], which is W3C traceparent and tracestate. Attempts get the
+// baggage that it finds in their contexts. It panics if p is nil.
 func WithPropagator(p propagation.TextMapPropagator) Option {
 	if guard.IsNil(p) {
 		panic("weirotel: WithPropagator: nil propagator")
@@ -49,8 +48,8 @@ func WithPropagator(p propagation.TextMapPropagator) Option {
 }
 
 // WithMessageParent makes the span of a message a child of the span that its headers
-// name, so that a single trace goes from the sender to the last attempt. By default it
-// has a link to it: a message may be delivered several times, and long after it was sent.
+// name, so that a single trace goes from the sender to the last attempt. The default is a
+// link, because a message may be delivered several times, and long after it was sent.
 func WithMessageParent() Option {
 	return func(t *Traces) { t.isChild = true }
 }
@@ -60,9 +59,9 @@ func WithAttributes(attributes ...attribute.KeyValue) Option {
 	return func(t *Traces) { t.element = append(t.element, attributes...) }
 }
 
-// NewTraces returns the traces of the operator with this name. Give them to the operator
-// by [asyncop.WithObserver]; observers that come after them find the span in the context.
-// It panics if the name is empty or the provider nil.
+// NewTraces returns the traces of the named operator, for [asyncop.WithObserver]; later
+// observers find the span in the context. It panics if the name is empty or the provider
+// nil.
 func NewTraces(operator string, provider trace.TracerProvider, opts ...Option) *Traces {
 	switch {
 	case operator == "":
@@ -85,14 +84,12 @@ func NewTraces(operator string, provider trace.TracerProvider, opts ...Option) *
 	return t
 }
 
-// spanKey finds spans of t in a context. Spans of operators around this one have other
-// keys.
+// spanKey finds spans of t in a context. Outer operators have other keys.
 type spanKey struct {
 	t         *Traces
 	isAttempt bool
 }
 
-// spanContext is a context with a span of ours.
 type spanContext struct {
 	context.Context //nolint:containedctx // it is one
 	key             spanKey
@@ -106,7 +103,6 @@ func (c *spanContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// spanOf returns the span of the element or attempt that ctx belongs to, or nil.
 func (t *Traces) spanOf(ctx context.Context, isAttempt bool) trace.Span {
 	span, _ := ctx.Value(spanKey{t, isAttempt}).(trace.Span)
 	return span
@@ -131,13 +127,13 @@ func (t *Traces) Accepted(ctx context.Context, _ any, restored bool) context.Con
 			opts = append(opts, trace.WithLinks(link))
 		}
 	}
-	opts = append(opts, trace.WithAttributes(t.element...)) // the last, since the user's win
+	opts = append(opts, trace.WithAttributes(t.element...)) // last, since the user's win
 	ctx, span := t.tracer.Start(ctx, valid(name), opts...)
 	return &spanContext{ctx, spanKey{t, false}, span}
 }
 
 // extract returns ctx with the trace in a message's headers, and the link to its sender,
-// which is not valid if they have no trace.
+// which is invalid without a trace.
 func (t *Traces) extract(ctx context.Context, headers map[string]string) (context.Context, trace.Link) {
 	if len(headers) == 0 {
 		return ctx, trace.Link{}
@@ -175,11 +171,11 @@ func (t *Traces) AttemptStarted(ctx context.Context, attempt int) context.Contex
 }
 
 // AttemptEnded implements [observe.Observer]: it ends the attempt's span. A retry is an
-// event of the element's.
+// event of the element's span.
 func (t *Traces) AttemptEnded(ctx context.Context, o observe.Outcome) {
 	span := t.spanOf(ctx, true)
 	if span == nil {
-		return // AttemptStarted of another observer has panicked before ours was called
+		return // another observer's AttemptStarted has panicked before ours was called
 	}
 	defer span.End() // also if a method of the error panics
 	if o.Retry {
@@ -212,8 +208,8 @@ func (t *Traces) retries(ctx context.Context, o observe.Outcome) {
 	span.AddEvent("weir.retry", trace.WithAttributes(attributes...))
 }
 
-// Ended implements [observe.Observer]: it ends the element's span. An element that was
-// not accepted does not have a span.
+// Ended implements [observe.Observer]: it ends the element's span, if the element was
+// accepted.
 func (t *Traces) Ended(ctx context.Context, e observe.Ending) {
 	span := t.spanOf(ctx, false)
 	if span == nil {
@@ -245,8 +241,7 @@ func setReason(span trace.Span, r predicates.Reason) {
 	}
 }
 
-// valid returns the text as valid UTF-8, as protobuf requires: an exporter refuses a batch
-// with any other text.
+// valid returns valid UTF-8: an exporter refuses a batch with any other text.
 func valid(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
 
 // errorType returns the class of an error by the semantic conventions: its reason, if
@@ -266,7 +261,7 @@ func setError(span trace.Span, err error, reason predicates.Reason) {
 	span.AddEvent(semconv.ExceptionEventName, trace.WithAttributes(semconv.ExceptionType(fmt.Sprintf("%T", err)), semconv.ExceptionMessage(text)))
 }
 
-// carrier is the headers of a message as a carrier. The names of headers have no case.
+// carrier is a message's headers as a carrier. Header names are case-insensitive.
 type carrier map[string]string
 
 func (c carrier) Get(name string) string {

@@ -11,10 +11,9 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// ObserveWorker reports the worker that has the monitor ([delivery.WithMonitor]), under
-// this name, until the registration that it returns is ended. It does not ask the
-// engines. Errors come from the provider. It panics if the name is empty, or the monitor
-// or the provider nil.
+// ObserveWorker reports the monitor's worker ([delivery.WithMonitor]) under this name,
+// until the returned registration ends. It does not ask the engines. Errors come from the
+// provider. It panics if the name is empty, or the monitor or the provider nil.
 func ObserveWorker(name string, monitor *delivery.Monitor, provider metric.MeterProvider) (metric.Registration, error) {
 	if name == "" {
 		panic("weirotel: ObserveWorker: empty name")
