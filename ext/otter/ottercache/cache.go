@@ -14,12 +14,12 @@ type Cache[K comparable, OUT any] struct {
 	cache *otter.Cache[K, lookup.Entry[OUT]]
 }
 
-// New returns an empty cache with these options, which it does not change. It returns an
-// error if options is nil, or if otter refuses it. A cache without a MaximumSize or
-// MaximumWeight grows with the number of keys.
+// New returns an empty cache. It does not change options, and returns an error if they
+// are nil, or if otter refuses them. A cache without a MaximumSize or MaximumWeight grows
+// with the number of keys.
 //
-// otter has a goroutine for each cache: it ends with Otter().StopAllGoroutines, or some
-// time after the cache has become garbage.
+// otter's goroutine for each cache ends with Otter().StopAllGoroutines, or some time
+// after the cache has become garbage.
 func New[K comparable, OUT any](options *otter.Options[K, lookup.Entry[OUT]]) (*Cache[K, OUT], error) {
 	if options == nil {
 		return nil, errors.New("ottercache: New: nil options")
@@ -36,8 +36,8 @@ func New[K comparable, OUT any](options *otter.Options[K, lookup.Entry[OUT]]) (*
 	return &Cache[K, OUT]{c}, nil
 }
 
-// Otter returns the cache of otter, to ask for its size or statistics, and to invalidate
-// all of it. To invalidate a key use Forget of the lookup, which includes loads that run.
+// Otter returns the cache of otter, for its size and statistics, and to invalidate all of
+// it. To invalidate a key use the lookup's Forget, which includes running loads.
 func (c *Cache[K, OUT]) Otter() *otter.Cache[K, lookup.Entry[OUT]] { return c.cache }
 
 // Get implements lookup.Cache.
@@ -52,12 +52,11 @@ func (c *Cache[K, OUT]) Delete(key K) { c.cache.Invalidate(key) }
 // forEver is as long as otter can add to a present time.
 const forEver = 100 * 365 * 24 * time.Hour
 
-// expiry is the user's, except for entries that have a time of their own.
+// expiry is the user's, except for entries with their own time.
 type expiry[K comparable, OUT any] struct {
 	users otter.ExpiryCalculator[K, lookup.Entry[OUT]]
 }
 
-// ExpireAfterCreate implements otter.ExpiryCalculator.
 func (e expiry[K, OUT]) ExpireAfterCreate(entry otter.Entry[K, lookup.Entry[OUT]]) time.Duration {
 	if ttl := entry.Value.TTL; ttl > 0 {
 		return min(ttl, forEver)
@@ -66,8 +65,8 @@ func (e expiry[K, OUT]) ExpireAfterCreate(entry otter.Entry[K, lookup.Entry[OUT]
 }
 
 // ExpireAfterUpdate implements otter.ExpiryCalculator. An entry that replaces an entry
-// with a time of its own counts as new for the user's calculator, which might otherwise
-// keep that time.
+// with its own time counts as new for the user's calculator, which might otherwise keep
+// that time.
 func (e expiry[K, OUT]) ExpireAfterUpdate(
 	entry otter.Entry[K, lookup.Entry[OUT]], old lookup.Entry[OUT],
 ) time.Duration {
@@ -77,7 +76,6 @@ func (e expiry[K, OUT]) ExpireAfterUpdate(
 	return e.users.ExpireAfterUpdate(entry, old)
 }
 
-// ExpireAfterRead implements otter.ExpiryCalculator.
 func (e expiry[K, OUT]) ExpireAfterRead(entry otter.Entry[K, lookup.Entry[OUT]]) time.Duration {
 	if entry.Value.TTL > 0 {
 		return entry.ExpiresAfter() // as it was
