@@ -12,21 +12,20 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// ErrNotRepeatable is the failure of an element whose call must not happen twice, and was
-// therefore not made: see [Hedged].
+// ErrNotRepeatable is the failure of an element whose call was not made, because it must
+// not happen twice: see [Hedged].
 var ErrNotRepeatable = errors.New("failsafecall: the call of this element must not happen twice, so it cannot be hedged")
 
-// notRepeatable is a rejection: the call was not made, and another attempt would be
-// refused, too.
+// notRepeatable is a rejection: another attempt would be refused, too.
 var notRepeatable = predicates.NewRejection("NOT_REPEATABLE")
 
-// Hedged is asyncop.Blocking with a hedge policy: if a call is slow, it is made once more
-// beside the first, and the first answer counts. The context of the others ends.
+// Hedged is asyncop.Blocking with a hedge policy: a slow call is made once more beside
+// the first, and the first answer counts. The context of the others ends.
 //
 // Both may take effect, so only calls that may happen twice are allowed: the element
 // decides (predicates.Idempotent), or else repeatable. A nil repeatable means no.
-// repeatable also gets the context of the attempt, for calls that their server recognises
-// by an identity in it. An element whose call must not happen twice fails with
+// repeatable gets the context of the attempt, for calls that their server recognises by
+// an identity in it. An element whose call must not happen twice fails with
 // [ErrNotRepeatable], in stage ClientDispatch.
 //
 // The attempt has one permit for all its calls: with a limit of n calls, and h hedges
@@ -51,8 +50,8 @@ func Hedged[IN, OUT any](
 				&predicates.StageError{Stage: predicates.ClientDispatch, Err: ErrNotRepeatable}, notRepeatable)
 		}
 		return executor.WithContext(ctx).GetWithExecution(func(e failsafe.Execution[OUT]) (out OUT, err error) {
-			// failsafe-go calls on goroutines of its own: a panic would end the program,
-			// and runtime.Goexit hang the attempt.
+			// failsafe-go calls on its own goroutines: a panic would end the program, and
+			// runtime.Goexit hang the attempt.
 			err = guard.Call(func() (err error) {
 				out, err = call(e.Context(), in)
 				return err
