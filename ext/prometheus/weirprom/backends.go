@@ -8,12 +8,10 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// backends is the collector of backends. It reads them at the scrape.
 type backends []*backend.Backend
 
 var backendState = prometheus.NewDesc("weir_backend_state", "1 for the state that the backend is in, 0 for the others.", []string{"backend", "state"}, nil)
 
-// backendDescs describe tally.BackendNumbers.
 var backendDescs = func() (descs []*prometheus.Desc) {
 	for _, n := range tally.BackendNumbers {
 		name := "weir_backend_" + n.Name

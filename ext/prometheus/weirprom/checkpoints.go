@@ -6,7 +6,6 @@ import (
 	"github.com/weirflow/weir/checkpoint"
 )
 
-// checkpoints is the collector of a coordinator. It reads its statistics at the scrape.
 type checkpoints struct {
 	coordinator *checkpoint.Coordinator
 	desc        []*prometheus.Desc // as checkpointReadings
@@ -57,8 +56,8 @@ var checkpointReadings = []struct {
 	},
 }
 
-// NewCheckpoints returns a collector for the checkpoints of a pipeline, whose name is
-// their label pipeline. It panics if the name is empty or the coordinator nil.
+// NewCheckpoints returns a collector for the checkpoints of a pipeline, named by the
+// label pipeline. It panics if the name is empty or the coordinator nil.
 func NewCheckpoints(pipeline string, coordinator *checkpoint.Coordinator) prometheus.Collector {
 	switch {
 	case pipeline == "":

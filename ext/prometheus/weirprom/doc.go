@@ -1,5 +1,4 @@
-// Package weirprom exports the metrics of operators, checkpoints, workers, queues and
-// backends of weir to Prometheus.
+// Package weirprom exports metrics of weir to Prometheus.
 //
 //	metrics := weirprom.New("payments")
 //	prometheus.MustRegister(metrics)
@@ -9,7 +8,7 @@
 //
 // # Metrics of an operator
 //
-// All have the label operator, which is the name that [New] was given.
+// All have the label operator, the name given to [New].
 //
 //	weir_elements_accepted_total                 elements that took a slot
 //	weir_elements_ended_total{how}               how they ended: emitted, empty, handed_over, dropped, failed, abandoned, kept, discarded
@@ -28,7 +27,7 @@
 //	weir_elements_capacity                       slots
 //	weir_elements_in_flight                      elements with a slot
 //	weir_elements_waiting_for_retry              of these, in back-off or waiting for a permit for their retry
-//	weir_elements_waiting_for_key                of these, waiting for another one of their key, or for its call
+//	weir_elements_waiting_for_key                of these, waiting for another element of their key, or for its call
 //	weir_elements_waiting_to_leave               of these, complete: older ones or downstream
 //	                                             delay them
 //	weir_elements_deciding                       of these, whose strategy is being asked off the loop
@@ -42,12 +41,12 @@
 //	weir_element_queue_duration_seconds          histogram: from the slot to the first attempt
 //	weir_retry_backoff_seconds                   histogram: the waits before retries
 //
-// An element that came after the operator had stopped reading is discarded, and does not
-// have a duration. After 100 different reasons, new reasons are counted as "other".
+// An element that comes after the operator has stopped reading is discarded, without a
+// duration. After 100 different reasons, new ones count as "other".
 //
 // # Metrics of checkpoints
 //
-// [NewCheckpoints] collects them. They have the label pipeline.
+// [NewCheckpoints] collects them, with the label pipeline:
 //
 //	weir_checkpoints_completed_total
 //	weir_checkpoints_failed_total
@@ -59,7 +58,7 @@
 //
 // # Metrics of workers
 //
-// [NewWorker] collects the metrics of a [delivery.Run]. They have the label worker.
+// [NewWorker] collects metrics of a [delivery.Run], with the label worker:
 //
 //	weir_worker_messages_received_total
 //	weir_worker_messages_redelivered_total           of these: they had a visit before
@@ -73,8 +72,7 @@
 //
 // # Metrics of partitions
 //
-// [NewPartitions] collects the metrics of a [partitions.Run]. They have the label
-// pipeline.
+// [NewPartitions] collects metrics of a [partitions.Run], with the label pipeline:
 //
 //	weir_partitions{state}                           of this worker: running, failing, leaving, ended; unowned: without an owner, as far as
 //	                                                 this worker knows; missing if the assigner does not report that
@@ -83,8 +81,8 @@
 //
 // # Metrics of queues
 //
-// [NewQueues] collects the metrics of dead letters, layers, outboxes and other queues of
-// a store. They have the label queue.
+// [NewQueues] collects metrics of dead letters, layers, outboxes and other queues of a
+// store, with the label queue:
 //
 //	weir_queue_messages{cause}                       cause: of dead letters, or ""
 //	weir_queue_oldest_age_seconds
@@ -94,8 +92,8 @@
 //
 // # Metrics of backends
 //
-// [NewBackends] collects them. They have the label backend. The reason why a backend is
-// down is in its log and in the command weir backend list.
+// [NewBackends] collects them, with the label backend. The log and the command weir
+// backend list show why a backend is down.
 //
 //	weir_backend_state{state}                        1 for the state it is in: up, down, probing, ramping, held; else 0
 //	weir_backend_state_since_timestamp_seconds
@@ -115,8 +113,8 @@
 //
 // # Metrics of a server
 //
-// [NewResults] collects the metrics of the answers that a service keeps. They have the
-// label service.
+// [NewResults] collects metrics of the answers that a service keeps, with the label
+// service:
 //
 //	weir_answers_clients                             clients that are remembered
 //	weir_answers_records                             requests that run or have an answer
@@ -124,8 +122,8 @@
 //	weir_answers_bytes                               as they count for MaxBytes
 //	weir_answers_requests_total{outcome}             outcome: new, attached, replayed, stale, invalid, mismatch, full, too_many_waiting
 //
-// [NewKeys] collects the metrics of requests with idempotency keys in a database, with
-// the same label.
+// [NewKeys] collects metrics of requests with idempotency keys in a database, with the
+// same label:
 //
 //	weir_keys_records                                requests in the table
 //	weir_keys_unfinished                             of these
@@ -139,20 +137,18 @@
 //
 // # Histograms
 //
-// Each histogram is both classic and native. A server that scrapes native histograms
-// takes the native form, whose buckets grow by 9 %. Others take the classic form, whose
-// buckets can be chosen: see [WithBuckets].
+// Each histogram is both native, with buckets that grow by 9 %, and classic, with the
+// buckets of [WithBuckets]. A server takes the native form if it scrapes native
+// histograms.
 //
 // # Cost
 //
 // An element costs about 100 ns of processor time more (measured: 75 to 150), one reading
 // of the clock included, and no allocation. Counters and gauges are read from the
-// operator when Prometheus scrapes. The operator hands over what it has measured once in
-// a step of its loop, and durations are counted in plain arrays, under a lock that only a
-// scrape contends for.
+// operator at the scrape. Each step of its loop hands over its measurements once, and
+// durations are counted in arrays, under a lock that only a scrape contends for.
 //
-// That holds for [Metrics] as they are. An observer around them, such as a type that
-// embeds them, is called for each element and attempt as any [observe.Observer] is: about
-// 300 ns, and an allocation for an element that is not a pointer. BenchmarkResults
-// measures both.
+// An observer around [Metrics], such as a type that embeds them, is called for each
+// element and attempt, like any [observe.Observer]: about 300 ns, and an allocation for
+// an element that is not a pointer. BenchmarkResults measures both.
 package weirprom

@@ -10,7 +10,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// Native histograms of schema 3 have 8 buckets for each power of two. Bucket i ends at
+// Native histograms of schema 3 have 8 buckets for each power of two: bucket i ends at
 // 2^(i/8) seconds.
 const (
 	schema    = 3
@@ -19,7 +19,7 @@ const (
 	highest   = 34 * perOctave  // ends above the longest time.Duration
 )
 
-// native are the buckets of native histograms, the first of which is lowest.
+// native are the buckets of native histograms, from lowest on.
 var native = func() *buckets {
 	ends := make([]int64, highest-lowest)
 	for i := range ends {
@@ -31,10 +31,10 @@ var native = func() *buckets {
 	return bucketsOf(ends)
 }()
 
-// buckets are the ends of the buckets of histograms, in increasing order. Read-only.
+// buckets are the ends of histogram buckets, in increasing order. Read-only.
 type buckets struct {
 	ends  []int64    // in nanoseconds
-	first [65]uint16 // by the number of bits of a time: the first bucket that may hold it
+	first [65]uint16 // by the bit length of a time: the first bucket that may hold it
 }
 
 func bucketsOf(ends []int64) *buckets {
@@ -62,8 +62,7 @@ func newBuckets(bounds []time.Duration) (*buckets, error) {
 	return bucketsOf(ends), nil
 }
 
-// of returns the bucket of a time that is not negative; len(b.ends) is the one without
-// end.
+// of returns the bucket of a non-negative time; len(b.ends) is the bucket without end.
 func (b *buckets) of(d time.Duration) int {
 	return b.search(uint64(d), int(b.first[bits.Len64(uint64(d))]))
 }
@@ -75,7 +74,7 @@ func (b *buckets) search(ns uint64, from int) int {
 	return from
 }
 
-// histogram counts times. It is guarded by the lock of its owner.
+// histogram counts times. Its owner's lock guards it.
 type histogram struct {
 	sum     float64 // in nanoseconds
 	zero    uint64
@@ -102,7 +101,6 @@ func (h *histogram) clone() *histogram {
 	return &c
 }
 
-// metric returns the histogram as Prometheus takes it.
 func (h *histogram) metric(desc *prometheus.Desc, b *buckets) prometheus.Metric {
 	upTo := make(map[float64]uint64, len(b.ends))
 	count := uint64(0)
@@ -126,8 +124,7 @@ func (h *histogram) metric(desc *prometheus.Desc, b *buckets) prometheus.Metric 
 	}
 }
 
-// both is a classic histogram with the buckets of a native one. client_golang has no
-// constant histogram that is both.
+// both is a classic and native histogram, which client_golang lacks as a constant.
 type both struct {
 	prometheus.Metric
 	native prometheus.Metric

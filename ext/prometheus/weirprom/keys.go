@@ -11,7 +11,6 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// idempotency is the collector of requests with idempotency keys.
 type idempotency struct {
 	of            *keys.Keys
 	counts        *tally.Counts[keys.Counts]
@@ -20,10 +19,10 @@ type idempotency struct {
 	failures      *prometheus.Desc
 }
 
-// NewKeys returns a collector for requests with idempotency keys. The name of the service
-// is its label service. The table is counted beside the scrapes, as [NewQueues] counts
-// queues; the other metrics are counters of this process. It panics if the name is empty
-// or k is nil.
+// NewKeys returns a collector for requests with idempotency keys, with the service's name
+// as the label service. The table is counted in the background, like queues of
+// [NewQueues]; the other metrics are counters of this process. It panics if the name is
+// empty or k is nil.
 func NewKeys(service string, k *keys.Keys) prometheus.Collector {
 	if service == "" {
 		panic("weirprom: NewKeys: empty name")

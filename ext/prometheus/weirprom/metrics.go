@@ -15,13 +15,12 @@ import (
 	"github.com/weirflow/weir/internal/counting"
 )
 
-// Metrics has the metrics of an operator: it is an [observe.Observer] for it, and a
-// [prometheus.Collector] for a registry.
+// Metrics is an [observe.Observer] for an operator, and a [prometheus.Collector] for a
+// registry.
 //
-// It may be given to several operators, at the same time or one after the other, such as
-// the operators of all partitions, or of a pipeline that is started again in the same
-// process. Counters and gauges are sums then, and the age is the oldest element's of all.
-// Its methods are safe for concurrent use.
+// It may be given to several operators, such as the operators of all partitions, or of a
+// pipeline that is started again in the same process. Counters and gauges are sums then,
+// and the age is the oldest element's of all. Its methods are safe for concurrent use.
 type Metrics struct {
 	onlyCounts
 	read          []*prometheus.Desc // as tally.Metrics
@@ -39,7 +38,6 @@ type Metrics struct {
 	durations [4]*histogram // guarded by mu; as times
 }
 
-// The measured times.
 const (
 	ofAttempt = iota
 	ofElement
@@ -66,8 +64,8 @@ func DefaultBuckets() []time.Duration {
 }
 
 // WithBuckets sets the upper bounds of the classic histograms; the default is
-// [DefaultBuckets]. Native histograms have buckets of their own. It panics if there are
-// no bounds, or more than 255, or if they are not positive and in increasing order.
+// [DefaultBuckets]. It panics if there are no bounds, or more than 255, or if they are
+// not positive and in increasing order.
 func WithBuckets(bounds ...time.Duration) Option {
 	b, err := newBuckets(bounds)
 	if err != nil {
@@ -76,9 +74,9 @@ func WithBuckets(bounds ...time.Duration) Option {
 	return func(m *Metrics) { m.buckets = b }
 }
 
-// New returns the metrics of the operator with this name, which is their label operator.
-// Give them to the operator by [asyncop.WithObserver], and register them: a registry
-// refuses two with the same name. It panics if the name is empty.
+// New returns the metrics of an operator, named by their label operator, for
+// [asyncop.WithObserver]. Register them: a registry refuses two with the same name. It
+// panics if the name is empty.
 func New(operator string, opts ...Option) *Metrics {
 	if operator == "" {
 		panic("weirprom: New: empty name")
@@ -141,8 +139,8 @@ func (m *Metrics) AttachGroups(groups func() []observe.Group) {
 type onlyCounts = counting.Counted // operators find the counter by it
 
 // counter is called once in a step of an operator, in place of the methods below, because
-// metrics need neither elements nor contexts. The methods are for observers that call m,
-// or embed it.
+// metrics need neither elements nor contexts. The methods serve observers that call or
+// embed m.
 type counter struct{ *Metrics }
 
 func (m counter) Count(attempts []counting.AttemptEnd, elements []counting.Element) {
@@ -240,7 +238,6 @@ func (m *Metrics) Collect(metrics chan<- prometheus.Metric) {
 	}
 }
 
-// describe returns the descriptions of metrics that are read from statistics.
 func describe[S any](all []tally.Metric[S], desc func(name, help string, labels ...string) *prometheus.Desc) (read []*prometheus.Desc) {
 	for _, r := range all {
 		name := "weir_" + strings.ReplaceAll(r.Name, ".", "_")
@@ -256,7 +253,6 @@ func describe[S any](all []tally.Metric[S], desc func(name, help string, labels 
 	return read
 }
 
-// collect reads statistics.
 func collect[S any](metrics chan<- prometheus.Metric, all []tally.Metric[S], read []*prometheus.Desc, s *S) {
 	for i, r := range all {
 		kind := prometheus.CounterValue

@@ -8,15 +8,13 @@ import (
 	"github.com/weirflow/weir/partitions"
 )
 
-// assigned is the collector of the partitions of a worker. It reads their status at the
-// scrape.
 type assigned struct {
 	monitor         *partitions.Monitor
 	all, lost, lags *prometheus.Desc
 }
 
-// NewPartitions returns a collector for the partitions of the worker that has the monitor
-// ([partitions.Config]). The name of the pipeline is their label pipeline. It asks no
+// NewPartitions returns a collector for the partitions of the monitor's worker
+// ([partitions.Config]), with the pipeline's name as the label pipeline. It asks no
 // server. It panics if the name is empty or the monitor nil.
 func NewPartitions(pipeline string, monitor *partitions.Monitor) prometheus.Collector {
 	if pipeline == "" {

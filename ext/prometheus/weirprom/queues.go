@@ -11,7 +11,6 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// queues is the collector of queues.
 type queues struct {
 	tally *tally.Counts[store.Counts]
 	names []string
@@ -29,11 +28,10 @@ var (
 
 // NewQueues returns a collector for queues of a store, such as its dead letters, layers
 // and outboxes. They are counted in the background: a scrape begins a count and reports
-// it if it takes less than 100 ms, else it reports the previous count. A count takes 10 s
-// at most, and the pause between two counts is 20 times as long, so a long queue costs
-// its store little. If a count fails, a scrape reports the previous count, and a counter
-// of failures grows. It panics if the store is nil, if names is empty, or if a name is
-// empty or named twice.
+// it if it takes less than 100 ms, else the previous count. A count takes 10 s at most,
+// and the pause between two counts is 20 times as long. If a count fails, the previous
+// count is reported, and a counter of failures grows. It panics if the store is nil, if
+// names is empty, or if a name is empty or named twice.
 func NewQueues(s store.Inspector, names ...string) prometheus.Collector {
 	guard.RefuseNil("weirprom: NewQueues", "store", s)
 	if err := tally.CheckQueues(names); err != nil {
@@ -53,7 +51,7 @@ func (*queues) Describe(descs chan<- *prometheus.Desc) {
 func (q *queues) Collect(metrics chan<- prometheus.Metric) {
 	for _, name := range q.names {
 		last := q.tally.Count(name)
-		// Not an invalid metric: with one, promhttp would send no metrics at all.
+		// With an invalid metric promhttp would send no metrics at all.
 		metrics <- prometheus.MustNewConstMetric(queueFailures, prometheus.CounterValue, float64(last.Failures), name)
 		if last.At.IsZero() {
 			continue

@@ -8,14 +8,13 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// results is the collector of the server. It reads its statistics at the scrape.
 type results struct {
 	of   *server.Results
 	read []*prometheus.Desc // as tally.Results
 }
 
-// NewResults returns a collector for the answers that a service keeps. The name of the
-// service is its label service. It panics if the name is empty or r is nil.
+// NewResults returns a collector for the answers that a service keeps, with the service's
+// name as the label service. It panics if the name is empty or r is nil.
 func NewResults(service string, r *server.Results) prometheus.Collector {
 	if service == "" {
 		panic("weirprom: NewResults: empty name")

@@ -8,17 +8,14 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// worker is the collector of a worker. It reads its status at the scrape, and asks no
-// engine.
 type worker struct {
 	monitor *delivery.Monitor
 	read    []*prometheus.Desc // as tally.Workers
 	offset  *prometheus.Desc
 }
 
-// NewWorker returns a collector for the worker that has the monitor
-// ([delivery.WithMonitor]). The name is its label worker. It panics if the name is empty
-// or the monitor nil.
+// NewWorker returns a collector for the monitor's worker ([delivery.WithMonitor]), with
+// the name as the label worker. It panics if the name is empty or the monitor nil.
 func NewWorker(name string, monitor *delivery.Monitor) prometheus.Collector {
 	if name == "" {
 		panic("weirprom: NewWorker: empty name")
