@@ -1,5 +1,5 @@
-// Package group forms batches of calls of many goroutines, for group commits: calls that
-// arrive while a batch runs form the next batch.
+// Package group forms batches for group commits: calls that arrive while a batch runs
+// form the next batch.
 package group
 
 import (
@@ -8,28 +8,28 @@ import (
 	"sync"
 )
 
-// Group runs values in batches. Its exported fields are set before its first use. It is
-// safe for concurrent use.
+// Group runs values in batches. Its exported fields are set before use. It is safe for
+// concurrent use.
 type Group[T any] struct {
 	// Run runs a batch: the values that take returns, possibly none. Until it calls take,
-	// others join the batch and may be withdrawn. Later calls of take return the same.
-	// ctx ends if all values are withdrawn before that; no value joins the batch then.
-	// Run must neither panic nor call runtime.Goexit.
+	// others join the batch and may be withdrawn; later calls return the same values. If
+	// all values are withdrawn before that, ctx ends and no value joins. Run must neither
+	// panic nor call runtime.Goexit.
 	Run      func(ctx context.Context, take func() []T)
 	Max      int // values of a batch, at least 1
-	Parallel int // batches that run at once; 0 means 1
+	Parallel int // concurrent batches; 0 means 1
 
 	mu      sync.Mutex
 	running int         // goroutines that run batches; each ends when queue is empty
-	queue   []*batch[T] // batches that have no goroutine yet
+	queue   []*batch[T] // batches without a goroutine yet
 	open    *batch[T]   // the last one, or nil if it is taken
-	waiting int         // values that are not taken
+	waiting int         // values not taken yet
 	all     sync.WaitGroup
 }
 
 type batch[T any] struct {
-	members []member[T]        // guarded by Group.mu until it is taken
-	present int                // members that are not withdrawn; guarded by Group.mu
+	members []member[T]        // guarded by Group.mu until taken
+	present int                // members not withdrawn; guarded by Group.mu
 	taken   bool               // guarded by Group.mu
 	cancel  context.CancelFunc // nil until the batch runs; guarded by Group.mu
 	done    chan struct{}      // closed when it has run
@@ -49,7 +49,7 @@ type Item[T any] struct {
 // Done returns a channel that is closed when the batch has run.
 func (it Item[T]) Done() <-chan struct{} { return it.batch.done }
 
-// Add adds a value to a coming batch.
+// Add adds a value to a later batch.
 func (g *Group[T]) Add(value T) Item[T] {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -68,7 +68,7 @@ func (g *Group[T]) Add(value T) Item[T] {
 	return Item[T]{b, len(b.members) - 1}
 }
 
-// Withdraw takes back a value that does not run yet.
+// Withdraw removes a value that does not run yet.
 func (g *Group[T]) Withdraw(it Item[T]) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -92,8 +92,8 @@ func (g *Group[T]) Withdraw(it Item[T]) bool {
 	return true
 }
 
-// Do returns when the value has run. If ctx ends before it runs, Do withdraws it and
-// returns the cause.
+// Do returns when the value has run. If ctx ends first, Do withdraws it and returns the
+// cause.
 func (g *Group[T]) Do(ctx context.Context, value T) error {
 	it := g.Add(value)
 	select {
@@ -107,14 +107,14 @@ func (g *Group[T]) Do(ctx context.Context, value T) error {
 	return nil
 }
 
-// Waiting returns how many values do not run yet. It is for tests.
+// Waiting returns how many values do not run yet, for tests.
 func (g *Group[T]) Waiting() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.waiting
 }
 
-// Wait returns when no batch runs or waits. No call of Add may begin meanwhile.
+// Wait returns when all batches have run. No call of Add may begin meanwhile.
 func (g *Group[T]) Wait() { g.all.Wait() }
 
 func (g *Group[T]) loop() {
@@ -140,11 +140,11 @@ func (g *Group[T]) loop() {
 	}
 }
 
-// next returns the batch that has waited longest, or nil: then the goroutine ends.
+// next returns the batch that has waited longest, or nil to end the goroutine.
 func (g *Group[T]) next() *batch[T] {
 	for seen := 0; ; {
-		// Callers of the last batch may have their next call ready: a larger batch costs
-		// each of them less.
+		// Callers of the last batch may soon add again: a larger batch costs each of them
+		// less.
 		runtime.Gosched()
 		g.mu.Lock()
 		if len(g.queue) == 0 {
@@ -165,7 +165,6 @@ func (g *Group[T]) next() *batch[T] {
 	}
 }
 
-// take closes a batch and returns its values.
 func (g *Group[T]) take(b *batch[T]) []T {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -14,37 +14,35 @@ type Together[T any] struct {
 	mu sync.Mutex // see call and running
 }
 
-// call is a value and the result of its batch, which is written before Do continues.
+// call is a value and the result of its batch, written before Do continues.
 type call[T any] struct {
 	value  T
 	err    error
 	shared bool
 
 	// Guarded by Together.mu.
-	ended bool     // the context of its caller has ended
-	batch *running // nil: it does not run
+	ended bool     // its caller's context has ended
+	batch *running // nil if it does not run
 }
 
-// running is the calls that run.
 type running struct {
 	waiting int // callers whose contexts have not ended; guarded by Together.mu
 	cancel  context.CancelFunc
 }
 
 // NewTogether returns a Together. A batch has at most limit values, and at most parallel
-// batches run at once. run is as Group.Run; it may also be called for one value on the
-// goroutine of a caller. Its context ends when the contexts of all callers have ended.
+// batches run at once. run is as Group.Run; it may also be called for one value on its
+// caller's goroutine. Its context ends when the contexts of all callers have ended.
 func NewTogether[T any](limit, parallel int, run func(ctx context.Context, take func() []T) error) *Together[T] {
 	t := &Together[T]{run: run}
 	t.group = Group[*call[T]]{Run: t.runAll, Max: limit, Parallel: parallel}
 	return t
 }
 
-// Do runs a value with others and returns the error of the batch. An error may be the
-// fault of one value: then each of several runs again by itself. If ctx ends before the
-// value runs, Do returns its cause. If it ends meanwhile, Do waits for the batch, which
-// is cancelled when all callers have ended, and returns the cause of ctx if the batch has
-// failed.
+// Do runs a value with others and returns the error of the batch. Since one value may be
+// at fault, each of several then runs again by itself. If ctx ends before the value runs,
+// Do returns its cause. If it ends meanwhile, Do waits for the batch, which is cancelled
+// when all callers have ended, and returns the cause of ctx if the batch has failed.
 func (t *Together[T]) Do(ctx context.Context, value T) error {
 	c := &call[T]{value: value}
 	it := t.group.Add(c)
@@ -68,7 +66,7 @@ func (t *Together[T]) Do(ctx context.Context, value T) error {
 	return c.err
 }
 
-// leave cancels a batch when no caller waits for it, for example because a server hangs.
+// leave cancels a batch without waiting callers, for example because a server hangs.
 func (t *Together[T]) leave(c *call[T]) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -80,7 +78,7 @@ func (t *Together[T]) leave(c *call[T]) {
 	}
 }
 
-// Wait returns when no batch runs or waits. No call of Do may begin meanwhile.
+// Wait returns when all batches have run. No call of Do may begin meanwhile.
 func (t *Together[T]) Wait() { t.group.Wait() }
 
 func (t *Together[T]) runAll(ctx context.Context, take func() []*call[T]) {
@@ -99,7 +97,6 @@ func (t *Together[T]) runAll(ctx context.Context, take func() []*call[T]) {
 	}
 }
 
-// begin notes that calls run, and returns their values.
 func (t *Together[T]) begin(calls []*call[T], cancel context.CancelFunc) []T {
 	b := &running{cancel: cancel}
 	values := make([]T, len(calls))

@@ -1,5 +1,4 @@
-// Package recordsql is shared by the SQL stores of exactlyonce: it interprets the rows of
-// a request.
+// Package recordsql interprets the rows of a request, for the SQL stores of exactlyonce.
 package recordsql
 
 import (
@@ -11,17 +10,17 @@ import (
 
 // Values that all databases share.
 const (
-	Collected int64 = oncewire.MaxSequence + 1 // the mark of a client whose requests are all stale
+	Collected int64 = oncewire.MaxSequence + 1 // the mark if all of a client's requests are stale
 	Step            = 500                      // rows that one transaction of a collection changes
 	Few             = 5                        // rows of a client that is collected together with others
-	Together        = 100                      // clients with few rows that are collected together
+	Together        = 100                      // such clients in one transaction
 )
 
-// tombstoneAge is how long the mark of a silent client is kept, as a multiple of the time
-// of silence. server.Results has the same value.
+// tombstoneAge is how long a silent client's mark is kept, as a multiple of the time of
+// silence, as in server.Results.
 const tombstoneAge = 24
 
-// Phases of a client. A collection looks at one again when its time is over.
+// Phases of a client. A collection checks a client again when its phase is over.
 const (
 	Answers = iota // it may have answers
 	Idle           // no answers left, and not silent yet
@@ -47,7 +46,7 @@ type Client struct {
 	ID     int64
 	Scope  string
 	Client [16]byte
-	Few    bool // it has few rows
+	Few    bool
 }
 
 // Chunk returns the next clients to collect in one transaction, and the rest: a single
@@ -60,21 +59,19 @@ func Chunk(due []Client) (chunk, rest []Client) {
 	return due[:n], due[n:]
 }
 
-// Due returns before when the clients of a phase must have entered it for their time to
-// be over.
+// Due returns the time before which clients must have entered a phase for it to be over.
 func (t *Times) Due(phase int) int64 { return [Phases]int64{t.Answers, t.Clients, t.Marks}[phase] }
 
-// Found is the stored state of a request whose client is known.
+// Found is the stored state of a known client's request.
 type Found struct {
 	Mark        int64
-	Present     bool // there is a record
+	Present     bool
 	Fingerprint []byte
-	Answered    bool // it has its answer still
+	Answered    bool // its answer was not removed
 	Answer      []byte
 }
 
-// Find returns the answer of the request, if it is found. Errors are ErrMismatch and
-// ErrStale.
+// Find returns the answer of the request, if it exists, or ErrMismatch or ErrStale.
 func (f *Found) Find(req *exactlyonce.Request) (answer []byte, found bool, err error) {
 	switch {
 	case f.Present && f.Fingerprint != nil && req.Fingerprint != [32]byte{} && [32]byte(f.Fingerprint) != req.Fingerprint:
@@ -85,7 +82,7 @@ func (f *Found) Find(req *exactlyonce.Request) (answer []byte, found bool, err e
 	return f.Answer, f.Present, nil
 }
 
-// Fingerprint returns the fingerprint as it is stored: NULL if it is not compared.
+// Fingerprint returns the fingerprint to store: NULL if it is not compared.
 func Fingerprint(req *exactlyonce.Request) []byte {
 	if req.Fingerprint == [32]byte{} {
 		return nil
@@ -93,8 +90,7 @@ func Fingerprint(req *exactlyonce.Request) []byte {
 	return req.Fingerprint[:]
 }
 
-// Answer returns an answer as it is stored: never NULL, which means that the answer was
-// removed.
+// Answer returns an answer to store: never NULL, which marks a removed answer.
 func Answer(answer []byte) []byte {
 	if answer == nil {
 		return []byte{}

@@ -2,15 +2,15 @@ package storesql
 
 import "sync"
 
-// Calls counts the calls of a store that are under way. It holds no lock during a call: a
-// call may begin within another while Close waits.
+// Calls counts a store's running calls. It holds no lock during a call: a call may begin
+// within another while Close waits.
 type Calls struct {
 	mu     sync.Mutex
 	closed bool
 	inside sync.WaitGroup
 }
 
-// Begin reports whether a call may begin, which ends with End.
+// Begin reports whether a call may begin. If so, End must follow.
 func (c *Calls) Begin() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -24,8 +24,8 @@ func (c *Calls) Begin() bool {
 // End ends a call.
 func (c *Calls) End() { c.inside.Done() }
 
-// Close lets no more calls begin, waits for the others, and reports whether it is the
-// first.
+// Close prevents further calls, waits for running ones, and reports whether it is the
+// first Close.
 func (c *Calls) Close() (first bool) {
 	c.mu.Lock()
 	first = !c.closed

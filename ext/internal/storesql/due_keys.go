@@ -4,11 +4,11 @@ import "github.com/weirflow/weir/internal/storearg"
 
 // Limits of one statement of [store.ByKey.TakeByKey], as texts.
 const (
-	KeysLooked   = "1000" // keys, whether they have messages that are due or not
-	OldestLooked = "100"  // messages, for those without a key
+	KeysLooked   = "1000" // keys, with due messages or not
+	OldestLooked = "100"  // messages without a key
 )
 
-// DueKeys are the next keys of a round that have messages that are due.
+// DueKeys are the next keys of a round that have due messages.
 type DueKeys struct {
 	Keys []string
 	Next string // of [store.ByKey.TakeByKey]
@@ -17,9 +17,9 @@ type DueKeys struct {
 	found int
 }
 
-// Add adds a row: a key, and the number of keys before it that have messages that are
-// due. Rows come in the order of the keys. The last row is the key after the visited
-// ones, or nil if there are no more keys.
+// Add adds a row: a key, and the number of keys before it that have due messages. Rows
+// come in the order of the keys. The last row is the key after the visited ones, or nil
+// at the end.
 func (d *DueKeys) Add(key *string, found int) {
 	if d.last != nil {
 		if found > d.found {
@@ -33,7 +33,7 @@ func (d *DueKeys) Add(key *string, found int) {
 	d.last, d.found = key, found
 }
 
-// EscapedAll returns names as the column meta has them.
+// EscapedAll returns names as in the column meta.
 func EscapedAll(names []string) ([]string, error) {
 	list := make([]string, len(names))
 	for i, name := range names {

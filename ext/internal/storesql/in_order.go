@@ -8,14 +8,14 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// MaxInOrder is how many due messages one step of [store.InOrder.TakeInOrder] looks at:
-// each of them is locked, or written.
+// MaxInOrder is how many due messages a step of [store.InOrder.TakeInOrder] checks: each
+// is locked, or written.
 const MaxInOrder = 1000
 
 // Limits of a call of [store.InOrder.TakeInOrder] that finds no message to take in its
 // first step.
 const (
-	// StepInOrder is how many due messages each further step looks at. It is small because
+	// StepInOrder is how many due messages each further step checks. It is small because
 	// other keys may be due meanwhile, and are looked for after each step.
 	StepInOrder = 50
 	// StepsInOrder is how many steps a call makes. Then it returns no message, and
@@ -24,16 +24,15 @@ const (
 	PauseInOrder = 20 * time.Millisecond
 )
 
-// Candidate is a message that is due in a queue whose keys are in order.
+// Candidate is a due message of a queue whose keys are in order.
 type Candidate struct {
 	Position int64
-	Size     int64   // of the payload
-	Key      *string // as the column meta has it; nil for a message without a key
+	Size     int64
+	Key      *string // as in the column meta; nil for a message without a key
 	IsHead   bool
 }
 
-// Needs returns the keys of candidates whose heads are not known from the candidates
-// alone, each once.
+// Needs returns the keys whose heads the candidates do not show, each once.
 func Needs(candidates []Candidate) (keys []string) {
 	seen := map[string]bool{}
 	for _, c := range candidates {
@@ -48,19 +47,19 @@ func Needs(candidates []Candidate) (keys []string) {
 
 // KeyState is the state of a key in a queue.
 type KeyState struct {
-	Head  int64 // the position of its head; 0 if it does not have one
-	First int64 // the lowest position of its messages
+	Head  int64 // position of its head, or 0
+	First int64 // lowest position of its messages
 }
 
 // OrderPlan is the work of a step of TakeInOrder.
 type OrderPlan struct {
-	Take   []int64           // positions of the messages to be leased; if they have a key, they are its heads then
-	Park   map[int64][]int64 // positions of the messages to be parked, by the head for which they wait
-	Become []int64           // messages that become heads, and are not leased: keys of Park
+	Take   []int64           // positions to lease; with a key, they become its heads
+	Park   map[int64][]int64 // positions to park, by the head for which they wait
+	Become []int64           // new heads that are not leased: keys of Park
 }
 
-// Plan decides about candidates: which of them are taken, up to limit, and which wait for
-// the heads of their keys. keys has the states of the keys that [Needs] returns.
+// Plan decides which candidates are taken, up to limit, and which wait for the heads of
+// their keys. keys has the states of the keys that [Needs] returns.
 func Plan(candidates []Candidate, keys map[string]KeyState, limit int) OrderPlan {
 	p := OrderPlan{Park: map[int64][]int64{}}
 	taken := map[int64]bool{}
@@ -88,7 +87,7 @@ func Plan(candidates []Candidate, keys map[string]KeyState, limit int) OrderPlan
 	return p
 }
 
-// headOrFirst returns the head of a key, or the message that becomes it.
+// headOrFirst returns the head of a key, or the next one.
 func (k KeyState) headOrFirst() int64 {
 	if k.Head != 0 {
 		return k.Head
@@ -104,9 +103,9 @@ const (
 	sweepStep  = time.Second      // between two steps of a look
 )
 
-// Sweeps schedules the looks of an engine for messages that are parked although their key does
-// not have a head: a program of an earlier version has settled the head. The zero value
-// is ready for use, and safe for concurrent use.
+// Sweeps schedules an engine's looks for parked messages whose key has no head, because a
+// program of an earlier version has settled it. The zero value is ready for use, and safe
+// for concurrent use.
 type Sweeps struct {
 	mu sync.Mutex
 	of map[string]sweep // by queue
@@ -114,11 +113,11 @@ type Sweeps struct {
 
 type sweep struct {
 	next  time.Time
-	after string // the look continues after this key; "" if it begins with the first key
+	after string // the look continues after this key; "" is the beginning
 }
 
-// Begin reports whether a step of a look is due for a queue, and after which key it
-// begins. Each step that has begun ends with End.
+// Begin reports whether a step is due for a queue, and after which key it begins. A step
+// that has begun must End.
 func (s *Sweeps) Begin(queue string, now time.Time) (after string, isDue bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,7 +128,7 @@ func (s *Sweeps) Begin(queue string, now time.Time) (after string, isDue bool) {
 	if s.of == nil {
 		s.of = map[string]sweep{}
 	}
-	s.of[queue] = sweep{next: now.Add(sweepEvery), after: w.after} // other calls need not look as well
+	s.of[queue] = sweep{next: now.Add(sweepEvery), after: w.after} // prevents concurrent looks
 	return w.after, true
 }
 

@@ -7,10 +7,10 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Key returns the key of a message whose column meta has this text as its key. If the
-// text is damaged, it returns the text.
+// Key returns the key that the column meta has as this text, or the text if it is
+// damaged.
 func Key(column string) string {
-	if !strings.Contains(column, "%") { // it is not escaped
+	if !strings.Contains(column, "%") { // not escaped
 		return column
 	}
 	b, err := json.Marshal(map[string]string{"key": column})

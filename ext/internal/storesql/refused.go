@@ -8,20 +8,19 @@ import (
 	"time"
 )
 
-// ExceptRefused marks the place in the WHERE of a query where [Refused.Except] leaves out
-// messages.
+// ExceptRefused marks where in a query [Refused.Except] excludes messages.
 const ExceptRefused = "/* except refused */"
 
 const (
-	maxRefused  = 1000        // messages that are left out at a time
-	firstWait   = time.Minute // doubles with each refusal of the same message
+	maxRefused  = 1000        // messages excluded at a time
+	firstWait   = time.Minute // doubles with each refusal of a message
 	longestWait = time.Hour
-	maxRounds   = 4 // of a Take that leaves out every message it finds
+	maxRounds   = 4 // of a Take that excludes every message it finds
 )
 
-// Refused are the messages that the database refuses to lease, as a trigger or a check of
-// the user may. A call of Take leaves them out for a while, so that they delay no other
-// message (law D4). The zero value is ready for use, and safe for concurrent use.
+// Refused are messages that the database refuses to lease, as a user's trigger or check
+// may. Take excludes them for a while, so that they delay no other message (law D4). The
+// zero value is ready for use, and safe for concurrent use.
 type Refused struct {
 	mu sync.Mutex
 	of map[int64]refusal // by position
@@ -32,7 +31,7 @@ type refusal struct {
 	wait  time.Duration
 }
 
-// Except returns the query without the messages that are left out now.
+// Except returns the query without the messages that are now excluded.
 func (r *Refused) Except(query string, now time.Time) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -61,8 +60,8 @@ func (r *Refused) Except(query string, now time.Time) string {
 	return strings.Replace(query, ExceptRefused, condition.String(), 1)
 }
 
-// add leaves out a message from now on, and returns for how long. It reports false if too
-// many are left out already.
+// add excludes a message, and returns for how long. It returns false if too many are
+// excluded.
 func (r *Refused) add(position int64, now time.Time) (wait time.Duration, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -81,26 +80,25 @@ func (r *Refused) add(position int64, now time.Time) (wait time.Duration, ok boo
 	return wait, true
 }
 
-// Lease is a call that leases messages, and that a single message can make fail.
+// Lease is a call that leases messages, and that a single message can fail.
 type Lease[M any] struct {
-	// All leases the messages that the call chooses, except the messages of
-	// [Refused.Except].
+	// All leases the chosen messages, without those of [Refused.Except].
 	All func() ([]M, error)
-	// Find returns the positions of the messages that All chooses.
+	// Find returns the positions that All would choose.
 	Find func() ([]int64, error)
-	// These leases the messages at positions, if they are still due.
+	// These leases the messages at positions that are still due.
 	These func(positions []int64) ([]M, error)
-	// IsRefusal reports whether an error of All or These is a refusal of the database.
+	// IsRefusal reports whether the database refused All or These.
 	IsRefusal func(err error) bool
-	// Log notes a message that is left out for a while.
+	// Log logs an excluded message.
 	Log func(position int64, cause error, wait time.Duration)
 	Now func() time.Time
 }
 
 // Lease makes the call. If the database refuses a message, the others are leased without
 // it: they are halved until the refused message is alone. If it refuses every message,
-// Lease returns the refusal. With an error it returns no messages: if All has returned
-// some with it, they are not leased, since their transaction has failed.
+// Lease returns the refusal. With an error it returns no messages: if All returned some,
+// their transaction has failed.
 func (c *Lease[M]) Lease(r *Refused) (leased []M, err error) {
 	for range maxRounds {
 		leased, err = c.All()
@@ -115,7 +113,7 @@ func (c *Lease[M]) Lease(r *Refused) (leased []M, err error) {
 			return nil, findErr
 		}
 		leased, findErr = c.halve(r, positions)
-		if len(leased) > 0 { // a failure of the others is met again
+		if len(leased) > 0 { // another failure will recur
 			return leased, nil
 		}
 		if findErr != nil {
@@ -125,8 +123,8 @@ func (c *Lease[M]) Lease(r *Refused) (leased []M, err error) {
 	return nil, err
 }
 
-// halve leases the messages at positions that the database does not refuse. If another
-// error ends it, it returns the error and the messages that were leased before.
+// halve leases the messages at positions that the database does not refuse. After another
+// error it returns the error and the messages leased before.
 func (c *Lease[M]) halve(r *Refused, positions []int64) ([]M, error) {
 	if len(positions) == 0 {
 		return nil, nil

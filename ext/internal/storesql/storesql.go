@@ -1,4 +1,4 @@
-// Package storesql has what the SQL stores of delivery/store share: messages as columns,
+// Package storesql is shared by the SQL stores of delivery/store: messages as columns,
 // filters as conditions.
 package storesql
 
@@ -14,10 +14,10 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Dialect has the parts of a condition that differ between the databases. %s stands for a
+// Dialect has the parts of a condition that differ between databases. %s stands for a
 // parameter.
 type Dialect struct {
-	Key       string // the key, as its index has it
+	Key       string // the key, as indexed
 	HasReason string // the column meta has the reason
 	HasError  string // its lastError contains the text
 	Time      func(time.Time) any
@@ -63,11 +63,11 @@ func rowsOf(n int, message func(i int) (queue string, m *store.Message)) ([]Row,
 	return rows, nil
 }
 
-// metaColumn returns the column meta of a message: JSON that is UTF-8 without NUL.
+// metaColumn returns a message's column meta: JSON in UTF-8 without NUL.
 func metaColumn(m *store.Message) (string, error) {
 	meta := m.Meta
-	meta.Due = time.Time{}       // a column of its own
-	b, err := meta.MarshalJSON() // json.Marshal would read it a second time
+	meta.Due = time.Time{}       // has its own column
+	b, err := meta.MarshalJSON() // json.Marshal would parse it again
 	if err != nil {
 		return "", fmt.Errorf("store: %w", err)
 	}
@@ -75,9 +75,9 @@ func metaColumn(m *store.Message) (string, error) {
 }
 
 // ReadMeta reads a column that Meta has returned. If it is damaged, it returns the
-// damage, and a substitute for the Meta.
+// damage, and a substitute.
 func ReadMeta(column []byte, position int64, due time.Time) (m message.Meta, damage error) {
-	if err := m.UnmarshalJSON(column); err != nil { // json.Unmarshal would read it twice
+	if err := m.UnmarshalJSON(column); err != nil { // json.Unmarshal would parse it twice
 		damage = fmt.Errorf("store: the column meta of the row at position %d of weir_messages is damaged: %w", position, err)
 		m = storearg.Damaged("weir_messages", strconv.FormatInt(position, 10), damage)
 	}
@@ -139,7 +139,7 @@ func Where(d Dialect, f *store.Filter, args []any) (string, []any, error) {
 // Param returns the name of the n-th parameter, from 1.
 func Param(n int) string { return "$" + strconv.Itoa(n) }
 
-// Escaped returns a name as the column meta has it.
+// Escaped returns a name as in the column meta.
 func Escaped(name string) (string, error) {
 	b, err := json.Marshal(message.Meta{Key: name})
 	if err != nil {
@@ -152,8 +152,8 @@ func Escaped(name string) (string, error) {
 	return s.Key, err
 }
 
-// Readable returns a text as databases accept it. The column meta has descriptive texts
-// in this form.
+// Readable returns a text as databases accept it, and as the column meta has descriptive
+// texts.
 func Readable(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }

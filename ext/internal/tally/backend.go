@@ -6,15 +6,15 @@ import (
 	"github.com/weirflow/weir/backend"
 )
 
-// BackendNumber is a number of a backend. Its name in a system of metrics begins with
+// BackendNumber is a number of a backend. In a system of metrics its name begins with
 // "weir.backend.".
 type BackendNumber struct {
 	Name, Help, Unit string
-	Counts           bool // it only grows
+	Counts           bool // only grows
 	Of               func(s *backend.Stats) (v float64, some bool)
 }
 
-// BackendNumbers are the numbers of a backend, but for its state.
+// BackendNumbers are a backend's numbers, without its state.
 var BackendNumbers = []BackendNumber{
 	{"limit", "Calls that may run at a time; missing without a limit.", "call", false, bounded(func(s *backend.Stats) int { return s.Limit })},
 	{"in_use", "Calls that run.", "call", false, always(func(s *backend.Stats) float64 { return float64(s.InUse) })},
@@ -32,7 +32,7 @@ var BackendNumbers = []BackendNumber{
 	{"would_have_tripped", "How often it would have gone down without DryRun.", "trip", true, always(func(s *backend.Stats) float64 { return float64(s.WouldHaveTripped) })},
 }
 
-// BackendStates are all that a backend can be in.
+// BackendStates are all states of a backend.
 var BackendStates = []backend.State{backend.Up, backend.Down, backend.Probing, backend.Ramping, backend.Held}
 
 func always(f func(s *backend.Stats) float64) func(s *backend.Stats) (float64, bool) {

@@ -5,8 +5,8 @@ import (
 	"github.com/weirflow/weir/partitions"
 )
 
-// PartitionStates returns how many partitions are in each state; how many have no owner
-// is missing if that is not known.
+// PartitionStates returns how many partitions are in each state, and how many are unowned
+// if that is known.
 func PartitionStates(s *partitions.Status) map[string]int {
 	n := map[string]int{"running": 0, "failing": 0, "leaving": 0, "ended": 0}
 	for _, p := range s.Partitions {

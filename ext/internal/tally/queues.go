@@ -14,12 +14,12 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// How queues are counted: beside the scrapes, since it may read a queue from end to end,
-// and for a twentieth of the time at most.
+// Queues are counted beside the scrapes, since that may read a queue from end to end, for
+// a twentieth of the time at most.
 const (
 	countLimit = 10 * time.Second       // longest count
-	countShare = 20                     // pause between two counts, as a multiple of the time of the last one
-	countQuick = 10 * time.Millisecond  // a count that is not longer is made at each scrape
+	countShare = 20                     // pause between counts, as a multiple of the last one
+	countQuick = 10 * time.Millisecond  // a count up to this is made at each scrape
 	countAwait = 100 * time.Millisecond // how long a scrape waits for a count
 )
 
@@ -29,32 +29,30 @@ type Counts[T any] struct {
 	clock clock.Clock
 
 	mu sync.Mutex
-	of map[string]*count[T] // by name
+	of map[string]*count[T]
 }
 
-// Last is the last count of a queue or table. One that fails leaves the numbers as they
-// were.
+// Last is the last count of a queue or table. A failed count keeps the numbers.
 type Last[T any] struct {
 	Counts   T
 	At       time.Time // of the numbers; zero before the first count
-	Err      error     // of the last count
-	Failures int       // counts that failed
+	Err      error
+	Failures int
 }
 
-// count has the last result of a queue, and the count in progress.
 type count[T any] struct {
 	Last[T]
-	again   time.Time     // earliest time of the next one
-	running chan struct{} // closed at its end; nil if no count is in progress
+	again   time.Time     // earliest time of the next count
+	running chan struct{} // closed at its end; nil if no count runs
 }
 
-// NewCounts returns a Counts that calls f to count. Calls of f end with their contexts.
+// NewCounts returns a Counts that calls f, which must end with its context.
 func NewCounts[T any](c clock.Clock, f func(ctx context.Context, name string) (T, error)) *Counts[T] {
 	return &Counts[T]{count: f, clock: c, of: map[string]*count[T]{}}
 }
 
-// NewQueues returns what counts queues of a store. Of the reasons the first maxReasons by
-// name are distinguished.
+// NewQueues counts queues of a store. It distinguishes the first maxReasons reasons by
+// name.
 func NewQueues(s store.Inspector, c clock.Clock) *Counts[store.Counts] {
 	return NewCounts(c, func(ctx context.Context, queue string) (store.Counts, error) {
 		c, err := s.Count(ctx, queue, store.Filter{})
@@ -70,8 +68,7 @@ func NewQueues(s store.Inspector, c clock.Clock) *Counts[store.Counts] {
 	})
 }
 
-// Count returns the last count, which is a new one if that takes no longer than a tenth
-// of a second.
+// Count returns the last count, or a new one that takes at most a tenth of a second.
 func (q *Counts[T]) Count(name string) Last[T] {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -120,7 +117,7 @@ func (q *Counts[T]) run(name string, to *count[T]) {
 	to.running = nil
 }
 
-// CheckQueues returns the error for names of queues that make no sense.
+// CheckQueues returns an error for invalid names of queues.
 func CheckQueues(names []string) error {
 	if len(names) == 0 {
 		return errors.New("no queue")

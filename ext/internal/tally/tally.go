@@ -1,5 +1,4 @@
-// Package tally counts the reports of operators to an observer: the common part of the
-// metrics of several systems.
+// Package tally counts operators' reports to an observer, for metrics of several systems.
 package tally
 
 import (
@@ -14,17 +13,16 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Tally counts for the metrics of an operator, or of several that share a name. It is
-// guarded by a lock of its owner.
+// Tally counts for the metrics of operators with one name. Its owner's lock guards it.
 type Tally struct {
 	ended     [len(endings)]int64
 	inDoubt   int64
 	unnamed   [counting.Ends]int64 // ends without a reason
 	named     map[named]int64
-	reasons   map[predicates.Reason]struct{} // that are distinguished
-	operators []operator                     // that run, or have running calls
-	past      asyncop.Stats                  // counters of the others
-	failed    map[Failed]int64               // of the others, at most maxFailed
+	reasons   map[predicates.Reason]struct{}
+	operators []operator       // running, or with running calls
+	past      asyncop.Stats    // counters of ended operators
+	failed    map[Failed]int64 // of ended operators, at most maxFailed
 }
 
 type named struct {
@@ -32,20 +30,18 @@ type named struct {
 	reason predicates.Reason
 }
 
-// endings are all, by number.
 var endings = [...]observe.EndKind{
 	observe.Emitted, observe.Empty, observe.HandedOver, observe.Dropped, observe.Failed, observe.Abandoned, observe.Kept, observe.Discarded,
 }
 
-// maxReasons bounds the reasons that are distinguished: they are an open set, and each is
-// a time series.
+// maxReasons bounds the distinguished reasons: each is a time series.
 const maxReasons = 100
 
 var other = predicates.NewReason("other", false, false)
 
 type operator struct {
 	stats  func() asyncop.Stats
-	groups func() []observe.Group // nil if it has no groups
+	groups func() []observe.Group
 	done   <-chan struct{}
 }
 
@@ -64,18 +60,17 @@ func (t *Tally) Attach(stats func() asyncop.Stats, done <-chan struct{}) {
 	t.operators = append(t.operators, operator{stats: stats, done: done})
 }
 
-// AttachGroups adds the failures of the operator that was attached last.
+// AttachGroups adds the failures of the last attached operator.
 func (t *Tally) AttachGroups(groups func() []observe.Group) {
 	if n := len(t.operators); n > 0 {
 		t.operators[n-1].groups = groups
 	}
 }
 
-// Failed is failures that are alike.
+// Failed identifies similar failures.
 type Failed struct{ Error, Reason string }
 
-// Bounds of failures. Each group is a time series, and operators that run one after the
-// other may share it.
+// Bounds of failures. Each group is a time series, and successive operators may share it.
 const (
 	maxFailed = 100
 	topFailed = 10
@@ -114,13 +109,13 @@ func (t *Tally) topGroups() map[Failed]int64 {
 	return all
 }
 
-// letGo reduces operators that have ended to their counters. An operator with a call that
-// ignores the end of its context stays until the call returns, because the call still
-// loads the service, and its late completion counts.
+// letGo reduces ended operators to their counters. An operator with a call that ignores
+// its context's end stays until the call returns: it still loads the service, and its
+// late completion counts.
 func (t *Tally) letGo() {
 	live := t.operators[:0]
 	for _, o := range t.operators {
-		ended := o.hasEnded() // before its statistics are read, which are then final
+		ended := o.hasEnded() // before reading statistics, which are then final
 		s := o.stats()
 		if ended && s.Running == 0 {
 			addCounters(&t.past, s)
@@ -149,7 +144,7 @@ func (t *Tally) CountAttempt(a *counting.AttemptEnd) {
 	t.named[named{a.End, t.Bounded(a.Reason)}]++
 }
 
-// Bounded returns the reason, or other if there are too many reasons.
+// Bounded returns the reason, or other if there are too many.
 func (t *Tally) Bounded(reason predicates.Reason) predicates.Reason {
 	if _, known := t.reasons[reason]; known || reason.IsZero() {
 		return reason
@@ -171,7 +166,7 @@ func AttemptEndOf(o observe.Outcome) counting.AttemptEnd {
 	}
 }
 
-// EndingOf names how an element has ended, as a label: "emitted", "handed_over", ….
+// EndingOf returns an element's ending as a label: "emitted", "handed_over", ….
 func EndingOf(how observe.EndKind) string { return strings.ReplaceAll(how.String(), " ", "_") }
 
 // Element counts an element.
@@ -184,7 +179,7 @@ func (t *Tally) Element(e *counting.Element) {
 	}
 }
 
-// ElementOf returns what is counted of an element.
+// ElementOf returns the counted part of an ending.
 func ElementOf(e observe.Ending) counting.Element {
 	return counting.Element{
 		How: uint8(e.How), InDoubt: e.InDoubt, Queued: e.Queued, Total: e.Total,
@@ -194,14 +189,14 @@ func ElementOf(e observe.Ending) counting.Element {
 
 // Reading is the state of a Tally.
 type Reading struct {
-	Stats   asyncop.Stats // the sum; the age is the greatest
+	Stats   asyncop.Stats // sums, but the greatest age
 	Ended   map[string]int64
 	InDoubt int64
 	Ends    map[End]int64
 	Failed  map[Failed]int64 // the ten groups with the most failures
 }
 
-// End is how attempts ended, and the reason that a classifier gave.
+// End is how attempts ended, and the classifier's reason.
 type End struct{ End, Reason string }
 
 // Read returns the counts so far. They include all endings, and all ends of attempts
@@ -224,13 +219,13 @@ func (t *Tally) Read() Reading {
 	for i, n := range t.unnamed {
 		r.Ends[End{counting.End(i).String(), ""}] = n
 	}
-	for o, n := range t.named { // reasons of different properties may have the same name
+	for o, n := range t.named { // different reasons may have the same name
 		r.Ends[End{o.end.String(), strings.ToValidUTF8(o.reason.Name(), "\uFFFD")}] += n
 	}
 	return r
 }
 
-// addCounters adds what only grows.
+// addCounters adds numbers that only grow.
 func addCounters(to *asyncop.Stats, s asyncop.Stats) {
 	to.Accepted += s.Accepted
 	to.Completed += s.Completed
@@ -255,7 +250,7 @@ func addCounters(to *asyncop.Stats, s asyncop.Stats) {
 	to.Abandoned += s.Abandoned
 }
 
-// addGauges adds what goes up and down.
+// addGauges adds numbers that rise and fall.
 func addGauges(to *asyncop.Stats, s asyncop.Stats) {
 	to.Capacity += s.Capacity
 	to.MaxCalls += s.MaxCalls
@@ -273,24 +268,24 @@ func addGauges(to *asyncop.Stats, s asyncop.Stats) {
 
 // ---- Metrics that are read from statistics
 
-// Metric is a metric that is read from statistics S, or several that differ in a label.
+// Metric is a metric, or several that differ in a label, read from statistics S.
 type Metric[S any] struct {
-	Name  string // words with points: "elements.in_flight"
+	Name  string // words with dots: "elements.in_flight"
 	Help  string
 	Unit  string // the counted thing, such as "element"
-	Gauge bool   // it goes up and down
+	Gauge bool   // rises and falls
 	Label string // or ""
 	Of    []Value[S]
 }
 
 // Value is one value of a metric.
 type Value[S any] struct {
-	Label string // of the metric's label, or ""
+	Label string
 	Of    func(s *S) int64
 }
 
-// Metrics are read from the statistics of an operator. OldestAge and LastErrorAge are
-// read elsewhere, because they are times.
+// Metrics are read from an operator's statistics. OldestAge and LastErrorAge are read
+// elsewhere, because they are times.
 var Metrics = []Metric[asyncop.Stats]{
 	{
 		Name: "elements.accepted", Help: "Elements that took a slot.", Unit: "element",

@@ -2,7 +2,6 @@ package tally
 
 import "github.com/weirflow/weir/delivery"
 
-// workerStates are the states of a delivery.Status.
 var workerStates = []string{"starting", "receiving", "failing", "flooded", "paused", "draining", "ended"}
 
 func ofWorker(label string, of func(s *delivery.Status) int) Value[delivery.Status] {

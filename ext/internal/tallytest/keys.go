@@ -12,8 +12,8 @@ import (
 	"github.com/weirflow/weir/exactlyonce/keys"
 )
 
-// NewKeys returns keys in a database that has 5 requests of 2 users, of which 3 are not
-// finished and 1 is overdue. One attempt was invalid. While down is true the database
+// NewKeys returns keys in a database with 5 requests of 2 users, of which 3 are
+// unfinished and 1 is overdue. One attempt was invalid. While down is true the database
 // does not answer.
 func NewKeys(ctx context.Context, down *bool) (*keys.Keys, *sql.DB) {
 	db := sql.OpenDB(connector{down})
@@ -47,7 +47,6 @@ func (c conn) QueryContext(_ context.Context, query string, _ []driver.NamedValu
 	}
 }
 
-// numbers are one row.
 type numbers []int64
 
 func (n *numbers) Columns() []string { return make([]string, len(*n)) }

@@ -12,13 +12,12 @@ import (
 	"github.com/weirflow/weir/partitions"
 )
 
-// lagging is an input that waits, and knows its lag.
 type lagging struct{ checkpoint.Input[int] }
 
 func (lagging) Wait(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 func (lagging) Lag() int64                     { return 7 }
 
-// refusing refuses the lock of the partition c, and grants all others.
+// refusing refuses only the lock of the partition c.
 type refusing struct{ lock.Locks }
 
 func (l refusing) Acquire(ctx context.Context, name, owner string, d time.Duration) (lock.Grant, error) {

@@ -8,8 +8,8 @@ import (
 )
 
 // NewResults returns the answers of a service to one client: 2 requests ran, one was
-// repeated twice and then once more, too late, and one attempt was invalid. One answer of
-// 4 bytes is left.
+// repeated twice and then, too late, once more, and one attempt was invalid. One answer
+// of 4 bytes is left.
 func NewResults(ctx context.Context) *server.Results {
 	r := server.NewResults(server.Config{})
 	do := func(sequence int64, attempt int, first int64) {

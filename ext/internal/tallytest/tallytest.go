@@ -1,5 +1,5 @@
-// Package tallytest tests exporters of metrics, with one operator and one checkpoint in
-// which every number is known.
+// Package tallytest tests exporters of metrics, with an operator and a checkpoint of
+// known numbers.
 package tallytest
 
 import (
@@ -24,9 +24,9 @@ var (
 	Missing = predicates.NewReason("MISSING", true, false)
 )
 
-// NewOperator returns an operator for the elements 0 to 3, which end differently. 0:
-// results at once. 1: no results, then some. 2: fails three times. 3: times out after 10
-// s. Retries start after 2 s. Failed elements are dropped.
+// NewOperator returns an operator for the elements 0 to 3. 0: results at once. 1: no
+// results, then some. 2: fails three times. 3: times out after 10 s. Retries start after
+// 2 s. Failed elements are dropped.
 func NewOperator(opts ...asyncop.Option) *asyncop.AsyncWaitOperator[int, int] {
 	fn := asyncop.Func(func(ctx context.Context, in int, result asyncop.ResultFuture[int]) error {
 		switch {
@@ -47,8 +47,8 @@ func NewOperator(opts ...asyncop.Option) *asyncop.AsyncWaitOperator[int, int] {
 		append([]asyncop.Option{asyncop.WithDropOnFailure(), asyncop.WithDrainRetries()}, opts...)...)
 }
 
-// SlowStore is a store in memory that takes two seconds to save, and then fails with
-// Fails if that is set.
+// SlowStore is a store in memory whose Save takes two seconds, and then fails with Fails
+// if that is set.
 type SlowStore struct {
 	checkpointtest.MemoryStore
 	Fails error
