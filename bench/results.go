@@ -19,7 +19,7 @@ type Measured struct {
 	Median map[string]float64 `json:"median"`
 }
 
-// Results are a results file, written by the table command with -json.
+// Results are the rows of a results file, written by the table command with -json.
 type Results []Measured
 
 // NewResults returns the medians of reports.

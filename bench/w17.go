@@ -2,7 +2,7 @@ package bench
 
 import "time"
 
-// missEvery is the distance of cache misses in W17.
+// In W17, one element in missEvery misses the cache.
 const missEvery = 20
 
 // w17 has a cache in front of a backend: 95 % of the calls complete at once, 5 % after a

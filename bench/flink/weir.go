@@ -188,7 +188,7 @@ func (r *run) operator(fn asyncop.AsyncFunction[int64, int64]) *operator {
 	return asyncop.UnorderedWaitWithRetry(fn, limit, r.capacity, strategy, opts...)
 }
 
-// missEvery is the distance of cache misses.
+// One element in missEvery misses the cache.
 const missEvery = 20
 
 var errUnavailable = errors.New("not ready yet")

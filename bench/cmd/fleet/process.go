@@ -37,7 +37,7 @@ func (p process) start() (*child.Process, error) {
 	return child.Start(childName, string(arg))
 }
 
-// runChild does not return in a process of start.
+// runChild does not return in a process that start has started.
 func runChild() {
 	child.Run(childName, func(arg string) error {
 		var p process

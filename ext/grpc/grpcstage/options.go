@@ -14,7 +14,7 @@ import (
 )
 
 // DialOptions returns the options for [grpc.NewClient]: a stats handler and interceptors,
-// which run after other options' interceptors.
+// appended to the interceptors of other options.
 func DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithStatsHandler(handler{}),

@@ -29,8 +29,8 @@
 // The suite exactlyonce/exactlyoncetest describes and checks them. They hold at every
 // isolation level. Where Put would wait, REPEATABLE READ and SERIALIZABLE make it fail
 // with a serialization failure (SQLSTATE 40001). A collected record leaves a row without
-// its answer until its client is silent, and one row for the client for 24 times that
-// silence.
+// its answer until its client is silent. Then one row is left of the client, for 24 times
+// that silence.
 //
 // Put takes a shared advisory lock of the transaction, whose number is a hash of scope
 // and client; marks and the collection of a client take it exclusively. So an open

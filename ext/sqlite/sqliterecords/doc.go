@@ -24,8 +24,8 @@
 // # Guarantees
 //
 // The suite exactlyonce/exactlyoncetest describes and checks them. A collected record
-// leaves a row without its answer, about 60 bytes, until its client is silent, and one
-// row for the client for 24 times that silence.
+// leaves a row without its answer, about 60 bytes, until its client is silent. Then one
+// row is left of the client, for 24 times that silence.
 //
 // # Cost
 //

@@ -16,7 +16,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Config has the valid flags.
+// Config has the parsed flags, all valid.
 type Config struct {
 	Ordered  bool
 	Capacity int // flights in flight per look-up
