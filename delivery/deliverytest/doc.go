@@ -25,6 +25,6 @@
 //		}, strconv.Itoa)
 //	}
 //
-// Run them with -race: some rules are about calls from many goroutines. A suite cannot
-// kill your process or cut its power.
+// Run them with -race: some rules call from many goroutines. A suite cannot kill your
+// process or cut its power.
 package deliverytest

@@ -61,8 +61,7 @@ func pages(b *storeBench) {
 	}
 	b.must(len(b.list("q", store.Filter{}, everything)) == 12, "List has changed something")
 
-	// Others remove messages that were read and messages to come, and put more, while
-	// pages are read.
+	// Messages that were read, and messages to come, are removed while pages are read.
 	var read []string
 	for p := (store.Page{Max: 3, Until: all[10].Position}); ; {
 		es := b.list("q", store.Filter{}, p)
@@ -136,7 +135,7 @@ func count(b *storeBench) {
 	b.must(maps.Equal(c.Causes, map[store.Cause]int{store.Permanent: 4, store.Exhausted: 4, store.UnsafeToRepeat: 4}), "the causes are %v", c.Causes)
 	b.must(maps.Equal(c.Reasons, map[string]int{"REASON_0": 6, "REASON_1": 6, "ALWAYS": 12}), "the reasons are %v", c.Reasons)
 	b.must(c.Next.Equal(all[0].Meta.Due), "the first is due at %v, the count says %v", all[0].Meta.Due, c.Next)
-	c, err = i.Count(b.ctx, "q", store.Filter{Reason: "REASON_1"}) // they are not due
+	c, err = i.Count(b.ctx, "q", store.Filter{Reason: "REASON_1"}) // not due
 	b.ok(err, "Count")
 	b.must(c.Next.Equal(all[1].Meta.Due), "the first that matches is due at %v, the count says %v", all[1].Meta.Due, c.Next)
 	b.must(len(b.take("q", 500)) == 6, "Take has not returned what is due")
@@ -173,7 +172,7 @@ func purge(b *storeBench) {
 	b.must(len(b.list("other", store.Filter{}, everything)) == 12, "Purge has removed from another queue")
 }
 
-// Law W2: a Claim counts the leases that have ended, too.
+// Law W2: a Claim also counts ended leases.
 func claim(b *storeBench) {
 	i := b.inspector()
 	dozen(b, "q")
@@ -196,7 +195,7 @@ func claim(b *storeBench) {
 	again, err := i.Claim(b.ctx, "q", store.Filter{Reason: "REASON_1"}, everything, b.units(5))
 	b.ok(err, "Claim")
 	b.must(slices.Equal(ids(again), []string{"1", "5", "7", "9", "11"}), "after the leases Claim returned %v", ids(again))
-	for i, want := range []int{1, 0, 1, 1, 0} { // 5 was released, and 11 is new
+	for i, want := range []int{1, 0, 1, 1, 0} { // 5 was released, 11 is new
 		b.must(again[i].Lapses == want, "Claim returned %s with %d lapses in place of %d", again[i].Meta.ID, again[i].Lapses, want)
 	}
 	b.lost(b.Done(b.ctx, rest[0].Lease), "Done of one that was claimed again", rest[0].Lease)
@@ -249,7 +248,6 @@ func move(b *storeBench) {
 	b.ok(i.Move(b.ctx), "Move of nothing")
 }
 
-// twoWhoMove moves all messages to another queue from two stores at once.
 func twoWhoMove(b *storeBench) {
 	const n = 200
 	for i := range n {
@@ -286,8 +284,8 @@ func twoWhoMove(b *storeBench) {
 	b.must(len(b.list("dead", store.Filter{}, everything)) == 0, "something is left")
 }
 
-// handOver puts messages that were made of messages in flight. Of these, one was purged
-// and one was taken again.
+// handOver puts messages made of messages in flight, of which one was purged and one was
+// taken again.
 func handOver(b *storeBench) {
 	i := b.inspector()
 	b.put("q", full("a"), full("b"), full("c"))
@@ -303,11 +301,11 @@ func handOver(b *storeBench) {
 		m.Meta.Visit++
 		moves = append(moves, store.Move{Lease: l.Lease, Queue: "layer", Message: m})
 	}
-	second := taken[0].Clone() // of the same message
+	second := taken[0].Clone()
 	second.Meta.ID = "a#2"
 	moves = append(moves, store.Move{Lease: taken[0].Lease, Queue: "results", Message: second},
 		store.Move{Queue: "results", Message: newMessage("free")})
-	for range 2 { // the second time has no effect
+	for range 2 { // the second has no effect
 		b.lost(i.HandOver(b.ctx, moves...), "HandOver", taken[1].Lease)
 		layer := b.list("layer", store.Filter{}, everything)
 		b.must(slices.Equal(entryIDs(layer), []string{"there", "a", "c"}), "HandOver has put %v", entryIDs(layer))
@@ -322,7 +320,7 @@ func handOver(b *storeBench) {
 	b.must(left[1].LeasedUntil.IsZero(), "HandOver has leased a message that was released: %+v", left[1])
 	again := b.take("q", 1000)
 	b.must(slices.Equal(ids(again), []string{"c"}), "after HandOver Take returned %v", ids(again))
-	late := taken[2].Clone() // its first worker is late, and another one has it
+	late := taken[2].Clone() // its first worker is late
 	late.Meta.Visit = 7
 	b.ok(i.HandOver(b.ctx, store.Move{Lease: taken[2].Lease, Queue: "late", Message: late}), "HandOver by a late worker")
 	b.must(len(b.take("late", 1000)) == 1, "the message of a late worker is lost")
@@ -336,8 +334,7 @@ func handOver(b *storeBench) {
 	b.ok(i.HandOver(b.ctx), "HandOver of nothing")
 }
 
-// handOverBesidePurge hands messages over while another store purges first their queue
-// and then the target: no message is left.
+// handOverBesidePurge hands messages over while another store purges both queues.
 func handOverBesidePurge(b *storeBench) {
 	const n = 50
 	i, other := b.inspector(), b.open().(store.Inspector)

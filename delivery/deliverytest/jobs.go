@@ -185,7 +185,7 @@ func (p *process) finish(id int, watch func()) jobs.Job {
 		err error
 	}
 	ended := make(chan result, 1)
-	go func() { // it is waited for
+	go func() {
 		job, err := p.Run(p.b.ctx, id, nil)
 		ended <- result{job, err}
 	}()
@@ -294,7 +294,7 @@ func jobSet(b *storeBench) {
 	b.put("q", newMessage("a"), newMessage("b"))
 	job := p.start(jobs.Spec{Do: store.Purge, Queue: "q"})
 	b.put("q", newMessage("c"))
-	claimed := b.take("q", 1000) // a purge also removes what is leased
+	claimed := b.take("q", 1000) // purged although leased
 	job = p.finish(job.ID, nil)
 	b.must(job.Done == 2, "the job has done %+v", job.Progress)
 	b.must(slices.Equal(entryIDs(b.list("q", store.Filter{}, everything)), []string{"c"}), "a job has removed what came after its start")
@@ -315,7 +315,7 @@ func jobSet(b *storeBench) {
 
 func jobHold(b *storeBench) {
 	p := b.process()
-	dozen(b, "q") // odd ones have a delay
+	dozen(b, "q") // odd ones are delayed
 	leased := b.takeFirst("q")
 	evens := store.Filter{Reason: "REASON_0"}
 	job := p.do(jobs.Spec{Do: store.Hold, Queue: "q", Filter: evens})
@@ -337,7 +337,7 @@ func jobHold(b *storeBench) {
 	b.wait(2)
 	b.must(slices.Equal(ids(b.take("q", 3)), []string{leased.Meta.ID}), "what is not held is not taken")
 
-	// The lease of the first has ended: it is held as well, and its former worker cannot
+	// The lease of the first has ended, so it is held, and its former worker cannot
 	// release it.
 	b.wait(4)
 	late := b.list("q", store.Filter{IDs: []string{leased.Meta.ID}}, everything)[0]
@@ -354,8 +354,8 @@ func jobHold(b *storeBench) {
 	b.must(slices.Equal(got, []string{"0", "10", "2", "4", "6", "8"}), "after the release Take returned %v", got)
 }
 
-// jobCancelKey checks that a job removes the messages of a key from a queue, its layers
-// and its dead letters, even if they are leased, held, or move while the job runs.
+// jobCancelKey checks that a job removes a key's messages everywhere, even if they are
+// leased, held, or move meanwhile.
 func jobCancelKey(b *storeBench) {
 	const key = "customer <7>\x00\u202e"
 	p := b.process()
@@ -379,7 +379,7 @@ func jobCancelKey(b *storeBench) {
 	b.ok(err, "CancelKey")
 	b.must(job.Total == 12 && job.Done == 0, "the job affects %d messages, and has removed %d", job.Total, job.Done)
 	b.put("q", ofKey(key, 3)[2]) // later than the start of the job
-	// A message that a layer hands over while the job runs.
+	// Handed over by a layer while the job runs.
 	moved, err := b.inspector().Claim(b.ctx, "q-retry-1", store.Filter{Key: key}, store.Page{Max: 1}, b.units(1000))
 	b.ok(err, "Claim")
 	next := moved[0].Message
@@ -420,8 +420,6 @@ func jobCancelKey(b *storeBench) {
 	b.must(err != nil, "CancelKey without a key is no error")
 }
 
-// jobHoldEndless checks that a message with the longest delay is not held, can be held
-// and released, and be made due.
 func jobHoldEndless(b *storeBench) {
 	p := b.process()
 	endless := newMessage("endless")
@@ -452,8 +450,7 @@ func jobHoldEndless(b *storeBench) {
 	isHeld(false, "when it was released")
 }
 
-// jobDue checks that a message that waits for its delay is made due at once, in its
-// place, with all its data.
+// jobDue checks that a delayed message is made due in its place, with all its data.
 func jobDue(b *storeBench) {
 	p := b.process()
 	waits := full("waits")
@@ -516,7 +513,7 @@ func jobRate(b *storeBench) {
 	begun := b.now()
 	job := p.finish(p.start(s).ID, func() {
 		there := len(b.list("orders", store.Filter{}, everything))
-		since := b.now().Sub(begun) // read later: it is not too short
+		since := b.now().Sub(begun) // read later, so not too short
 		may := int(s.Rate*since.Seconds()) + batch
 		b.must(there <= may, "%d messages after %v, with a rate of %v", there, since, s.Rate)
 	})
@@ -530,7 +527,7 @@ func jobOrders(b *storeBench) {
 	p, other := b.process(), b.process()
 	s := toOrders
 	s.Rate = 10 / b.Unit.Seconds()
-	n := 5 * max(1, int(min(s.Rate, 500))) // steps of a second's worth
+	n := 5 * max(1, int(min(s.Rate, 500))) // about a second
 	for i := range n {
 		b.put("dead", newMessage(strconv.Itoa(i)))
 	}
@@ -581,8 +578,8 @@ func jobOrders(b *storeBench) {
 	}
 }
 
-// jobHoldKey checks that a worker takes no messages of a key that people hold, neither from
-// the queue nor from its layers, and that it takes them after the resume.
+// jobHoldKey checks that a worker takes no messages of a held key, from the queue or its
+// layers, until the resume.
 func jobHoldKey(b *storeBench) {
 	const key = "customer <7>\x00\u202e"
 	p := b.process()
@@ -632,7 +629,6 @@ func jobHoldKey(b *storeBench) {
 	b.must(errors.Is(err, fs.ErrNotExist), "a second ResumeKey returned %v", err)
 }
 
-// jobPauseFirst checks that a worker obeys orders for the queue of its first source.
 func jobPauseFirst(b *storeBench) {
 	p := b.process()
 	_, canSkip := b.Store.(store.ByKey)
@@ -684,8 +680,8 @@ func jobPauseFirst(b *storeBench) {
 	next("held")
 }
 
-// awaitPaused returns the report of a worker of a queue that is paused. The worker makes
-// its first report before it has read the orders.
+// awaitPaused returns the report of a worker of a paused queue. The first report comes
+// before the worker has read the orders.
 func (b *storeBench) awaitPaused(p *process, queue string) jobs.Worker {
 	for end := time.Now().Add(putPatience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		list, err := p.Workers(b.ctx)
@@ -700,8 +696,8 @@ func (b *storeBench) awaitPaused(p *process, queue string) jobs.Worker {
 	return jobs.Worker{}
 }
 
-// runWorker starts a worker that sends the messages of a source to called, until end is
-// called. Messages that fail go to a queue.
+// runWorker starts a worker that sends a source's messages to called until end is called.
+// Messages that fail go to a queue.
 func (b *storeBench) runWorker(in *delivery.Queue[string], source delivery.Source[string], called chan<- string) (end func()) {
 	quiet := slog.New(slog.DiscardHandler)
 	op := asyncop.UnorderedWait(asyncop.Blocking(func(_ context.Context, v string) (string, error) {
@@ -742,7 +738,7 @@ func jobTwo(b *storeBench) {
 		if i%2 == 1 {
 			id = second.ID
 		}
-		go func() { // it is waited for
+		go func() {
 			job, err := j.Run(b.ctx, id, nil)
 			results <- result{job, err}
 		}()
@@ -808,8 +804,7 @@ func jobLog(b *storeBench) {
 		_, err = check()
 		b.ok(err, "Log after a line is back")
 	}
-	// The last line gets another text and the right hash, but the hash at the end of the
-	// log stays.
+	// The last line gets another text and the right hash, but the log's last hash stays.
 	before, _, _ := strings.Cut(rs[4].Value, " ")
 	_, text, _ := strings.Cut(rs[5].Value, " ")
 	text = strings.Replace(text, "ann", "bob", 1)
@@ -828,7 +823,7 @@ func jobLog(b *storeBench) {
 	b.must(err != nil, "a line was added, and the log is whole")
 }
 
-// jobBackends checks that an order for a backend reaches a worker, and is in the log.
+// jobBackends checks that an order for a backend reaches a worker and the log.
 func jobBackends(b *storeBench) {
 	p := b.process()
 	_, err := p.HoldBackend(b.ctx, "pay", "", "no")
@@ -867,7 +862,7 @@ func jobBackends(b *storeBench) {
 	hears("a hold before its start", func(o jobs.BackendOrder) bool {
 		return o.Held == "before the start (ann)" && o.Event == "hold" && o.By == "ann"
 	})
-	command := b.process() // as another process
+	command := b.process() // another process
 	_, err = command.LimitBackend(b.ctx, "pay", 5, "bob", "slow")
 	b.ok(err, "LimitBackend")
 	hears("a limit", func(o jobs.BackendOrder) bool {
@@ -881,7 +876,7 @@ func jobBackends(b *storeBench) {
 	hears("the end of a limit", func(o jobs.BackendOrder) bool { return o.Limit == nil })
 	orders, err := p.BackendOrders(b.ctx)
 	b.must(err == nil && len(orders) == 1 && orders[0].Event == "limit", "the orders are %+v, %v", orders, err)
-	for patience := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Millisecond) { // it is steered beside its first report
+	for patience := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Millisecond) { // steered beside its first report
 		workers, err := p.Workers(b.ctx)
 		if err == nil && len(workers) == 1 && workers[0].Backends[0].Limit == 7 {
 			break
@@ -929,7 +924,7 @@ func jobWorkers(b *storeBench) {
 	until("a worker is not listed", func() bool { return len(workers()) == 1 })
 	w := workers()[0]
 	b.must(w.PID > 0 && !w.Since.IsZero() && !w.Seen.Before(w.Since) && slices.Equal(w.Queues, []string{"orders"}), "the worker is %+v", w)
-	// A worker that was killed long ago is removed (law W3).
+	// A worker killed long ago is removed (law W3).
 	b.ok(b.update(func(ctx context.Context, tx store.Tx) error {
 		return tx.Write(ctx, store.Record{Kind: "worker", Name: "killed", Value: `{"id":"killed","seen":"2000-01-01T00:00:00Z"}`})
 	}), "Write")

@@ -24,8 +24,8 @@ type LockSetup struct {
 	Unit time.Duration
 }
 
-// RunLocks checks locks against the rules of [lock.Locks], in a subtest for each rule.
-// newSetup returns new storage, without a lock, each time.
+// RunLocks checks locks against each rule of [lock.Locks] in a subtest. newSetup returns
+// new storage without locks each time.
 func RunLocks(t *testing.T, newSetup func(t *testing.T) LockSetup) {
 	t.Helper()
 	for _, r := range lockRules {
@@ -88,7 +88,6 @@ func (b *lockBench) acquire(i int, name string, units int) (lock.Grant, error) {
 	return g, err
 }
 
-// held checks that a lock is refused because of its owner.
 func (b *lockBench) held(i int, name, owner string) error {
 	_, err := b.acquire(i, name, 1)
 	e, ok := errors.AsType[*lock.Holding](err)
@@ -217,7 +216,7 @@ func namesAreSeparate(b *lockBench) error {
 
 func heldAreListed(b *lockBench) error {
 	fences := map[string]uint64{}
-	for _, name := range []string{"p/é_1", "p/%", "p/a", "p", "q/a"} { // not in their order
+	for _, name := range []string{"p/é_1", "p/%", "p/a", "p", "q/a"} { // not sorted
 		g, err := b.acquire(0, name, 10)
 		if err != nil {
 			return err
@@ -230,7 +229,7 @@ func heldAreListed(b *lockBench) error {
 		return err
 	}
 	b.Wait(b.units(2))
-	again, err := b.acquire(1, "p/short", 10) // its fencing number shows that it is another grant
+	again, err := b.acquire(1, "p/short", 10) // another grant, by its fencing number
 	if err != nil {
 		return err
 	}

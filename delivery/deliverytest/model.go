@@ -10,16 +10,16 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// model is the expected state of a store: the messages of a queue, by id.
+// model is a queue's expected messages, by id.
 type model struct {
 	now      time.Duration
 	messages map[string]*modelMessage
-	leases   []modelLease // all that were ever granted
+	leases   []modelLease // all ever granted
 }
 
 type modelMessage struct {
 	at     time.Duration // when it can be taken
-	lease  int           // the last lease that was granted, from 1; 0 before the first
+	lease  int           // the last lease granted, from 1; 0 before the first
 	leased bool
 }
 
@@ -30,7 +30,6 @@ type modelLease struct {
 	n     int
 }
 
-// randomSchedule compares a store with the model, on two open stores.
 func randomSchedule(b *storeBench) {
 	if b.RealTime {
 		panic(notApplicable{}) // time passes between the steps

@@ -11,23 +11,22 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// orderModel is the expected state of a queue whose keys are in order: its messages, in
-// the order of their positions.
+// orderModel has the expected messages of a queue with ordered keys, by position.
 type orderModel struct {
 	b        *storeBench
 	random   *rand.Rand
 	now      time.Duration
 	puts     int
 	messages []*orderedMessage
-	leases   []*orderedLease // all that were ever granted
+	leases   []*orderedLease // all ever granted
 }
 
 type orderedMessage struct {
 	id, key string
 	due     time.Duration // the end of its own delay
-	at      time.Duration // when it can be taken: it is due, or its lease has ended
+	at      time.Duration // when due, or when its lease has ended
 	fence   uint64
-	leased  bool // it was taken, and not released since
+	leased  bool // taken and not released since
 	held    bool
 }
 
@@ -45,7 +44,7 @@ type orderedLease struct {
 }
 
 // randomOrder compares a store with the model, on two open stores. In the end it takes
-// all messages, in the order of the model.
+// all messages in order.
 func randomOrder(b *storeBench) {
 	b.inOrder()
 	if b.RealTime {
@@ -90,7 +89,7 @@ func (m *orderModel) put(s store.InOrder) {
 	m.messages = append(m.messages, &orderedMessage{id: message.Meta.ID, key: message.Meta.Key, due: m.now + d, at: m.now + d})
 }
 
-// canTake reports whether a message may be taken: it is due, and the first of its key.
+// canTake reports whether a message is due and the first of its key.
 func (m *orderModel) canTake(o *orderedMessage) bool {
 	if o.held || o.at > m.now {
 		return false
@@ -111,7 +110,7 @@ func (m *orderModel) remove(o *orderedMessage) {
 	m.messages = slices.DeleteFunc(m.messages, func(other *orderedMessage) bool { return other == o })
 }
 
-// take takes messages, and returns how many.
+// take returns how many messages it has taken.
 func (m *orderModel) take(s store.InOrder, step int) int {
 	b := m.b
 	var can []string
@@ -232,7 +231,7 @@ func (m *orderModel) edit(s store.InOrder, step int) {
 	}
 }
 
-// merge puts the first dead letter back: it is the last message of its key then.
+// merge puts the first dead letter back, as the last message of its key.
 func (m *orderModel) merge(s store.InOrder) {
 	b := m.b
 	dead := b.list("dead", store.Filter{}, store.Page{Max: 1})
@@ -252,7 +251,6 @@ func (m *orderModel) merge(s store.InOrder) {
 	m.messages = append(m.messages, &orderedMessage{id: e.Meta.ID, key: e.Meta.Key, due: m.now + e.Delay, at: m.now + e.Delay})
 }
 
-// drain takes and settles all messages.
 func (m *orderModel) drain(s store.InOrder) {
 	b := m.b
 	k, isKeeper := s.(store.Keeper)

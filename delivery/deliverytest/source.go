@@ -24,29 +24,26 @@ type Queue[T any] struct {
 	// End, which may be nil, ends the queue: when all is done, Receive returns io.EOF.
 	End func()
 
-	// Keeps is true if the queue outlives its sources: messages that are not settled when
-	// a source is closed are delivered by the next source.
+	// Keeps is true if the queue outlives its sources: unsettled messages of a closed
+	// source are delivered by the next one.
 	Keeps bool
-	// Shared is true if several sources of the queue may be open at once, as in several
-	// processes.
+	// Shared is true if several sources may be open at once, as in several processes.
 	Shared bool
-	// Lease is the longest time that a message stays with a source that has died. If it
-	// is 0, leases are not checked. Kill, which needs a Lease, ends a source as a crash
-	// of its process would.
+	// Lease is the longest time that a message stays with a dead source; 0 skips the
+	// checks of leases. Kill, which needs a Lease, ends a source as a crash of its
+	// process would.
 	Lease time.Duration
 	Kill  func(source delivery.Source[T])
 
-	// Delay is the delay that messages are nacked with, and the time that the suite waits
-	// for messages that must not come. Default 100 ms. It must be larger than the queue's
-	// unit of time.
+	// Delay is the delay of nacks, and the time that the suite waits for messages that
+	// must not come. Default 100 ms. It must be larger than the queue's unit of time.
 	Delay time.Duration
 	// Equal reports whether two values are the same; nil means reflect.DeepEqual.
 	Equal func(a, b T) bool
 }
 
-// RunSource checks sources against the rules of [delivery.Source], in a subtest for each
-// rule. open makes a new, empty queue each time; value returns the i-th of different
-// values.
+// RunSource checks sources against each rule of [delivery.Source] in a subtest. open
+// makes a new, empty queue each time; value returns the i-th of different values.
 func RunSource[T any](t *testing.T, open func(t *testing.T) Queue[T], value func(i int) T) {
 	t.Helper()
 	for _, r := range sourceRules[T]() {
@@ -94,7 +91,7 @@ func sourceRules[T any]() []sourceRule[T] {
 	}
 }
 
-// skip returns the reason why a rule does not apply, or "".
+// skip returns why a rule does not apply, or "".
 func (r sourceRule[T]) skip(q Queue[T]) string {
 	for _, n := range []struct {
 		letter, what string
@@ -112,7 +109,6 @@ func (r sourceRule[T]) skip(q Queue[T]) string {
 	return ""
 }
 
-// queue is a queue under test.
 type queue[T any] struct {
 	Queue[T]
 	value    func(i int) T
@@ -120,7 +116,6 @@ type queue[T any] struct {
 	patience time.Duration
 }
 
-// defaultPatience is how long the suite waits for an expected result.
 const defaultPatience = 30 * time.Second
 
 func (q *queue[T]) run(r sourceRule[T]) (err error) {
@@ -133,7 +128,7 @@ func (q *queue[T]) run(r sourceRule[T]) (err error) {
 	q.Equal = suite.EqualOr(q.Equal)
 	err = suite.Quiet(func() error { return r.check(q) })
 	for _, s := range q.open {
-		_ = suite.Quiet(func() error { return q.close(s) }) // a second Close must do no harm; the first one was checked
+		_ = suite.Quiet(func() error { return q.close(s) }) // a second Close must do no harm
 	}
 	return err
 }
@@ -177,7 +172,6 @@ func (q *queue[T]) close(s delivery.Source[T]) error {
 	return err
 }
 
-// filled puts n values and opens a source.
 func (q *queue[T]) filled(n int) (delivery.Source[T], error) {
 	values := make([]T, n)
 	for i := range values {
@@ -189,7 +183,7 @@ func (q *queue[T]) filled(n int) (delivery.Source[T], error) {
 	return q.source()
 }
 
-// receive returns what one Receive does.
+// receive calls Receive once.
 func (q *queue[T]) receive(s delivery.Source[T], n int) ([]message.Message[T], error) {
 	ms, err := within(q.patience, "Receive", func(ctx context.Context) ([]message.Message[T], error) { return s.Receive(ctx, n) })
 	if err := q.sound(ms, err, n); err != nil {
@@ -227,13 +221,11 @@ func (q *queue[T]) all(s delivery.Source[T], n int) (all []message.Message[T], e
 	return all, nil
 }
 
-// delivered are messages that a source has received.
 type delivered[T any] struct {
 	source   delivery.Source[T]
 	messages []message.Message[T]
 }
 
-// delivered puts n values, opens a source, and receives them.
 func (q *queue[T]) delivered(n int) (delivered[T], error) {
 	s, err := q.filled(n)
 	if err != nil {
@@ -259,7 +251,6 @@ func (q *queue[T]) have(ms []message.Message[T], want ...int) error {
 	return nil
 }
 
-// nothing checks that no message comes for a while.
 func (q *queue[T]) nothing(s delivery.Source[T]) error {
 	ctx, cancel := context.WithTimeout(context.Background(), q.Delay)
 	defer cancel()
@@ -273,7 +264,7 @@ func (q *queue[T]) nothing(s delivery.Source[T]) error {
 	return nil
 }
 
-// nothingLeft checks that the queue is empty, for a new source, too.
+// nothingLeft checks that the queue is empty, also for a new source.
 func (q *queue[T]) nothingLeft(s delivery.Source[T]) error {
 	if err := q.nothing(s); err != nil {
 		return err

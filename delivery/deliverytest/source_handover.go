@@ -27,7 +27,6 @@ func (q *queue[T]) given(want ...int) (delivery.Source[T], error) {
 	return s, nil
 }
 
-// byValue sorts messages by their values' indices.
 func (q *queue[T]) byValue(ms []message.Message[T]) []message.Message[T] {
 	sorted := make([]message.Message[T], len(ms))
 	for i := range ms {
@@ -117,7 +116,6 @@ func (q *queue[T]) delayOverClose() error {
 	return q.nothingLeft(next)
 }
 
-// two puts n values and opens two sources.
 func (q *queue[T]) two(n int) ([2]delivery.Source[T], error) {
 	a, err := q.filled(n)
 	if err != nil {
@@ -246,7 +244,7 @@ func (q *queue[T]) killed() error {
 	if err := q.have(again, indices(few)...); err != nil {
 		return fmt.Errorf("after a source was killed: %w", err)
 	}
-	for _, m := range ms { // of the dead source, whose leases another one has
+	for _, m := range ms { // of the dead source; another has their leases
 		m.Nack(0)
 	}
 	if err := q.nothing(b); err != nil {

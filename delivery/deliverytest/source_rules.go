@@ -142,7 +142,7 @@ func (q *queue[T]) batches() error {
 	}
 	ackAll(all[1:])
 	got := make(chan error, 1)
-	go func() { // it waits for one, and not for more
+	go func() { // it waits for one only
 		ms, err := q.receive(s, 10)
 		ackAll(ms)
 		got <- err

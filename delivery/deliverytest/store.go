@@ -23,31 +23,28 @@ import (
 
 // StoreSetup opens the stores of one test, which share their messages.
 type StoreSetup struct {
-	// Open opens a store. Several may be open at once, and each finds the messages that
-	// the others have put.
+	// Open opens a store. Several may be open at once and share their messages.
 	Open func() (store.Store, error)
 	// Wait lets the time d pass on the stores' clock.
 	Wait func(d time.Duration)
-	// RealTime is true if time also passes without Wait. Some rules are not checked then.
+	// RealTime is true if time also passes without Wait. It skips some rules.
 	RealTime bool
-	// SetBack sets the machine's clock back by d. Nil: it cannot be set, and the rule
-	// about it is not checked.
+	// SetBack sets the machine's clock back by d; nil skips the rule about it.
 	SetBack func(d time.Duration)
 	// Unit is the delay and lease that the suite counts in; 0 means a second. With real
 	// time it must be long against a call of the store.
 	Unit time.Duration
 	// Full opens a store of its own that is full after a few messages of 1 KiB, at most
-	// 10,000. If it is nil, the rule is not checked.
+	// 10,000; nil skips the rule.
 	Full func() (store.Store, error)
-	// LooksFirst is true if HandOver looks for purged messages before it puts, and not in
-	// the transaction of the put. The rule about a purge at the same time is not checked
-	// then.
+	// LooksFirst is true if HandOver looks for purged messages before, and not in, the
+	// transaction of the put. It skips the rule about a purge at the same time.
 	LooksFirst bool
 }
 
-// RunStore checks stores against the rules of [store.Store], and of [store.Inspector],
-// [store.Keeper] and jobs if they implement these, in a subtest for each rule. newSetup
-// returns new, empty storage each time.
+// RunStore checks stores against each rule of [store.Store] in a subtest, and of
+// [store.Inspector], [store.Keeper] and jobs if they implement these. newSetup returns
+// new, empty storage each time.
 func RunStore(t *testing.T, newSetup func(t *testing.T) StoreSetup) {
 	t.Helper()
 	for _, r := range slices.Concat(storeRules, putRules, orderRules, workerRules, jobRules) {
@@ -69,8 +66,8 @@ func RunStore(t *testing.T, newSetup func(t *testing.T) StoreSetup) {
 	}
 }
 
-// A storeRule panics with a broken to report how a store breaks it, so that the suite can
-// be tested with faulty stores.
+// A storeRule panics with a broken to report how a store breaks it, so that faulty stores
+// can test the suite.
 type storeRule struct {
 	name      string
 	check     func(*storeBench)
@@ -99,7 +96,7 @@ func (r storeRule) run(setup StoreSetup) (err error) {
 		case nil, notApplicable:
 		case broken:
 			err = p.error
-		default: // a store that returns less than it must, or panics itself
+		default: // the store returned too little, or panicked
 			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
 		}
 	}()
@@ -150,13 +147,13 @@ var storeRules = []storeRule{
 	{name: "inspector: queues", check: queues},
 }
 
-// storeBench is a store under test. Its methods give up the rule when a call fails.
+// storeBench is a store under test. Its methods end the rule when a call fails.
 type storeBench struct {
 	StoreSetup
 	store.Store
 	ctx     context.Context
 	opened  []store.Store
-	sources []delivery.Source[string] // closed at the end of the rule, also if it fails
+	sources []delivery.Source[string] // closed at the end of the rule
 }
 
 func (b *storeBench) open() store.Store {
@@ -220,7 +217,6 @@ func (b *storeBench) inspector() store.Inspector {
 	return i
 }
 
-// notApplicable is the panic of a rule that does not apply to the store.
 type notApplicable struct{}
 
 func ids(ms []store.Leased) []string {
@@ -241,7 +237,6 @@ func delayed(id string, d time.Duration) store.Message {
 	return m
 }
 
-// full is a message with everything.
 func full(id string) store.Message {
 	return store.Message{
 		Meta: message.Meta{
@@ -259,7 +254,7 @@ func full(id string) store.Message {
 	}
 }
 
-// same compares messages but for the due time and the delay, which a store sets.
+// same compares messages without the due time and the delay, which a store sets.
 func same(a, b store.Message) bool {
 	for _, m := range []*store.Message{&a, &b} {
 		m.Delay, m.Meta.Due = 0, time.Time{}
@@ -470,7 +465,7 @@ func loserCannotSettle(b *storeBench) {
 	b.lost(b.Done(b.ctx, mine), "the other leases of a call are served: a second Done", mine)
 	b.takeNone("q", "a loser has released the winner's message")
 	b.ok(b.Done(b.ctx, winners[0].Lease, winners[1].Lease), "Done of the winner")
-	// The name of an entry is not used again.
+	// An entry's name is not used again.
 	b.put("q", newMessage("a"))
 	b.takeOne("q", 1000)
 	for _, l := range []store.Lease{winners[0].Lease, winners[1].Lease, losers[0].Lease, losers[1].Lease} {
@@ -480,7 +475,7 @@ func loserCannotSettle(b *storeBench) {
 	b.lost(b.Done(b.ctx, forged), "Done of an entry that never was", forged)
 }
 
-// Law W2: a message that kills its consumers is found by its ended leases.
+// Law W2: ended leases show a message that kills its consumers.
 func lapsesAreCounted(b *storeBench) {
 	b.put("q", newMessage("a"))
 	take := func(want int, why string) store.Leased {
@@ -534,7 +529,6 @@ func amendment(b *storeBench) {
 	b.lost(choose(fourth.Lease, "west"), "Amend after Done", fourth.Lease)
 }
 
-// amendedDelay is for the same stores.
 func amendedDelay(b *storeBench) {
 	provider := "north"
 	b.put("q", newMessage("a"))
@@ -666,7 +660,7 @@ func fullRefuses(b *storeBench) {
 	}
 	b.must(errors.Is(err, store.ErrFull), "after %d messages of 1 KiB Put returned %v, which does not match ErrFull", put, err)
 	ms, err := s.Take(b.ctx, "q", 100_000, b.units(1000))
-	if err != nil { // a lease needs room, too: the messages are there
+	if err != nil { // a lease needs room, too
 		i, ok := s.(store.Inspector)
 		b.must(ok, "Take: %v", err)
 		c, err := i.Count(b.ctx, "q", store.Filter{})
@@ -677,8 +671,7 @@ func fullRefuses(b *storeBench) {
 	b.must(len(ms) == put, "%d were put before the store was full, %d are there", put, len(ms))
 }
 
-// longestDelay checks that each engine has the same longest delay, and can store the time
-// that it ends.
+// longestDelay checks that engines have the same longest delay and can store its end.
 func longestDelay(b *storeBench) {
 	b.inspector()
 	b.put("q", newMessage("now"), delayed("never", math.MaxInt64), delayed("longest", storearg.LongestDelay))

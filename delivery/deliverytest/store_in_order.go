@@ -49,7 +49,7 @@ func (b *storeBench) takeInOrder(units int) (all []store.Leased) {
 	}
 }
 
-// takeExactly checks that these messages may be taken, and no others, in any order.
+// takeExactly checks that exactly these messages may be taken, in any order.
 func (b *storeBench) takeExactly(why string, want ...string) []store.Leased {
 	got := b.takeInOrder(1000)
 	taken := ids(got)
@@ -108,8 +108,7 @@ func orderAfterLease(b *storeBench) {
 	b.takeExactly("the next one", "a#1")
 }
 
-// waitingHead checks that a key waits for a message with a delay, and for a message that
-// was released.
+// waitingHead checks that a key waits for a delayed or released message.
 func waitingHead(b *storeBench) {
 	b.inOrder()
 	late := ofKey("a", 2)
@@ -178,7 +177,7 @@ func replacementRefused(b *storeBench) {
 	b.lost(err, "Replace", gone)
 	b.must(b.list("q", store.Filter{IDs: []string{"b#0"}}, everything)[0].Meta.Visit == 1, "one lost lease spoils a call")
 
-	b.put("q", second(a)) // a late worker of another version has handed it over
+	b.put("q", second(a)) // handed over by a late worker of another version
 	b.ok(s.Replace(b.ctx, store.Replacement{Lease: a.Lease, Message: second(a)}), "Replace by a message that is queued")
 	entries := b.list("q", store.Filter{Key: "a"}, everything)
 	b.must(slices.Equal(entryIDs(entries), []string{"a#1", "a#0"}), "after Replace by a message that is queued, there are %q", entryIDs(entries))
@@ -197,7 +196,7 @@ func freedKeys(b *storeBench) {
 				b.ok(b.Done(b.ctx, store.Lease{Queue: "q", Entry: strconv.FormatInt(e.Position, 10), Fence: e.Fence}), "Done")
 				return
 			}
-			b.wait(1001) // a merge leaves a leased message alone
+			b.wait(1001) // a merge skips leased messages
 			b.ok(k.Update(b.ctx, func(ctx context.Context, tx store.Tx) error {
 				done, err := tx.Edit(ctx, store.Edit{Do: do, Queue: "q", Entry: e, To: "merged"})
 				if err == nil && !done[0] {
@@ -242,7 +241,6 @@ func freedKeys(b *storeBench) {
 		b.ok(err, "Purge")
 	}
 
-	// A head that was never taken.
 	late := ofKey("late", 2)
 	late[0].Delay = b.units(100)
 	b.put("q", late...)
@@ -281,7 +279,7 @@ func heldHead(b *storeBench) {
 		b.ok(err, "CountKeys")
 		b.must(byKey[0].Waiting == 4 && byKey[0].Held == 1 && byKey[0].Next.IsZero(), "a key with a held head has the counts %+v", byKey[0])
 	}
-	edit(store.Hold, "a#1", true) // it waits for a#0 as well
+	edit(store.Hold, "a#1", true) // it also waits for a#0
 	edit(store.Release, "a#0", true)
 	of := b.takeExactly("the first message of the key was released", "a#0")
 	b.ok(b.Done(b.ctx, leasesOf(of)...), "Done")
@@ -295,11 +293,11 @@ func heldHead(b *storeBench) {
 	b.takeExactly("the third", "a#2")
 }
 
-// floodOfAKey checks that a key with many messages in front of others does not keep them
-// waiting, and that a purge removes the messages that are parked.
+// floodOfAKey checks that many messages of a key in front of others do not delay them,
+// and that a purge removes the parked messages.
 func floodOfAKey(b *storeBench) {
 	s := b.inOrder()
-	const flood = 2500 // more than a step of an engine looks at
+	const flood = 2500 // more than an engine looks at in one step
 	b.put("q", ofKey("flood", flood)...)
 	b.put("q", ofKey("a", 2)...)
 	var got []string
@@ -317,8 +315,8 @@ func floodOfAKey(b *storeBench) {
 	b.takeExactly("the flood was purged", "a#1")
 }
 
-// orderBesideOthers checks that consumers that do not keep the order lose no message, and
-// that the order of the others holds again after them.
+// orderBesideOthers checks that consumers that ignore the order lose no message, and that
+// the order holds again after them.
 func orderBesideOthers(b *storeBench) {
 	b.inOrder()
 	b.put("q", ofKey("a", 4)...)
@@ -339,8 +337,8 @@ func orderBesideOthers(b *storeBench) {
 	b.takeExactly("the last", "a#3")
 }
 
-// orderedConsumers lets many consumers take the messages of some keys. Some consumers are
-// killed, which means that they do not settle what they have taken.
+// orderedConsumers lets many consumers take messages of some keys. Killed consumers do
+// not settle what they have taken.
 func orderedConsumers(b *storeBench) {
 	b.inOrder()
 	const keys, each, consumers = 12, 25, 8
@@ -396,8 +394,8 @@ type orderWatch struct {
 }
 
 type watchedKey struct {
-	last    int         // the number of the message that was taken last
-	current store.Lease // its lease while it is in flight or its consumer was killed; zero if it was settled
+	last    int         // the message taken last
+	current store.Lease // its lease while in flight or if its consumer was killed; zero once settled
 }
 
 func (w *orderWatch) isOpen() bool {
@@ -406,7 +404,7 @@ func (w *orderWatch) isOpen() bool {
 	return w.left > 0 && len(w.errs) == 0
 }
 
-// note notes an error, except for a lease that was lost: time passes while consumers work.
+// note notes an error, except for lost leases: time passes while consumers work.
 func (w *orderWatch) note(err error) {
 	if err == nil || storearg.IsLost(err) {
 		return
@@ -416,7 +414,7 @@ func (w *orderWatch) note(err error) {
 	w.errs = append(w.errs, err)
 }
 
-// taken checks that a message is the next of its key, or the last one once more.
+// taken checks that a message is the next of its key, or the last one again.
 func (w *orderWatch) taken(m store.Leased) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -431,7 +429,7 @@ func (w *orderWatch) taken(m store.Leased) {
 	k.current = m.Lease
 }
 
-// settle settles a message, or does not if its consumer is killed. choice is from 0 to 19.
+// settle settles a message unless its consumer is killed. choice is from 0 to 19.
 func (w *orderWatch) settle(b *storeBench, s store.InOrder, m store.Leased, choice int) {
 	var err error
 	isLast := false
@@ -462,7 +460,7 @@ func (w *orderWatch) settle(b *storeBench, s store.InOrder, m store.Leased, choi
 	}
 }
 
-// free notes before the last settlement of a message that another of its key may be taken.
+// free notes, before a message's last settlement, that its key's next may be taken.
 func (w *orderWatch) free(m store.Leased) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -23,8 +23,8 @@ func (b *storeBench) countKeys(q store.KeyQuery) []store.KeyCounts {
 	return list
 }
 
-// countsByKey checks the counts of keys over several queues, their order, and the choice
-// of keys, which may have any bytes.
+// countsByKey checks the counts of keys over several queues, their order and choice. Keys
+// may have any bytes.
 func countsByKey(b *storeBench) {
 	all := store.KeyQuery{Queues: []string{"q", "q-retry-1"}, Dead: "q-dead", Max: 100}
 	list := b.countKeys(all)
@@ -102,7 +102,7 @@ func countsByKey(b *storeBench) {
 	}
 }
 
-// countsOfLeasedAndHeldKeys checks when the messages of a key can be taken next.
+// countsOfLeasedAndHeldKeys checks when a key's messages can be taken next.
 func countsOfLeasedAndHeldKeys(b *storeBench) {
 	q := store.KeyQuery{Queues: []string{"q"}, Max: 10}
 	b.keyCounter()

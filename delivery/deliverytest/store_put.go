@@ -14,10 +14,9 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// putPatience is how long a stored message may take to arrive.
 const putPatience = 30 * time.Second
 
-// putRules are about accepted puts: each of them stays a message of its own (law W5).
+// putRules are about accepted puts: each stays a message of its own (law W5).
 var putRules = []storeRule{
 	{name: "the origin of a put", check: originOfAPut},
 	{name: "an entry is used for one message", check: entryOfOneMessage},
@@ -28,8 +27,8 @@ var putRules = []storeRule{
 	{name: "a put that is repeated", check: repeatedPut},
 }
 
-// originOfAPut checks that messages which differ only in the origin of their put are two,
-// and that a message with the same origin has no effect.
+// originOfAPut checks that messages with different origins of their put are two, and that
+// the same origin has no effect.
 func originOfAPut(b *storeBench) {
 	user := newMessage("a")
 	first := newMessage("a")
@@ -49,8 +48,8 @@ func originOfAPut(b *storeBench) {
 	b.must(same(b.takeOne("q", 20).Message, again), "a message whose predecessor is done was not put")
 }
 
-// entryOfOneMessage checks that a message keeps its entry and its position, and that no
-// later message has them: the origin of a put is derived from them.
+// entryOfOneMessage checks that a message keeps its entry and position, and that no later
+// message has them: the origin of a put is derived from them.
 func entryOfOneMessage(b *storeBench) {
 	b.put("q", newMessage("a"))
 	first := b.takeOne("q", 1)
@@ -69,7 +68,6 @@ func entryOfOneMessage(b *storeBench) {
 	b.must(next.Position == 0 || next.Position != first.Position, "a later message has the position %d again", next.Position)
 }
 
-// receiveOne returns the next message of a source.
 func (b *storeBench) receiveOne(s delivery.Source[string]) message.Message[string] {
 	ctx, cancel := context.WithTimeout(b.ctx, putPatience)
 	defer cancel()
@@ -79,8 +77,7 @@ func (b *storeBench) receiveOne(s delivery.Source[string]) message.Message[strin
 	return ms[0]
 }
 
-// source returns a source of a queue, which is closed at the end of the rule at the
-// latest.
+// source returns a source of a queue. It is closed at the latest at the end of the rule.
 func (b *storeBench) source(q *delivery.Queue[string]) delivery.Source[string] {
 	s := q.Source(nil)
 	b.sources = append(b.sources, s)
@@ -93,7 +90,6 @@ func (b *storeBench) fails(q *delivery.Queue[string], m message.Message[string])
 	b.ok(q.TakeFailure(message.ContextWithMeta(b.ctx, m.Meta()), f), "TakeFailure")
 }
 
-// payloads returns the payloads of a queue, in order.
 func (b *storeBench) payloads(queue string) (all []string) {
 	for _, l := range b.take(queue, 1000) {
 		all = append(all, string(l.Payload))
@@ -102,15 +98,14 @@ func (b *storeBench) payloads(queue string) (all []string) {
 	return all
 }
 
-// quietQueue returns a queue of texts.
 func (b *storeBench) quietQueue(name string, opts ...delivery.QueueOption) *delivery.Queue[string] {
 	return delivery.NewQueue[string](b.Store, name, append(opts, delivery.WithLogger(slog.New(slog.DiscardHandler)))...)
 }
 
 var bothAddresses = []string{`"address A"`, `"address B"`}
 
-// putTwice puts "address A", lets use have it, and then does the same with "address B"
-// under the same id.
+// putTwice puts "address A", calls use with it, and repeats that with "address B" under
+// the same id.
 func (b *storeBench) putTwice(q *delivery.Queue[string], use func(message.Message[string])) {
 	for _, v := range []string{"address A", "address B"} {
 		b.ok(q.Put(b.ctx, v, delivery.ID("17")), "Put")
@@ -149,14 +144,14 @@ func twoPutsDeadLetters(b *storeBench) {
 	b.must(slices.Equal(got, bothAddresses), "of two dead letters with one id, %v returned to the queue", got)
 }
 
-// twoPutsLayer checks the same of a layer. Its messages are not due before both are in
-// it: a source drains the layers of its queue.
+// twoPutsLayer checks the same of a layer. Both messages are in it before one is due: a
+// source drains the layers of its queue.
 func twoPutsLayer(b *storeBench) {
 	const delay = 10
 	q := b.quietQueue("orders", delivery.RetryAfter(b.units(delay)))
 	for _, v := range []string{"address A", "address B"} {
 		b.ok(q.Put(b.ctx, v, delivery.ID("17")), "Put")
-		taken := b.takeOne("orders", 1000) // the source of q would also take from the layer
+		taken := b.takeOne("orders", 1000) // q's source would also take from the layer
 		b.ok(b.Release(b.ctx, 0, taken.Lease), "Release")
 		s := b.source(b.quietQueue("orders"))
 		m := b.receiveOne(s)
@@ -170,7 +165,7 @@ func twoPutsLayer(b *storeBench) {
 	b.must(slices.Equal(got, bothAddresses), "of two puts under one id, %v wait in the layer", got)
 }
 
-// twoPutsResults checks that the result of an earlier put does not replace the next one.
+// twoPutsResults checks that the result of a put does not replace the next one.
 func twoPutsResults(b *storeBench) {
 	q, next, last := b.quietQueue("orders"), b.quietQueue("receipts"), b.quietQueue("mails")
 	b.putTwice(q, func(m message.Message[string]) {
@@ -188,8 +183,8 @@ func twoPutsResults(b *storeBench) {
 	b.must(slices.Equal(got, bothAddresses), "of two puts under one id, the results are %v", got)
 }
 
-// repeatedHandOver checks that a worker which dies between the hand-over and the
-// acknowledgement leaves one message (law D1): its successor hands over the same.
+// repeatedHandOver checks that a worker's death between hand-over and acknowledgement
+// leaves one message (law D1): its successor hands over the same.
 func repeatedHandOver(b *storeBench) {
 	q, next := b.quietQueue("orders"), b.quietQueue("receipts")
 	b.ok(q.Put(b.ctx, "address A", delivery.ID("17")), "Put")
@@ -198,7 +193,7 @@ func repeatedHandOver(b *storeBench) {
 		m := b.receiveOne(s)
 		b.ok(next.PutAll(b.ctx, []message.Message[string]{message.With(m, m.Value)}), "PutAll")
 		b.fails(q, m)
-		b.ok(s.Close(b.ctx), "Close") // the message is released
+		b.ok(s.Close(b.ctx), "Close") // releases the message
 	}
 	for _, queue := range []string{"receipts", q.DeadLetters()} {
 		got := b.payloads(queue)
@@ -206,7 +201,6 @@ func repeatedHandOver(b *storeBench) {
 	}
 }
 
-// repeatedPut checks that an id deduplicates puts while its message is in the queue.
 func repeatedPut(b *storeBench) {
 	q := b.quietQueue("orders")
 	for range 2 {

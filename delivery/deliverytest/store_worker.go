@@ -43,8 +43,8 @@ func ofKey(key string, n int) (ms []store.Message) {
 	return ms
 }
 
-// round takes messages by key until a round has ended, and returns how many of each key;
-// from is where it begins.
+// round takes messages by key until a round that begins at from has ended, and counts
+// them by key.
 func (b *storeBench) round(from string, limit, each int, except ...string) (got map[string]int, keys []string) {
 	got = map[string]int{}
 	for r := (store.KeyRound{After: from, Each: each, Except: except}); ; {
@@ -69,7 +69,7 @@ func (b *storeBench) round(from string, limit, each int, except ...string) (got 
 	}
 }
 
-// byKeyRounds checks that a key with many messages does not keep others waiting.
+// byKeyRounds checks that a key with many messages does not delay others.
 func byKeyRounds(b *storeBench) {
 	b.byKey()
 	b.put("q", ofKey("flood", 300)...)
@@ -102,7 +102,7 @@ func byKeyDue(b *storeBench) {
 	for i, key := range []string{"a", "b", "c"} {
 		ms := ofKey(key, 4)
 		for n := range ms {
-			ms[n].Delay = b.units(10 * n * (i % 2)) // the messages of b are due one after the other
+			ms[n].Delay = b.units(10 * n * (i % 2)) // b's messages are due one by one
 		}
 		b.put("q", ms...)
 	}
@@ -115,8 +115,7 @@ func byKeyDue(b *storeBench) {
 	b.must(b.RealTime && got["b"] >= 1 || got["b"] == 1 && len(got) == 1, "of one message that is due TakeByKey took %v", got)
 }
 
-// byKeyWorker checks that a worker has messages of all keys, and of no key more than its
-// limit.
+// byKeyWorker checks that a worker gets messages of all keys, within the limit of each.
 func byKeyWorker(b *storeBench) {
 	b.byKey()
 	quiet := slog.New(slog.DiscardHandler)
@@ -164,8 +163,8 @@ func byKeyWorker(b *storeBench) {
 	}
 }
 
-// byKeyLayers checks that the limit per key holds for a queue and its layers together,
-// and that messages of a key at its limit block no other key.
+// byKeyLayers checks that the limit per key holds for a queue with its layers, and that a
+// key at its limit blocks no other key.
 func byKeyLayers(b *storeBench) {
 	b.byKey()
 	const most, each = 2, 4
@@ -211,7 +210,7 @@ func byKeyLayers(b *storeBench) {
 		select {
 		case m := <-arrived:
 			b.fail("%d messages of key %q are in flight, of up to %d", most+1, m.Meta().Key, most)
-		case <-time.After(50 * time.Millisecond): // the sources have asked again by now
+		case <-time.After(50 * time.Millisecond): // sources have asked again by now
 		}
 	}
 	var flying []message.Message[string]
@@ -238,7 +237,7 @@ func byKeyLayers(b *storeBench) {
 }
 
 // orderedJob is a job whose key has an order. Each fourth job of a key fails at its first
-// visit, and each fourth one at all its visits.
+// visit, and each fourth at all its visits.
 type orderedJob struct {
 	Key string
 	N   int
@@ -258,7 +257,7 @@ func (j orderedJob) call(ctx context.Context) error {
 type orderedCalls struct {
 	mu      sync.Mutex
 	running map[string]bool
-	last    map[string]int // the last job of a key that was called
+	last    map[string]int // each key's last called job
 	calls   int
 	wrong   []error
 }
@@ -281,8 +280,8 @@ func (c *orderedCalls) end(j orderedJob) {
 	c.running[j.Key] = false
 }
 
-// orderedWorkers checks that workers call for the jobs of a key in order, although jobs
-// fail and wait for another visit.
+// orderedWorkers checks that workers call a key's jobs in order, although jobs fail and
+// wait for another visit.
 func orderedWorkers(b *storeBench) {
 	b.inOrder()
 	const keys, each, workers = 6, 8, 3
@@ -337,19 +336,18 @@ func orderedWorkers(b *storeBench) {
 	b.ok(errors.Join(errs...), "Run")
 	b.ok(errors.Join(calls.wrong...), "the order of calls")
 	b.must(left == 0, "%d messages are left after %v", left, 4*putPatience)
-	// Of four jobs two are called once, and two at both visits.
+	// Of four jobs, two are called once and two twice.
 	b.must(calls.calls == keys*each*6/4, "%d calls in place of %d", calls.calls, keys*each*6/4)
 	b.must(len(b.list(queues[0].DeadLetters(), store.Filter{}, everything)) == keys*each/4, "the dead letters are not the jobs that fail at both visits")
 }
 
-// sinkOf is a sink.
 type sinkOf func(ms []message.Message[string])
 
 func (f sinkOf) PutAll(_ context.Context, ms []message.Message[string]) error { f(ms); return nil }
 
 // workerTakesBySlots checks that a worker leaves messages to others if it has no slot for
-// them: at first all of these, and then all but two for each slot that has become free,
-// because it may expect the slot to become free again at once.
+// them: at first all of these, then all but two for each freed slot, which may be free
+// again at once.
 func workerTakesBySlots(b *storeBench) {
 	b.inspector()
 	const slots = 3
@@ -382,7 +380,7 @@ func workerTakesBySlots(b *storeBench) {
 	for range slots {
 		<-began
 	}
-	completed := map[string]bool{} // which the store may not know
+	completed := map[string]bool{} // the store may not know it
 	for range 5 {
 		taken := 0
 		for _, e := range b.list("in", store.Filter{}, everything) {
@@ -397,7 +395,7 @@ func workerTakesBySlots(b *storeBench) {
 	}
 }
 
-// idSink takes everything, and sends the ids.
+// idSink takes everything and sends the ids.
 type idSink chan string
 
 func (s idSink) PutAll(_ context.Context, ms []message.Message[int]) error {

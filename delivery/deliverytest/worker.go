@@ -14,11 +14,11 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// workerSink keeps the messages that it gets, and calls full when it has had enough.
+// workerSink keeps its messages and calls full when it has enough.
 type workerSink[T any] struct {
 	enough int
 	full   func()
-	sticks bool // Put waits for the end of its context, and fails
+	sticks bool // Put waits for its context and fails
 
 	mu  sync.Mutex
 	got []message.Message[T]
@@ -38,7 +38,7 @@ func (s *workerSink[T]) PutAll(ctx context.Context, ms []message.Message[T]) err
 	return nil
 }
 
-// work runs a worker until its sink has had so many messages.
+// work runs a worker until its sink has enough messages.
 func (q *queue[T]) work(source delivery.Source[T], enough int, sticks bool) (*workerSink[T], delivery.Summary, error) {
 	sink := &workerSink[T]{enough: enough, sticks: sticks}
 	quiet := slog.New(slog.DiscardHandler)
@@ -101,14 +101,14 @@ func (q *queue[T]) worker() error {
 	return errors.Join(q.nothing(s), q.close(s))
 }
 
-// snoozed checks that a message is released for the delay that its call has asked for.
+// snoozed checks that a message is released for the delay its call asked for.
 func (q *queue[T]) snoozed() error {
-	const delay = time.Second // the least
+	const delay = time.Second // the minimum
 	s, err := q.filled(1)
 	if err != nil {
 		return err
 	}
-	var calls []time.Time // of calls one after the other
+	var calls []time.Time
 	var visits []int
 	summary, err := within(q.patience, "delivery.Run", func(limit context.Context) (delivery.Summary, error) {
 		ctx, stop := context.WithCancel(limit)

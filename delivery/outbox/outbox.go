@@ -1,5 +1,5 @@
-// Package outbox brings messages that were staged in a transaction to another system: a
-// job that belongs to a change of the database is sent if and only if the change was
+// Package outbox publishes messages that were staged in a transaction to another system:
+// a job that belongs to a change of the database is sent if and only if the change was
 // committed.
 //
 // The job is staged beside the change:
@@ -15,48 +15,47 @@
 //
 //	err := outbox.Relay(ctx, engine, engine.Locks(), outbox.Config{Queue: mails.Name(), Publish: publish})
 //
-// Consumers that use the same database do not need a relay: the queue is a delivery.Queue
-// like any other.
+// Consumers that use the same database do not need a relay: the queue is an ordinary
+// delivery.Queue.
 //
 // # Guarantees
 //
-// A staged message is published at least once, whenever a process is killed; a message of
-// a transaction that was rolled back is never published. Messages are published in the
-// order of their positions, in sequential batches; a message with a delay is not
-// published before it is due by the clock of the relay. Only messages for which Publish
-// has returned nil are removed. A message of a transaction that commits late is not,
-// whatever its position, nor is another message with the same id. A message that is
-// published again has the same id.
+// A staged message is published at least once, even if processes are killed, and keeps
+// its id. A message of a transaction that was rolled back is never published. Messages
+// are published in the order of their positions, in sequential batches; a message with a
+// delay is not published before it is due by the relay's clock. Only messages for which
+// Publish has returned nil are removed: a message of a transaction that commits late
+// stays, whatever its position, and so does another message with the same id.
 //
 // # Failures
 //
 // After an error of Publish, messages are published individually, until the batch is
 // done. If the first message fails ten times in a row, for about ten seconds, each
-// further attempt is for the next message in the queue: up to 16 of them, then a pause of
-// up to 5 s. Once a message succeeds, the system is up, so the messages that failed
-// before it are refused: they are tried again, then wait for 1 s, then twice as long, up
-// to 10 minutes, while the others are published. For 10 minutes after that, the next
-// message is tried as soon as one fails. So refused messages, however many, delay the
-// others by about ten seconds in all. A message that is refused loses its place. An
-// outage of more than ten seconds, or of any length within 10 minutes after a message was
-// refused, may change the order by one message.
+// further attempt is for the next message: up to 16 of them, then a pause of up to 5 s.
+// Once a message succeeds, the system is up, so the messages that failed before it are
+// refused: they are tried again, then wait for 1 s, then twice as long, up to 10 minutes,
+// while the others are published. For 10 minutes after that, the next message is tried as
+// soon as one fails. So refused messages, however many, delay the others by about ten
+// seconds in all. A refused message loses its place. An outage of more than ten seconds,
+// or of any length within 10 minutes after a message was refused, may change the order by
+// one message.
 //
 // A message refused 16 times, which takes about an hour, goes to the dead letters: the
 // queue with the outbox's name followed by " dead", such as "mails dead". This is not the
-// name that DeadLetters of a delivery.Queue returns. While every message fails, all stay,
-// however long that lasts. An error that matches [store.ErrFull] does not refuse
-// messages: the same messages are tried again each second.
+// name that DeadLetters of a delivery.Queue returns. While every message fails, all stay.
+// An error that matches [store.ErrFull] refuses no messages: they are tried again each
+// second.
 //
-// A message that is damaged in the store is not published: it goes to the dead letters at
-// once, with the cause [store.Undecodable].
+// A message that is damaged in the store goes to the dead letters at once, with the cause
+// [store.Undecodable].
 //
 // A message whose relay died while it published may have killed it. From then on it is
 // published alone, and after the fifth relay that died with it, it goes to the dead
 // letters, with the cause [store.Lapsed].
 //
 // A single relay works at a time, by the lock of the queue's name. If its process dies,
-// another relay takes over when the lease has ended. A relay that was stopped for longer
-// than its lease may publish a batch a second time.
+// another takes over when the lease has ended. A relay that was stopped for longer than
+// its lease may publish a batch a second time.
 package outbox
 
 import (
@@ -92,13 +91,13 @@ const (
 	maxRetry       = 5 * time.Second
 
 	patience    = 10               // failures in a row until another message is tried
-	maxTries    = 16               // messages that are tried without a pause then
+	maxTries    = 16               // messages then tried without a pause
 	maxRefusals = 16               // of a message, until it is a dead letter
-	minRefused  = time.Second      // how long a message waits that was refused again
-	maxRefused  = 10 * time.Minute // and the longest wait
-	publishing  = 2 * time.Second  // lease of a message while it is published; shorter than the lock's, so that the next relay need not wait
-	maxDoubts   = 1000             // messages that failed in a row and are remembered
-	dead        = " dead"          // suffix of the name of the queue of dead letters
+	minRefused  = time.Second      // first wait of a message refused again
+	maxRefused  = 10 * time.Minute // and the longest
+	publishing  = 2 * time.Second  // a message's lease; shorter than the lock's, so the next relay need not wait for it
+	maxDoubts   = 1000             // failed messages in a row that are remembered
+	dead        = " dead"          // suffix of the dead letters' queue
 )
 
 // Config configures [Relay]. Queue and Publish are required.
@@ -108,12 +107,12 @@ type Config struct {
 	// are sent again, individually, after a back-off of 10 ms to 5 s.
 	Publish func(ctx context.Context, ms []store.Message) error
 
-	Owner   string        // in the lock; the default is the host's name and the process id
-	Batch   int           // messages at once; the default is 100
-	Lease   time.Duration // of the lock; the default is 15 s
-	MaxPoll time.Duration // the longest pause between polls of an empty queue; the default is 1 s. It starts at 10 ms and doubles
-	Logger  *slog.Logger  // errors are logged at warn level; the default is slog.Default()
-	Clock   clock.Clock   // the default is the machine's
+	Owner   string        // in the lock; default: host name and process id
+	Batch   int           // messages at once; default 100
+	Lease   time.Duration // of the lock; default 15 s
+	MaxPoll time.Duration // longest pause between polls of an empty queue, from 10 ms doubling; default 1 s
+	Logger  *slog.Logger  // logs errors at warn level; default slog.Default()
+	Clock   clock.Clock   // default: the machine's
 }
 
 func (c *Config) complete() error {
@@ -149,9 +148,9 @@ func (c *Config) complete() error {
 }
 
 // Relay publishes the messages of a queue while it has the lock, until ctx ends, and
-// returns the cause of that. Errors of the store, the locks and Publish do not end it. It
-// must be the only consumer of its queue. Any number of relays may run. On an engine that
-// keeps jobs each reports every 20 s, and runs jobs, as a worker does: see package jobs.
+// returns its cause. Errors of the store, the locks and Publish do not end it. It must be
+// its queue's only consumer; any number of relays may run. On an engine that keeps jobs,
+// each reports every 20 s and runs jobs, as a worker does: see package jobs.
 func Relay(ctx context.Context, s store.Inspector, locks lock.Locks, c Config) error {
 	if err := c.complete(); err != nil {
 		return err
@@ -163,9 +162,9 @@ func Relay(ctx context.Context, s store.Inspector, locks lock.Locks, c Config) e
 	var beside sync.WaitGroup
 	beside.Go(func() {
 		leases.Listen(listening, s, c.Queue, c.Clock, c.Logger, func(bool) { settle.Wake(r.notified) })
-	}) // ends with Relay
+	})
 	if j, err := jobs.New(s, jobs.Config{Clock: c.Clock, Logger: c.Logger}); err == nil { // otherwise the engine keeps no jobs
-		beside.Go(func() { j.Work(listening, r.about, nil) }) // the same
+		beside.Go(func() { j.Work(listening, r.about, nil) })
 	}
 	defer func() {
 		r.release(ctx, nil)
@@ -193,32 +192,31 @@ type relay struct {
 	Config
 	store    store.Inspector
 	notified chan struct{} // capacity 1
-	worked   bool          // it has published something since it got the lock
+	worked   bool          // published something since it got the lock
 
-	// Failures of Publish. A message is not refused before another one was published
+	// Failures of Publish. A message is refused only after another one was published
 	// since.
 	failures  int            // in a row
-	doubt     int64          // up to here messages go one by one
-	probed    int64          // the last message that failed alone, or 0 after a message was published
-	doubted   []store.Leased // that failed alone since something was published
+	doubt     int64          // up to this position, messages go one by one
+	probed    int64          // the last message that failed alone; 0 after a success
+	doubted   []store.Leased // failed alone since the last success
 	refused   map[int64]refusal
-	refusedAt time.Time // when a message was refused for the second time, or later
+	refusedAt time.Time // when a message was refused again
 
 	// How the messages behind the first are tried, after patience has ended.
 	pauses int // since something was published
 	tried  int // messages since the last pause
 
-	// Leases to be settled or released. A lease that is neither counts as the lease of a
-	// relay that died.
+	// Leases to be settled or released. Others would count as the leases of a dead relay.
 	published []store.Lease
 	back      []store.Lease
-	due       map[int64]bool // released messages are due, although the store's clock, which may be ahead, sets a later time
+	due       map[int64]bool // released messages, due although the store's clock may set a later time
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	reported report
 }
 
-// report has the numbers of a relay, under the names that the numbers of workers have.
+// report has a relay's numbers, named as workers name theirs.
 type report struct {
 	Received, Acknowledged, Nacked int
 	LastError                      string
@@ -226,11 +224,10 @@ type report struct {
 	Failures                       int // in a row
 }
 
-// about returns the relay's report.
 func (r *relay) about() jobs.Worker {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	text, _ := json.Marshal(r.reported) // numbers and texts
+	text, _ := json.Marshal(r.reported)
 	return jobs.Worker{Outbox: r.Queue, Counts: text, Operators: []json.RawMessage{text}}
 }
 
@@ -255,7 +252,7 @@ type refusal struct {
 	until time.Time // it waits
 }
 
-// run publishes batch after batch, until something fails.
+// run publishes batch after batch until something fails.
 func (r *relay) run(ctx context.Context) error {
 	poll := minPoll
 	for {
@@ -277,11 +274,10 @@ func (r *relay) run(ctx context.Context) error {
 	}
 }
 
-// batch publishes the next messages, and removes them. It returns how many messages it
-// has tried.
+// batch publishes the next messages and removes them. It returns how many it has tried.
 func (r *relay) batch(ctx context.Context) (int, error) {
 	var after int64
-	if r.failures > patience { // otherwise from the first one, as each time
+	if r.failures > patience { // otherwise from the first one
 		after = r.probed
 	}
 	if err := r.settle(ctx); err != nil {
@@ -339,7 +335,7 @@ func (r *relay) batch(ctx context.Context) (int, error) {
 	return len(ms), r.refuse(ctx)
 }
 
-// settle removes what was published, and releases what was not.
+// settle removes published messages and releases the others.
 func (r *relay) settle(ctx context.Context) error {
 	if len(r.published) > 0 {
 		if err := r.store.Done(ctx, r.published...); err != nil && !storearg.IsLost(err) { // purged meanwhile
@@ -356,8 +352,8 @@ func (r *relay) settle(ctx context.Context) error {
 	return nil
 }
 
-// release releases messages that were not published, and other leases that are owed, even
-// after the end of ctx: the relay has not died.
+// release releases unpublished messages and other owed leases, even after the end of ctx:
+// the relay has not died.
 func (r *relay) release(ctx context.Context, leased []store.Leased) {
 	if len(r.due) >= maxDoubts {
 		clear(r.due)
@@ -368,13 +364,12 @@ func (r *relay) release(ctx context.Context, leased []store.Leased) {
 	}
 	releasing, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	limit := r.Clock.AfterFunc(publishing, cancel)
-	_ = r.settle(releasing) // it is tried again
+	_ = r.settle(releasing) // tried again
 	limit.Stop()
 	cancel()
 }
 
-// undamaged returns messages without the unreadable ones, which become dead letters
-// (law W2).
+// undamaged returns the readable messages. The others become dead letters (law W2).
 func (r *relay) undamaged(ctx context.Context, leased []store.Leased) (whole []store.Leased, err error) {
 	for i, l := range leased {
 		if l.Damage == nil {
@@ -390,8 +385,8 @@ func (r *relay) undamaged(ctx context.Context, leased []store.Leased) (whole []s
 	return whole, nil
 }
 
-// suspects returns the messages to publish now. A message whose relay died is alone: it
-// may kill its process, and would take others along (law D4). A message that has killed
+// suspects returns the messages to publish now. A message whose relay died is alone,
+// since it may kill its process, and others with it (law D4). A message that has killed
 // many becomes a dead letter (law W2).
 func (r *relay) suspects(ctx context.Context, leased []store.Leased) ([]store.Leased, error) {
 	if !slices.ContainsFunc(leased, func(l store.Leased) bool { return l.Lapses > 0 }) {
@@ -409,13 +404,11 @@ func (r *relay) suspects(ctx context.Context, leased []store.Leased) ([]store.Le
 	return nil, r.bury(ctx, first)
 }
 
-// lister is the method List of a [store.Inspector].
 type lister = func(ctx context.Context, queue string, f store.Filter, p store.Page) ([]store.Entry, error)
 
-// next returns the first messages after a position that are due and do not wait. It
-// returns a single message as long as a message is in doubt. All pages come from one
-// snapshot: otherwise messages of a transaction that commits between two pages would be
-// published in the wrong order.
+// next returns the first messages after a position that are due and do not wait; a single
+// one while a message is in doubt. All pages come from one snapshot: otherwise a
+// transaction that commits between two pages would break the order.
 func (r *relay) next(ctx context.Context, after int64) (due []store.Entry, err error) {
 	due, enough, err := r.nextOf(ctx, r.store.List, after, 1)
 	if err != nil || enough {
@@ -433,10 +426,10 @@ func (r *relay) next(ctx context.Context, after int64) (due []store.Entry, err e
 	return due, err
 }
 
-// nextOf is next for a number of pages. enough is true if more pages would hardly make
-// the batch larger.
+// nextOf is next for a number of pages. enough is true if more pages would hardly enlarge
+// the batch.
 func (r *relay) nextOf(ctx context.Context, list lister, after int64, pages int) (due []store.Entry, enough bool, err error) {
-	// From the beginning each time: a transaction that commits late has a low position.
+	// Always from the beginning: a late transaction has a low position.
 	seen := map[int64]bool{}
 	size := 0
 	page := store.Page{After: after, Max: r.Batch}
@@ -455,7 +448,7 @@ func (r *relay) nextOf(ctx context.Context, list lister, after int64, pages int)
 			if e.Held || e.Meta.Due.After(now) && !r.due[e.Position] || e.LeasedUntil.After(now) || refused.until.After(now) {
 				continue
 			}
-			if refused.times > 0 && len(due) > 0 { // it goes alone
+			if refused.times > 0 && len(due) > 0 { // goes alone
 				return due, true, nil
 			}
 			size += len(e.Payload)
@@ -466,7 +459,7 @@ func (r *relay) nextOf(ctx context.Context, list lister, after int64, pages int)
 			}
 		}
 		if len(entries) == 0 || len(entries) < page.Max && listed < storearg.MaxBytes { // the end
-			if after == 0 { // all were listed: the others were purged
+			if after == 0 { // all listed: the others were purged
 				maps.DeleteFunc(r.refused, func(p int64, _ refusal) bool { return !seen[p] })
 			}
 			return due, true, nil
@@ -479,7 +472,6 @@ func (r *relay) nextOf(ctx context.Context, list lister, after int64, pages int)
 	return due, false, nil
 }
 
-// failed notes that messages could not be published, and waits.
 func (r *relay) failed(ctx context.Context, entries []store.Leased, err error) {
 	if errors.Is(err, store.ErrFull) { // it has not refused the messages
 		r.Logger.Warn("weir: the target of an outbox is full; its messages are tried again", "queue", r.Queue, "messages", len(entries), "after", time.Second, "error", err)
@@ -496,7 +488,7 @@ func (r *relay) failed(ctx context.Context, entries []store.Leased, err error) {
 		}
 		r.doubted = append(r.doubted, *last)
 		if r.refused[last.Position].times > 0 || r.Clock.Since(r.refusedAt) < maxRefused {
-			r.failures = max(r.failures, patience) // this message is refused, and the system is up, as far as is known
+			r.failures = max(r.failures, patience) // this message is refused; the system seems up
 		}
 	}
 	pause := r.nextPause()
@@ -522,19 +514,18 @@ func (r *relay) nextPause() time.Duration {
 	return pause
 }
 
-// refuse is called after a message was published, so earlier failures were not due to an
-// outage.
+// refuse is called after a success, so earlier failures were not due to an outage.
 func (r *relay) refuse(ctx context.Context) error {
 	doubted := r.doubted
 	r.doubted = nil
 	counted := map[int64]bool{}
 	for _, e := range doubted {
-		if counted[e.Position] { // an outage is counted once
+		if counted[e.Position] { // count an outage once
 			continue
 		}
 		counted[e.Position] = true
 		refused := r.refused[e.Position]
-		if refused.times++; refused.times > 1 { // the first time, it may have been an outage after all
+		if refused.times++; refused.times > 1 { // the first may have been an outage
 			r.refusedAt = r.Clock.Now()
 			refused.until = r.refusedAt.Add(min(maxRefused, minRefused<<(refused.times-2)))
 		}
@@ -557,7 +548,6 @@ func (r *relay) refuse(ctx context.Context) error {
 	return nil
 }
 
-// bury moves a message to the dead letters.
 func (r *relay) bury(ctx context.Context, l store.Leased) error {
 	m := l.Message
 	settle.DropPointsTo(&m.Meta)
@@ -578,7 +568,7 @@ func (r *relay) bury(ctx context.Context, l store.Leased) error {
 	return err
 }
 
-// claim leases exactly these entries: another message with one of their ids stays.
+// claim leases exactly these entries, not another message with one of their ids.
 func (r *relay) claim(ctx context.Context, entries []store.Entry) (leased []store.Leased, err error) {
 	ours := make(map[int64]bool, len(entries))
 	ids := make([]string, len(entries))
@@ -610,7 +600,7 @@ func (r *relay) claim(ctx context.Context, entries []store.Entry) (leased []stor
 	if len(leased) > 0 && leased[0].Position == first {
 		return leased, nil
 	}
-	// A store cannot find a message by its id if that is damaged.
+	// A store cannot find a damaged message by its id.
 	claimed, err := r.store.Claim(ctx, r.Queue, store.Filter{}, store.Page{After: first - 1, Until: first, Max: 1}, lease)
 	if err != nil {
 		r.release(ctx, leased)
@@ -619,7 +609,7 @@ func (r *relay) claim(ctx context.Context, entries []store.Entry) (leased []stor
 	return append(claimed, leased...), nil
 }
 
-// idle waits for a notification, at most for d, and returns whether there was one.
+// idle waits for a notification, at most for d, and reports whether there was one.
 func (r *relay) idle(ctx context.Context, d time.Duration) bool {
 	timer := r.Clock.Timer(d)
 	defer timer.Stop()
@@ -633,5 +623,5 @@ func (r *relay) idle(ctx context.Context, d time.Duration) bool {
 }
 
 func (r *relay) sleep(ctx context.Context, d time.Duration) {
-	_ = wait.For(ctx, r.Clock, d) // the caller looks at ctx
+	_ = wait.For(ctx, r.Clock, d) // the caller checks ctx
 }
