@@ -30,9 +30,8 @@ type DB struct {
 	watcher        *watcher
 }
 
-// OpenDB opens the database in the file at path, and makes the file if it is missing. It
-// does not make tables. A database in memory is refused, since each connection would have
-// its own.
+// OpenDB opens the database in the file at path, and makes the file if it is missing, but
+// no tables. It refuses a database in memory, since each connection would have its own.
 func OpenDB(ctx context.Context, path string, opts ...Option) (*DB, error) {
 	set := newSettings("OpenDB", opts)
 	return openDB(ctx, path, &set)
@@ -56,7 +55,7 @@ func openDB(ctx context.Context, path string, set *settings) (*DB, error) {
 	if set.readOnly {
 		must = path
 	}
-	if _, err := os.Stat(must); err != nil { // SQLite would only report that it cannot open the file
+	if _, err := os.Stat(must); err != nil { // SQLite would not name the cause
 		return nil, fmt.Errorf("sqlite: open %q: %w", path, err)
 	}
 	params := url.Values{}
@@ -99,8 +98,8 @@ func openDB(ctx context.Context, path string, set *settings) (*DB, error) {
 	return db, nil
 }
 
-// check returns an error if the file has been removed or replaced since it was opened.
-// Later writes would be lost with the file, and SQLite does not notice.
+// check returns an error if the file was removed or replaced since it was opened. SQLite
+// does not notice, and later writes would be lost.
 func (db *DB) check() error {
 	now, err := os.Stat(db.path)
 	if errors.Is(err, os.ErrNotExist) || err == nil && !os.SameFile(db.file, now) {
@@ -114,16 +113,16 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// keepMemory takes 16 kB from the driver's allocator and keeps them. SQLite allocates and
-// frees as much for each full page of an index; without this, the allocator would ask the
-// system for it each time, which took a third of an INSERT.
+// keepMemory keeps 16 kB of the driver's allocator. SQLite allocates and frees as much
+// for each full page of an index. Without this, each would be a system call: a third of
+// an INSERT.
 var keepMemory = sync.OnceFunc(func() {
 	tls := libc.NewTLS()
 	defer tls.Close()
 	libc.Xmalloc(tls, 1<<14)
 })
 
-// open opens a pool and one of its connections, so that errors are reported now.
+// open connects once, so that errors are reported now.
 func open(ctx context.Context, dsn string, conns int) (*sql.DB, error) {
 	db, err := sql.Open("sqlite", dsn)
 	if err != nil {
@@ -138,17 +137,17 @@ func open(ctx context.Context, dsn string, conns int) (*sql.DB, error) {
 }
 
 // Writer returns the pool with the single connection that writes. BeginTx takes the write
-// lock. A goroutine that holds a transaction must not ask the pool for another connection
-// or call [DB.Write]: both deadlock.
+// lock. A goroutine in a transaction must not use the pool or call [DB.Write]: both
+// deadlock.
 func (db *DB) Writer() *sql.DB { return db.writer }
 
-// Reader returns the pool of the connections that read. They see the state committed when
-// their transaction begins.
+// Reader returns the pool of the connections that read. They see the state as of the
+// beginning of their transaction.
 func (db *DB) Reader() *sql.DB { return db.reader }
 
-// Close closes the database. Calls of Write that wait return an error.
+// Close closes the database. Waiting calls of Write return an error.
 func (db *DB) Close() error {
 	db.watcher.close()
-	// The writer last: the last connection to go puts the log into the database.
+	// The writer last: the last connection to close checkpoints the log.
 	return errors.Join(db.reader.Close(), db.writer.Close())
 }

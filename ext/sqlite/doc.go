@@ -6,9 +6,9 @@
 //	defer engine.Close()
 //	orders := delivery.NewQueue[Order](engine, "orders", delivery.RetryAfter(time.Minute, time.Hour))
 //
-// [OpenDB] opens a database for tables of your own, as weir's stores use it: durable,
-// with a single writer and several readers. [Engine.DB] is the database of an engine. The
-// package is pure Go (modernc.org/sqlite), through database/sql.
+// [OpenDB] opens a database for tables of your own, with the same durability. [Engine.DB]
+// is the database of an engine. The package is pure Go (modernc.org/sqlite), through
+// database/sql.
 //
 //	db, err := sqlite.OpenDB(ctx, "orders.db")
 //	…
@@ -19,42 +19,41 @@
 //
 // # Vocabulary
 //
-// SQLite has a single writer at a time. [DB.Writer] is a pool with one connection, whose
-// transactions take the write lock when they begin; goroutines wait for it in Go and
-// never see SQLITE_BUSY from each other. [DB.Reader] is a pool of connections that cannot
-// write, and that read while the writer writes.
+// [DB.Writer] is a pool with one connection, as SQLite has one writer at a time. Its
+// transactions take the write lock when they begin. Goroutines wait for it in Go and
+// never see SQLITE_BUSY from each other. [DB.Reader] is a pool of connections that only
+// read, even while the writer writes.
 //
-// [DB.Write] is a group commit: calls of many goroutines share a transaction, and so the
-// fsync at its end. Each call returns its own result: if one fails, the transaction is
-// rolled back and run again, with a savepoint for each call. So a function may run twice.
+// [DB.Write] is a group commit: concurrent calls share a transaction and its fsync. Each
+// returns its own result: if one fails, the transaction is rolled back and run again,
+// with a savepoint for each call. So a function may run twice.
 //
 // # Guarantees
 //
 // The journal is a write-ahead log (WAL), synchronous is FULL: commits survive a power
-// cut. With [WithSynchronousNormal] the last transactions may be lost in a power cut, not
-// in a crash of the program. Foreign keys are enforced.
+// cut. With [WithSynchronousNormal] a power cut may lose the last transactions; a crash
+// of the program does not. Foreign keys are enforced.
 //
-// A call of Write returns nil after the COMMIT. An error that its function returned, or a
-// panic in it, is returned after the transaction of the others has ended, since the
-// function may have seen their rows. If the transaction itself fails, all of its calls
-// return an error that wraps the cause, and have no effect.
+// Write returns nil after the COMMIT. An error or panic of its function is returned after
+// the shared transaction has ended, since the function may have seen the rows of others.
+// If the transaction itself fails, all of its calls return an error that wraps the cause,
+// and have no effect.
 //
 // # Concurrency
 //
 // A DB is safe for concurrent use, even by several processes on one machine. A
-// transaction waits for the write lock of another process until the context of its call
-// ends, and for the time of [WithBusyTimeout] at most, 10 s by default. So a clean stop
-// is bounded even if another process never commits. The file must not be on a network
-// file system.
+// transaction waits for another process's write lock until its context ends, at most for
+// [WithBusyTimeout] (10 s by default). So a clean stop is bounded even if another process
+// never commits. The file must not be on a network file system.
 //
 // # Idle workers
 //
-// Consumers of queues do not poll ([Engine.Wake]). A transaction of [DB.Write] wakes the
-// consumers of the queues in which it has put or released messages, and a timer wakes
-// them when a delay or a lease has ended. While there are consumers, a connection reads
-// the data version of the file every 100 ms. If it has changed, one statement looks at
-// all queues that have consumers. So messages of other processes, of other DBs of this
-// process, and of transactions of database/sql are found within about 100 ms.
+// Consumers of queues do not poll ([Engine.Wake]). [DB.Write] wakes the consumers of the
+// queues in which its transaction has put or released messages, and a timer wakes them
+// when a delay or a lease has ended. While there are consumers, a connection reads the
+// file's data version every 100 ms. After a change, one statement looks at all queues
+// that have consumers. So messages of other processes, other DBs and database/sql are
+// found within about 100 ms.
 //
 // # Traps
 //

@@ -43,20 +43,19 @@ func (*Engine) Migrations() fs.FS {
 	return files
 }
 
-// component names the engine's tables in weir_migrations. It is an earlier name of the
-// package, which databases keep.
+// component names the engine's tables in weir_migrations: an earlier name of the package,
+// which existing databases have.
 const component = "sqlitestore"
 
-// Migrate makes or updates the tables of the engine, as [Open] does. It can be called at
-// each start.
+// Migrate makes or updates the tables of the engine, as [Open] does. It may run at each
+// start.
 func (s *Engine) Migrate(ctx context.Context) error {
 	_, err := s.migrate(ctx)
 	return err
 }
 
 // CheckVersion returns an error if a later version of weir has made the tables. Missing
-// or older tables are not an error. A program that opens a database without
-// [Engine.Migrate] calls it before it writes.
+// or older tables are not an error. Call it before writing without [Engine.Migrate].
 func (s *Engine) CheckVersion(ctx context.Context) error {
 	if err := sqlmigrate.CheckVersion(ctx, s.db.Reader(), component, s.Migrations()); err != nil {
 		return fmt.Errorf("sqlite: %w", err)
@@ -72,14 +71,13 @@ func (s *Engine) migrate(ctx context.Context) (made []string, err error) {
 	return made, nil
 }
 
-// Engine keeps messages in queues in an SQLite database: the engine for the workers of
-// one machine. It is a [store.Keeper] and a [store.Waker]. Safe for concurrent use, even by several
-// processes.
+// Engine keeps messages in queues in an SQLite database. It is a [store.Keeper] and a
+// [store.Waker]. Safe for concurrent use, even by several processes.
 type Engine struct {
 	db       *DB
 	owned    bool // it has opened db
 	clock    *wait.Forward
-	ownClock bool // clock is of WithClock, and may jump while timers do not
+	ownClock bool // clock is from WithClock, and may jump while timers do not
 
 	step   func() // called between statements, by tests
 	writes *group.Together[job]
@@ -96,10 +94,10 @@ type Engine struct {
 
 var _ store.Keeper = (*Engine)(nil)
 
-// Open opens the engine in the file at path. It makes the file and the tables if they are
-// missing, changes tables of an older version, and logs what it has made. It refuses a
-// file of a later version. The process has one connection that writes, up to four that
-// read ([WithReaders]), and, while there are consumers, another that watches for changes.
+// Open opens the engine in the file at path. It makes missing files and tables, updates
+// tables of an older version, and logs this. It refuses a file of a later version. One
+// connection writes, up to four read ([WithReaders]), and one watches for changes while
+// there are consumers.
 func Open(ctx context.Context, path string, opts ...Option) (*Engine, error) {
 	set := newSettings("Open", opts)
 	db, err := openDB(ctx, path, &set)
@@ -122,8 +120,7 @@ func Open(ctx context.Context, path string, opts ...Option) (*Engine, error) {
 }
 
 // New returns the engine in a database that has its tables, or gets them by
-// [Engine.Migrate]. The database stays the caller's: Close does not close it. It panics
-// if db is nil.
+// [Engine.Migrate]. Close does not close db. New panics if db is nil.
 func New(db *DB, opts ...Option) *Engine {
 	guard.RefuseNil("sqlite: New", "database", db)
 	set := newSettings("New", opts)
@@ -140,15 +137,14 @@ func newEngine(db *DB, set *settings) *Engine {
 	return s
 }
 
-// DB returns the database of the engine, for tables of your own beside the queues.
+// DB returns the database of the engine, for tables of your own.
 func (s *Engine) DB() *DB { return s.db }
 
 // closeWait is how long Close waits for calls: another process may hold the write lock.
 const closeWait = 3 * time.Second
 
 // Close implements [store.Engine]. It waits for calls under way, and closes the database
-// if [Open] has opened it. If that takes longer than 3 s, since another process writes,
-// it returns an error and continues in the background.
+// if [Open] has opened it. After 3 s it returns an error and continues in the background.
 func (s *Engine) Close() error {
 	closed := make(chan error, 1)
 	go func() { closed <- s.close() }() // ends with the calls, each of which waits for the busy timeout at most
@@ -175,8 +171,8 @@ func (s *Engine) close() error {
 const setClock = `INSERT INTO weir_messages_clock (id, now) VALUES (1, $1)
 	ON CONFLICT (id) DO UPDATE SET now = max(now, excluded.now) RETURNING now`
 
-// The driver binds parameters without numbers faster. One message a statement: several in
-// an INSERT took longer.
+// The driver binds parameters without numbers faster. Several messages in an INSERT took
+// longer.
 const putMessage = `INSERT INTO weir_messages (queue, at, due, arrived, visit, merges, cause, meta, schema, payload)
 	VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`
 
@@ -185,9 +181,8 @@ const columns = `position, fence, due, cause, meta, schema, payload`
 // sized has the position of a message and the size of its payload, for takeThese.
 const sized = `position, coalesce(length(payload), 0) AS size`
 
-// positionsDue selects due messages in the order of their times. It does not need $1,
-// which is always empty: the condition is there because the driver requires that a query
-// has each argument of takeThese.
+// positionsDue selects due messages by time. $1 is empty and only there because the
+// driver refuses unused arguments of takeThese.
 const positionsDue = `SELECT ` + sized + ` FROM weir_messages WHERE queue = $2 AND at <= $3 AND $1 = ''` + storesql.ExceptRefused + ` ORDER BY at, position LIMIT $4`
 
 // ofLease is the condition of a lease that is not lost: see leaseArgs.
@@ -241,13 +236,13 @@ func (s *Engine) Take(ctx context.Context, queue string, limit int, lease time.D
 	return taken, err
 }
 
-// positionsGiven selects the messages at the positions in $1 that are still due.
+// positionsGiven selects messages of the positions in $1 that are still due.
 const positionsGiven = `SELECT ` + sized + ` FROM weir_messages WHERE position IN (SELECT value FROM json_each($1)) AND +queue = $2
 	AND +at <= $3 ORDER BY at, position LIMIT $4`
 
-// takeAround is takeThese without the messages that a trigger or a check refuses to
-// lease, which are logged and left out for a while (law D4). chosen has
-// the mark storesql.ExceptRefused, where Except adds the condition.
+// takeAround is takeThese without messages that a trigger or a check refuses to lease.
+// They are logged and left out for a while (law D4). chosen has the mark
+// storesql.ExceptRefused.
 func (s *Engine) takeAround(ctx context.Context, queue, chosen, of string, limit int, lease time.Duration) ([]store.Leased, error) {
 	call := s.newLease(ctx, queue)
 	call.All = func() ([]store.Leased, error) {
@@ -267,7 +262,7 @@ func (s *Engine) takeAround(ctx context.Context, queue, chosen, of string, limit
 	return call.Lease(&s.refused)
 }
 
-// newLease returns a call that leases messages of a queue, without its functions.
+// newLease returns a call without its functions.
 func (s *Engine) newLease(ctx context.Context, queue string) storesql.Lease[store.Leased] {
 	return storesql.Lease[store.Leased]{
 		IsRefusal: func(err error) bool { return errors.Is(err, message.ErrRefused) }, Now: s.clock.Now,
@@ -278,10 +273,10 @@ func (s *Engine) newLease(ctx context.Context, queue string) storesql.Lease[stor
 	}
 }
 
-// takeThese leases the messages that a query chooses at the time of the transaction
-// (law D3), up to $4 of the queue $2 that are due at $3. of is the parameter $1: a JSON
-// array of keys or positions, or "" in queries that need neither. The query must have each
-// of these parameters. takeThese counts the leases that have ended (law W2).
+// takeThese leases messages that a query chooses at the time of the transaction (law D3),
+// and counts the leases that have ended (law W2). The query must use all parameters: $1
+// is of (a JSON array of keys or positions, or ""), $2 the queue, $3 the time, $4 the
+// limit.
 func (s *Engine) takeThese(ctx context.Context, queue, chosen, of string, limit int, lease time.Duration) (taken []store.Leased, err error) {
 	err = s.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error {
 		rows, err := tx.QueryContext(ctx, `UPDATE weir_messages SET at = $5, leased = $5, fence = fence + 1, lapses = lapses + (leased IS NOT NULL)
@@ -297,7 +292,7 @@ func (s *Engine) takeThese(ctx context.Context, queue, chosen, of string, limit 
 
 const highestClock = `coalesce((SELECT now FROM weir_messages_clock), 0)`
 
-// now returns the store's time for calls that only read: it may be ahead of the machine's
+// now returns the store's time for calls that only read. It may be ahead of the machine's
 // clock (law D3).
 func (s *Engine) now(ctx context.Context) (time.Time, error) {
 	var highest int64
@@ -307,8 +302,7 @@ func (s *Engine) now(ctx context.Context) (time.Time, error) {
 	return s.clock.AtLeast(time.Unix(0, highest)), nil
 }
 
-// anyDue looks without the write lock, so that consumers of an empty queue do not delay
-// others.
+// anyDue takes no write lock, so that consumers of an empty queue do not delay others.
 func (s *Engine) anyDue(ctx context.Context, queue string) (due bool, err error) {
 	err = s.read(ctx, func() error {
 		return s.db.Reader().QueryRowContext(ctx,
@@ -382,8 +376,7 @@ type leaseArgs struct {
 	index    int // in the call
 }
 
-// remove removes a message. If it is the head of its key, the next message of the key
-// becomes the head.
+// remove removes a message, and makes the next message of its key the head if it was.
 func (l leaseArgs) remove(ctx context.Context, s *Engine, tx *Tx, now time.Time) (removed bool, err error) {
 	removed, err = changedRow(tx.ExecContext(ctx, "DELETE FROM weir_messages"+ofLease+" AND head = 0", l.position, l.queue, l.fence))
 	if removed || err != nil {
@@ -393,7 +386,6 @@ func (l leaseArgs) remove(ctx context.Context, s *Engine, tx *Tx, now time.Time)
 	return n > 0, err
 }
 
-// changedRow reports whether a statement has changed a row.
 func changedRow(result sql.Result, err error) (bool, error) {
 	if err != nil {
 		return false, err
@@ -456,8 +448,7 @@ func (s *Engine) read(ctx context.Context, f func() error) error {
 	return explain(err)
 }
 
-// isRefusal reports whether the database refuses what a statement would store, by a
-// trigger or a check of the user's.
+// isRefusal reports whether a trigger or a check of the user's refused a statement.
 func isRefusal(err error) bool {
 	e, ok := errors.AsType[*driver.Error](err)
 	return ok && (e.Code()&0xff == codes.SQLITE_TOOBIG || e.Code()&0xff == codes.SQLITE_CONSTRAINT)
@@ -499,8 +490,8 @@ func scan(rows *sql.Rows, err error, f func(m store.Message, position, fence int
 	return rows.Err()
 }
 
-// nanos returns the time d after t, or the last that fits: never and parked mark messages
-// that are not taken. A delay is not longer than storearg.LongestDelay.
+// nanos returns the time d after t, at most the last that is not a mark (never, parked).
+// Delays are capped at storearg.LongestDelay.
 func nanos(t time.Time, d time.Duration) int64 {
 	d = min(d, storearg.LongestDelay)
 	if n := t.UnixNano(); int64(d) < parked-n {

@@ -7,20 +7,19 @@ import (
 
 const maxBatch = 1000 // jobs
 
-// job is the work of one call in a transaction; now is the time of the store's clock. It
-// may run twice; the last run counts.
+// job is the work of one call in a transaction; now is the store's time. It may run
+// twice.
 type job func(ctx context.Context, tx *Tx, now time.Time) error
 
-// write runs a job, and returns when it is committed or rolled back. Jobs of concurrent
-// calls share a transaction. If one of them fails, all are rolled back and run again, each
-// in a transaction of its own (package group). Like all calls, write goes through
-// Engine.read, which checks that the engine is open and explains errors.
+// write runs a job, and returns when it is committed or rolled back. Concurrent jobs
+// share a transaction. If one fails, all are rolled back and run again, each in a
+// transaction of its own (package group).
 func (s *Engine) write(ctx context.Context, f job) error {
 	return s.read(ctx, func() error { return s.writes.Do(ctx, f) })
 }
 
-// runAll runs jobs in one transaction. They share a savepoint and a reading of the clock,
-// which would cost more than a job.
+// runAll runs jobs in one transaction. They share a savepoint and a reading of the clock:
+// each costs more than a job.
 func (s *Engine) runAll(ctx context.Context, take func() []job) error {
 	err := s.db.Write(ctx, func(ctx context.Context, tx *Tx) error {
 		s.step()

@@ -18,11 +18,10 @@ const keyed = ` queue = $2 AND meta->>'key' IS NOT NULL`
 
 const dueOfKey = keyed + ` AND meta->>'key' = keys.key AND at <= $3`
 
-// selectDueKeys returns up to $4 keys after $1 that have messages that are due. It visits
-// at most a thousand keys, with one step of the index for each, and returns the other
-// keys that it visited, too. The last row has no key if there are no more keys. The column
-// found counts the keys with due messages up to and including the row before: the count
-// increases at the row after such a key.
+// selectDueKeys returns up to $4 keys after $1 with due messages. It visits at most a
+// thousand keys, one step of the index each, and returns all of them. The last row has no
+// key if there are no more. The column found counts the keys with due messages before the
+// row's key.
 const selectDueKeys = `WITH RECURSIVE keys(key, found, looked) AS (
 		SELECT (SELECT meta->>'key' FROM weir_messages WHERE` + keyed + ` AND meta->>'key' > $1 ORDER BY meta->>'key' LIMIT 1), 0, 1
 		UNION ALL
@@ -37,13 +36,12 @@ const positionsOfKeys = `SELECT m.position AS position, coalesce(length(payload)
 	JOIN weir_messages AS m ON m.position IN (SELECT position FROM weir_messages WHERE` + dueOfKey + storesql.ExceptRefused + ` ORDER BY at, position LIMIT $4)
 	ORDER BY keys.id`
 
-// positionsWithoutKey searches only the oldest messages. It does not need $1, which is
-// always empty: see positionsDue.
+// positionsWithoutKey searches only the oldest messages. $1 is empty: see positionsDue.
 const positionsWithoutKey = `SELECT ` + sized + ` FROM (
 		SELECT position, payload, meta FROM weir_messages WHERE queue = $2 AND at <= $3` + storesql.ExceptRefused + ` ORDER BY at, position LIMIT ` + storesql.OldestLooked + `
 	) WHERE meta->>'key' IS NULL AND $1 = '' LIMIT $4`
 
-// TakeByKey implements [store.ByKey]. It searches for keys without the write lock.
+// TakeByKey implements [store.ByKey]. It searches keys without the write lock.
 func (s *Engine) TakeByKey(ctx context.Context, queue string, r store.KeyRound, limit int, lease time.Duration) (taken []store.Leased, next string, err error) {
 	if err := errors.Join(storearg.Take(queue, limit, lease), storearg.KeyRound(r)); err != nil {
 		return nil, "", err
@@ -70,7 +68,7 @@ func (s *Engine) TakeByKey(ctx context.Context, queue string, r store.KeyRound, 
 	return taken, due.Next, err
 }
 
-// dueKeys returns the next keys of a round that have messages that are due.
+// dueKeys returns the next keys of a round with due messages.
 func (s *Engine) dueKeys(ctx context.Context, queue, after string, limit int, exceptKeys []string) (due storesql.DueKeys, err error) {
 	names, err := storesql.EscapedAll(exceptKeys)
 	if err != nil {

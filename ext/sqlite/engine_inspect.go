@@ -23,7 +23,7 @@ var dialect = storesql.Dialect{
 	Time:      func(t time.Time) any { return timeArg(t) },
 }
 
-// timeArg returns the time of a filter, which may be out of range.
+// timeArg returns a filter's time, which may be out of range.
 func timeArg(t time.Time) int64 {
 	switch {
 	case t.Before(time.Unix(0, math.MinInt64)):
@@ -36,8 +36,8 @@ func timeArg(t time.Time) int64 {
 }
 
 // page returns the condition of a page of a queue, and its ORDER BY and LIMIT. A + keeps
-// SQLite from scanning the queue if the filter has ids, which have an index. The index
-// weir_messages_order has the messages of a key in the order of their positions.
+// SQLite from scanning the queue if the filter has ids, which have an index.
+// weir_messages_order has a key's messages by position.
 func page(queue string, f *store.Filter, p store.Page) (where, order string, args []any, err error) {
 	until := p.Until
 	if until == 0 {
@@ -124,11 +124,11 @@ func (s *Engine) Count(ctx context.Context, queue string, f store.Filter) (c sto
 	return c, err
 }
 
-// purgeStep is the messages of a queue that one transaction of Purge looks at.
+// purgeStep is how many messages a transaction of Purge looks at.
 const purgeStep = 1000
 
 // Purge implements [store.Inspector]. It works in steps, since other writers wait for
-// each transaction.
+// each.
 func (s *Engine) Purge(ctx context.Context, queue string, f store.Filter) (n int, err error) {
 	if len(f.IDs) > 0 { // few, and there is an index
 		where, args, err := storesql.Where(dialect, &f, []any{queue})
@@ -176,13 +176,13 @@ func (s *Engine) remove(ctx context.Context, queue, where string, args []any) (n
 	return n, err
 }
 
-// Claim implements [store.Inspector]. It searches for messages without the write lock,
-// since the search takes long if few match.
+// Claim implements [store.Inspector]. It searches without the write lock, since that
+// takes long if few messages match.
 func (s *Engine) Claim(ctx context.Context, queue string, f store.Filter, p store.Page, lease time.Duration) (taken []store.Leased, err error) {
 	if err := errors.Join(storearg.Page(queue, p), storearg.Take(queue, p.Max, lease)); err != nil {
 		return nil, err
 	}
-	for len(taken) == 0 { // others may be faster
+	for len(taken) == 0 {
 		chosen, err := s.claimable(ctx, queue, &f, p)
 		if err != nil || len(chosen) == 0 {
 			return nil, err
@@ -198,7 +198,7 @@ func (s *Engine) Claim(ctx context.Context, queue string, f store.Filter, p stor
 	return taken, nil
 }
 
-// claimable returns the positions of messages that match and are not leased now.
+// claimable returns the positions of matching messages that are not leased.
 func (s *Engine) claimable(ctx context.Context, queue string, f *store.Filter, p store.Page) (positions []int64, err error) {
 	where, order, args, err := page(queue, f, p)
 	if err != nil {
@@ -209,8 +209,8 @@ func (s *Engine) claimable(ctx context.Context, queue string, f *store.Filter, p
 	return s.readPositions(ctx, query, func(now time.Time) []any { return append(args, nanos(now, 0)) })
 }
 
-// readPositions returns the positions that a query selects. args returns its arguments at
-// the time of the query.
+// readPositions returns the positions that a query selects. args has its arguments at a
+// time.
 func (s *Engine) readPositions(ctx context.Context, query string, args func(now time.Time) []any) (positions []int64, err error) {
 	err = s.read(ctx, func() error {
 		now, err := s.now(ctx)
@@ -234,14 +234,13 @@ func (s *Engine) readPositions(ctx context.Context, query string, args func(now 
 	return positions, err
 }
 
-// positionsFree selects the messages of $1 that are neither leased nor held. A + keeps
-// SQLite from scanning the queue.
+// positionsFree selects the messages of $1 that are neither leased nor held. For the +,
+// see page.
 var positionsFree = `SELECT ` + sized + ` FROM weir_messages WHERE position IN (SELECT value FROM json_each($1)) AND +queue = $2
 	AND +at < ` + neverText + ` AND (leased IS NULL OR leased <= $3) ORDER BY position LIMIT $4`
 
-// claim leases the messages that are still there and not leased. It need not apply the
-// filter again: while a message is in its queue, the properties that a filter uses do not
-// change.
+// claim leases the messages that are still there and not leased. It need not filter
+// again: the properties that filters use do not change.
 func (s *Engine) claim(ctx context.Context, queue string, positions []int64, lease time.Duration) (taken []store.Leased, err error) {
 	chosen, err := json.Marshal(positions)
 	if err != nil {
@@ -299,8 +298,7 @@ func (s *Engine) HandOver(ctx context.Context, moves ...store.Move) error {
 	return storearg.Lost(gone)
 }
 
-// queuesAt returns the queues of the messages at positions, a JSON array, by
-// [store.Lease.Entry].
+// queuesAt returns the queues of positions, a JSON array, by [store.Lease.Entry].
 func (s *Engine) queuesAt(ctx context.Context, tx *Tx, positions string) (map[string]string, error) {
 	rows, err := tx.QueryContext(ctx, `SELECT position, queue FROM weir_messages WHERE position IN (SELECT value FROM json_each($1))`, positions)
 	if err != nil {
@@ -346,7 +344,7 @@ func (s *Engine) Move(ctx context.Context, moves ...store.Move) error {
 // Queues implements [store.Inspector].
 func (s *Engine) Queues(ctx context.Context) (names []string, err error) {
 	err = s.read(ctx, func() error {
-		// One step of an index for each queue, however many messages there are.
+		// One step of an index for each queue.
 		rows, err := s.db.Reader().QueryContext(ctx, `WITH RECURSIVE q(name) AS (
 			SELECT min(queue) FROM weir_messages
 			UNION ALL

@@ -13,8 +13,8 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// never is the due time of a held message. The time alone marks it as held, so that
-// workers of earlier versions leave it alone as well.
+// never is the due time of a held message. The time alone marks it, so that workers of
+// earlier versions leave it alone.
 const never = math.MaxInt64
 
 var neverText = strconv.FormatInt(never, 10)
@@ -115,8 +115,8 @@ func (t *keeperTx) Edit(ctx context.Context, edits ...store.Edit) ([]bool, error
 	return done, nil
 }
 
-// free is the condition of a message that has not changed since it was listed, and is not
-// leased.
+// free is the condition of a message that is not leased, and unchanged since it was
+// listed.
 const free = ` WHERE position = $1 AND queue = $2 AND fence = $3 AND (leased IS NULL OR leased <= $4)`
 
 func (t *keeperTx) edit(ctx context.Context, e *store.Edit) (done bool, err error) {
@@ -141,7 +141,7 @@ func (t *keeperTx) edit(ctx context.Context, e *store.Edit) (done bool, err erro
 	case store.Hold:
 		return changedRow(t.tx.ExecContext(ctx, "UPDATE weir_messages SET at = $5, leased = NULL"+free+" AND at < $5", append(listed, int64(never))...))
 	case store.Release:
-		t.tx.noteDue(e.Queue, 0) // its consumers look for themselves whether it is due
+		t.tx.noteDue(e.Queue, 0) // its consumers check whether it is due
 		return changedRow(t.tx.ExecContext(ctx, "UPDATE weir_messages SET at = due"+free+" AND at = $5", append(listed, int64(never))...))
 	case store.Due:
 		t.tx.noteDue(e.Queue, 0)
@@ -151,8 +151,8 @@ func (t *keeperTx) edit(ctx context.Context, e *store.Edit) (done bool, err erro
 	}
 }
 
-// remove removes a message of a queue. If it is the head of its key, the next message of
-// the key becomes the head.
+// remove removes a message of a queue. The next message of its key becomes the head if it
+// was.
 func (t *keeperTx) remove(ctx context.Context, queue string, position int64) (removed bool, err error) {
 	n, err := t.s.removeRows(ctx, t.tx, t.now, queue, "position = $1 AND queue = $2", position, queue)
 	return n > 0, err

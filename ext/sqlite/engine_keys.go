@@ -13,9 +13,9 @@ import (
 
 var _ store.KeyCounter = (*Engine)(nil)
 
-// selectKeyCounts returns the statement of CountKeys, and its parameters. Each queue is
-// read in the order of an index by key, which has all that is counted. The first position
-// of a key is the first that arrived, because the clock of the file does not go back.
+// selectKeyCounts returns the statement of CountKeys, and its parameters. It only reads
+// an index by key. A key's first position is its first arrival, because the clock of the
+// file does not go back.
 func selectKeyCounts(q store.KeyQuery) (statement string, args []any) {
 	parts := make([]string, 0, len(q.Queues)+1)
 	part := func(queue, counts string) {

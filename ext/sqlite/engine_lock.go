@@ -12,9 +12,9 @@ import (
 
 type locks struct{ store *Engine }
 
-// Locks implements [store.Keeper]. The locks are in the database, and go by the clock of
-// the engine. For a lock alone, without queues, use [lock.TryFile]: it makes no tables,
-// and ends with its process.
+// Locks implements [store.Keeper]. The locks are in the database, and use the engine's
+// clock. For a lock without queues, use [lock.TryFile]: it needs no tables, and ends with
+// its process.
 func (s *Engine) Locks() lock.Locks { return &locks{s} }
 
 // Acquire implements [lock.Locks].
@@ -58,8 +58,8 @@ const (
 	keepLocks  = 24 * time.Hour // after the last lease
 )
 
-// forget removes the rows of names that were not used for long (law W3). The row with the
-// empty name keeps their highest fencing number.
+// forget removes names that were not used for long (law W3). The row with the empty name
+// keeps their highest fencing number.
 func (l *locks) forget(ctx context.Context, tx *Tx, now time.Time) error {
 	s := l.store
 	if nanos(now, 0) < s.forgetAt.Load() {
@@ -148,18 +148,17 @@ func (l *locks) change(ctx context.Context, g lock.Grant, set func(now time.Time
 	return err
 }
 
-// execer is a transaction of the caller: a *[sql.Tx] or a *[Tx].
+// execer is the caller's transaction: a *[sql.Tx] or a *[Tx].
 type execer interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
 // Guard returns nil if a grant is valid, and keeps it valid until the transaction ends.
-// Call it in the transaction of a write, so that a stale owner cannot write: if it
-// returns [lock.ErrLost] or another error, roll back.
+// Call it in the transaction of a write, and roll back if it returns [lock.ErrLost] or
+// another error.
 func (s *Engine) Guard(ctx context.Context, tx execer, g lock.Grant) error {
-	// A write takes the lock of the database, so the grant cannot change before this
-	// transaction ends.
+	// A write locks the database, so the grant cannot change before the transaction ends.
 	result, err := tx.ExecContext(ctx, "UPDATE weir_locks SET fence = fence WHERE name = $1 AND owner = $2 AND owner <> '' AND fence = $3",
 		g.Name, g.Owner, int64(g.Fence))
 	if err != nil {

@@ -11,11 +11,10 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// PutTx puts a value into a queue of an [Engine] in a transaction of the caller, a
-// *[sql.Tx] or a *[Tx]: the message exists if and only if the transaction commits. It is
-// not bounded by delivery.WithMaxDepth. The queue must be on an engine of this package. A
-// commit of [DB.Write] wakes the consumers of the queue at once. They find a commit of a
-// *[sql.Tx] within about 100 ms.
+// PutTx puts a value into a queue in a transaction of the caller, a *[sql.Tx] or a *[Tx]:
+// the message exists if and only if the transaction commits. delivery.WithMaxDepth does
+// not bound it. The queue must be on an [Engine] of this package. A commit of [DB.Write]
+// wakes consumers at once. They find a commit of a *[sql.Tx] within about 100 ms.
 func PutTx[T any](ctx context.Context, tx execer, q *delivery.Queue[T], v T, opts ...delivery.PutOption) error {
 	s, ok := q.Engine().(*Engine)
 	if !ok {

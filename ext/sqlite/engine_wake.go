@@ -10,10 +10,8 @@ import (
 var _ store.Waker = (*Engine)(nil)
 
 // Wake implements [store.Waker]. It misses no event, unless the engine has a clock of its
-// own ([WithClock]): then consumers poll as well. All consumers of a database share a
-// connection, which reads the database's data version every 100 ms. So a change of
-// another process, or of a transaction of database/sql in this one, is found within
-// about 100 ms. Changes of this DB and the ends of delays are reported at once.
+// own ([WithClock]): then consumers poll as well. Changes of this DB and the ends of
+// delays are reported at once, other changes within about 100 ms.
 func (s *Engine) Wake(ctx context.Context, queue string, wake func(misses bool)) error {
 	c := &waiter{engine: s, wake: wake, polls: s.ownClock, ended: make(chan error, 1)}
 	err := s.read(ctx, func() error {
@@ -35,13 +33,12 @@ func (s *Engine) Wake(ctx context.Context, queue string, wake func(misses bool))
 	}
 }
 
-// dues is when the messages that a transaction has put or released become due, by queue.
+// dues is when messages put or released by a transaction become due, by queue.
 type dues map[string]due
 
-// due is when messages of a queue become due.
 type due struct {
 	now   bool          // a message is due
-	later time.Duration // the shortest delay of the others; 0 means that there are no others
+	later time.Duration // shortest delay of the others; 0 if there are no others
 }
 
 func (d dues) add(queue string, delay time.Duration) {

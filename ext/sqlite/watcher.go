@@ -14,26 +14,24 @@ import (
 const (
 	checkEach = 100 * time.Millisecond // time between two checks for the commits of other connections
 	lookPause = 10 * time.Millisecond  // time between two looks at due times, at least
-	dueAgain  = time.Second            // time until the next look at a queue whose due messages may not have been taken
-	longSleep = time.Hour              // at most, until the next due time
+	dueAgain  = time.Second            // time until the next look at a queue that had due messages
+	longSleep = time.Hour
 )
 
-// watcher wakes the consumers of queues in a database. It runs while consumers wait, and
-// has a connection of its own.
+// watcher wakes the consumers of queues. It runs while consumers wait, and has a
+// connection of its own.
 //
-// A transaction of this DB wakes the consumers of the queues in which it has put or
-// released messages: see note. The watcher finds all other changes, such as commits of
-// other processes, since they change SQLite's data version, which it reads every 100 ms.
-// After a change it looks at all queues that have consumers, in one statement. The same
-// statement finds when the next message of each queue becomes due, for which the watcher
-// has one timer. So its cost does not depend on the number of queues while the database
-// does not change.
+// Changes by transactions of this DB arrive through note. All others, such as commits of
+// other processes, change SQLite's data version, which it reads every 100 ms. After a
+// change one statement looks at all queues that have consumers. It also finds when the
+// next message of each queue becomes due, for which there is one timer. So an idle
+// database costs the same with any number of queues.
 //
 // Safe for concurrent use.
 type watcher struct {
 	db    *DB
 	clock clock.Clock
-	now   *wait.Forward // the time of the engines that have no clock of their own
+	now   *wait.Forward // the time of engines without a clock of their own
 
 	mu      sync.Mutex // guards the fields below
 	waiting map[string]map[*waiter]bool
@@ -41,7 +39,7 @@ type watcher struct {
 	next    map[string]time.Time // when to look at a watched queue again, by clock
 	wakesAt time.Time            // end of the sleep of run
 	running bool
-	stop    context.CancelFunc // ends run
+	stop    context.CancelFunc
 	closed  bool
 
 	earlier chan struct{} // capacity 1: ends the sleep of run
@@ -52,7 +50,7 @@ type watcher struct {
 type waiter struct {
 	engine *Engine
 	wake   func(misses bool)
-	polls  bool       // the engine has a clock of its own, so the watcher does not know when messages are due
+	polls  bool       // the engine has a clock of its own, so the watcher cannot time due messages
 	ended  chan error // capacity 1: receives the reason when the watcher stops
 }
 
@@ -64,7 +62,6 @@ func newWatcher(db *DB) *watcher {
 	}
 }
 
-// add adds a consumer of a queue, and runs the watcher for it.
 func (w *watcher) add(queue string, c *waiter) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -89,7 +86,6 @@ func (w *watcher) add(queue string, c *waiter) error {
 	return nil
 }
 
-// remove removes a consumer.
 func (w *watcher) remove(queue string, c *waiter) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -104,7 +100,7 @@ func (w *watcher) remove(queue string, c *waiter) {
 	w.lookNow() // run ends if it was the last
 }
 
-// end removes consumers, which return err.
+// end removes the chosen consumers, which return err.
 func (w *watcher) end(err error, chosen func(*waiter) bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -122,7 +118,7 @@ func (w *watcher) endLocked(err error, chosen func(*waiter) bool) {
 	}
 }
 
-// close ends all consumers and run, and waits for run.
+// close ends all consumers, and waits for run.
 func (w *watcher) close() {
 	w.mu.Lock()
 	w.closed = true
@@ -136,16 +132,15 @@ func (w *watcher) close() {
 
 func (w *watcher) closedError() error { return fmt.Errorf("%q was closed", w.db.path) }
 
-// lookNow ends the sleep of run.
 func (w *watcher) lookNow() {
 	select {
 	case w.earlier <- struct{}{}:
-	default: // run does not sleep
+	default:
 	}
 }
 
-// note wakes the consumers of queues in which a transaction of this DB has put or
-// released messages, or notes when those are due. It does not block.
+// note wakes the consumers of queues in which this DB has put or released messages, or
+// notes when these are due. It does not block.
 func (w *watcher) note(d dues) {
 	if len(d) == 0 {
 		return
@@ -172,7 +167,7 @@ func (w *watcher) wakeLocked(queue string) {
 }
 
 // lookAtLocked makes run look at a queue at a time, or earlier. It ignores a queue whose
-// consumers all poll: run does not look at it, and would not sleep after that time.
+// consumers all poll: run would not sleep after that time.
 func (w *watcher) lookAtLocked(queue string, at time.Time) {
 	if !isWatched(w.waiting[queue]) {
 		return
@@ -187,11 +182,11 @@ func (w *watcher) lookAtLocked(queue string, at time.Time) {
 	}
 }
 
-// run watches the database. If that fails, all consumers end with the error.
+// run watches the database until it fails, which ends all consumers, or none is left.
 func (w *watcher) run(ctx context.Context) {
 	err := w.watch(ctx)
 	if err == nil {
-		return // without consumers: chooseQueues has noted that run ends
+		return // no consumers left: chooseQueues has noted that run ends
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -200,8 +195,7 @@ func (w *watcher) run(ctx context.Context) {
 	w.endLocked(explain(err), func(c *waiter) bool { return !c.polls })
 }
 
-// watch wakes consumers. It returns nil when the last consumer has gone, or an error if
-// ctx ends or it fails.
+// watch wakes consumers. It returns nil after the last consumer, or an error.
 func (w *watcher) watch(ctx context.Context) error {
 	v, err := openView(ctx, w.db)
 	if err != nil {
@@ -243,10 +237,9 @@ func (w *watcher) watch(ctx context.Context) error {
 	}
 }
 
-// chooseQueues returns the queues to look at now: all queues with consumers if the
-// database has changed, otherwise the queues that have a new consumer or a message that
-// has become due. fresh has the queues with a new consumer. If there are no consumers, it
-// notes that run ends.
+// chooseQueues returns the queues to look at now: all that have consumers if the database
+// has changed, otherwise those with a new consumer (fresh) or a message that has become
+// due. Without consumers it notes that run ends.
 func (w *watcher) chooseQueues(now time.Time, hasChanged bool) (queues []string, fresh map[string]bool, isOver bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -283,8 +276,8 @@ func isWatched(waiters map[*waiter]bool) bool {
 	return false
 }
 
-// found wakes the consumers of queues in which a message is due, and of fresh queues, and
-// notes when to look at each queue again.
+// found wakes the consumers of due and fresh queues, and notes when to look at each
+// again.
 func (w *watcher) found(all []dueTimes, fresh map[string]bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -305,8 +298,8 @@ func (w *watcher) found(all []dueTimes, fresh map[string]bool) {
 	}
 }
 
-// sleep returns how long run may sleep: until the next check for changes, or until a
-// queue is due, but not before soonest.
+// sleep returns how long run may sleep: until the next check, or until a queue is due,
+// but not before soonest.
 func (w *watcher) sleep(check, soonest time.Time) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -10,8 +10,7 @@ import (
 	"github.com/weirflow/weir/internal/wait"
 )
 
-// view is the connection of a watcher, which only reads. It belongs to the goroutine of
-// the watcher.
+// view is the connection of a watcher. It belongs to the watcher's goroutine.
 type view struct {
 	pool    *sql.DB
 	conn    *sql.Conn
@@ -21,23 +20,21 @@ type view struct {
 	seen    *int64 // the data version as of the last check; nil before the first
 }
 
-// selectVersion returns a number that changes when another connection, of this or another
-// process, has committed.
+// selectVersion returns a number that changes when another connection has committed.
 const selectVersion = "PRAGMA data_version"
 
-// selectTimes returns, for each queue of the JSON array $1, the first time at which a
-// message can be taken. If that is not after $2, it also returns the first time after $2.
+// selectTimes returns when the first message of each queue in $1 (JSON) can be taken. If
+// that is not after $2, it also returns the first time after $2.
 const selectTimes = `SELECT value, first, CASE WHEN first <= $2 THEN
 			(SELECT at FROM weir_messages WHERE queue = value AND at > $2 ORDER BY at LIMIT 1)
 		END FROM (
 			SELECT value, (SELECT at FROM weir_messages WHERE queue = value ORDER BY at LIMIT 1) AS first FROM json_each($1)
 		)`
 
-// dueTimes is when messages of a queue can be taken.
 type dueTimes struct {
 	queue string
 	isDue bool          // a message can be taken now
-	later time.Duration // until the next message can be taken; 0 if no other message waits
+	later time.Duration // until the next message can be taken; 0 if no other waits
 }
 
 func openView(ctx context.Context, db *DB) (*view, error) {
@@ -71,15 +68,14 @@ func (v *view) prepare(ctx context.Context) (err error) {
 	return err
 }
 
-// close closes the connection and its statements.
 func (v *view) close() {
 	if v.conn != nil {
-		_ = v.conn.Close() // it only reads
+		_ = v.conn.Close()
 	}
 	_ = v.pool.Close()
 }
 
-// hasChanged reports whether the database has changed since the last call. The first call
+// hasChanged reports whether the database has changed since the last call. The first
 // returns true.
 func (v *view) hasChanged(ctx context.Context) (bool, error) {
 	var version int64

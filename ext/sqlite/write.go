@@ -21,7 +21,6 @@ const (
 // errTxDone is the error of statements after the function of Write has returned.
 var errTxDone = errors.New("sqlite: the function of this transaction has returned")
 
-// write is a call of Write.
 type write struct {
 	ctx   context.Context
 	fn    func(context.Context, *Tx) error
@@ -31,48 +30,45 @@ type write struct {
 	left  chan struct{} // closed when the state becomes hasLeft
 }
 
-// The states of a write. A batch that failed returns its writes from runs to waits.
+// States of a write. A batch that failed returns its writes from runs to waits.
 const (
 	waits   int32 = iota // fn has not run, or its effect was rolled back
 	runs                 // fn runs, or its effect is not committed yet
 	hasLeft              // ctx has ended while the write waited: fn will not run
 )
 
-// statements are the statements that stay prepared. They belong to the goroutine of the
-// batch.
+// statements stay prepared. They belong to the goroutine of the batch.
 type statements struct {
 	prepared map[string]*sql.Stmt
 	wanted   []string // to be prepared before the next transaction
 }
 
-// Tx is the transaction of a call of [DB.Write]. It belongs to that call and cannot be
-// committed or rolled back by hand: the function's error decides. Its statements stay
-// prepared. Contexts carry values only, since an aborted statement would roll back the
-// work of others in the same transaction.
+// Tx is the transaction of a call of [DB.Write]. The function's error decides whether it
+// is committed. Its statements stay prepared. Contexts carry values only, since an
+// aborted statement would roll back the work of others in the same transaction.
 //
 // After an error of a statement the call fails: SQLite may have rolled back the
 // transaction, and the next statements would be committed at once.
 type Tx struct {
 	shared *shared
 	failed error // of a statement, or errTxDone
-	dues   dues  // of the messages that were put and released; nil without such messages
+	dues   dues  // of messages put or released; may be nil
 }
 
-// shared is a transaction of several calls of Write.
+// shared is a transaction of several calls.
 type shared struct {
 	statements *statements
 	tx         *sql.Tx
-	stmts      map[string]*sql.Stmt // the prepared statements of this transaction
+	stmts      map[string]*sql.Stmt // prepared, for this transaction
 }
 
 // Write runs fn in a transaction, which it may share with other calls, and returns when
 // that is committed or rolled back. fn must only run its statements and close its rows,
 // since all writers wait for it. An error or panic of fn undoes its statements, and is
-// returned. The others are then run a second time, so fn must set its results anew each
-// time, not add to them.
+// returned. The others then run again, so fn must set its results anew, not add to them.
 //
-// If ctx ends while the call waits, for its turn or for another process that writes,
-// Write returns the cause of ctx. After that, only fn can end the call.
+// If ctx ends while the call waits for its turn or for another process, Write returns
+// the cause of ctx. After that, only fn can end the call.
 func (db *DB) Write(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
 	if fn == nil {
 		panic("sqlite.DB.Write: fn is nil")
@@ -95,11 +91,10 @@ func (db *DB) Write(ctx context.Context, fn func(ctx context.Context, tx *Tx) er
 	}
 }
 
-// runAll runs a batch, and sets the errors of its calls. ctx ends if all calls have left
-// before the batch has the write lock.
+// runAll runs a batch. ctx ends if all calls have left before it has the write lock.
 func (db *DB) runAll(ctx context.Context, take func() []*write) {
-	// Savepoints copy every page that a call changes, which takes as long as all the
-	// rest. So the first try does without.
+	// Savepoints copy each changed page, which doubles the time. So the first try does
+	// without.
 	tx, err := db.begin(ctx)
 	batch := take()
 	if err == nil {
@@ -120,7 +115,7 @@ func (db *DB) runAll(ctx context.Context, take func() []*write) {
 	}
 }
 
-// start returns the calls whose contexts have not ended, and lets them run.
+// start lets the calls run whose contexts have not ended.
 func start(batch []*write) []*write {
 	return slices.DeleteFunc(batch, func(w *write) bool {
 		w.err = context.Cause(w.ctx)
@@ -129,7 +124,7 @@ func start(batch []*write) []*write {
 }
 
 // runAgain runs a batch that was rolled back, each call in a savepoint, and returns the
-// calls that have not left meanwhile.
+// calls that have not left.
 func (db *DB) runAgain(batch []*write) ([]*write, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -165,8 +160,8 @@ func (db *DB) begin(ctx context.Context) (*sql.Tx, error) {
 	return db.writer.BeginTx(ctx, nil)
 }
 
-// runShared runs a batch in a transaction and commits it if run returns commit. A
-// returned error is the error of all calls.
+// runShared runs a batch in a transaction, and commits if run returns commit. An error is
+// the error of all calls.
 func (db *DB) runShared(tx *sql.Tx, batch []*write, run func(s *shared, batch []*write) (commit bool, err error)) (committed bool, err error) {
 	if len(batch) == 0 {
 		return true, tx.Rollback()
@@ -194,8 +189,8 @@ func (s *shared) run(batch []*write) (commit bool, err error) {
 	return failed == nil, nil
 }
 
-// runInSavepoints runs the calls of a batch, each in a savepoint. An error means that
-// SQLite has given up the whole transaction, as it does when the disk is full.
+// runInSavepoints runs each call in a savepoint. An error means that SQLite has given up
+// the whole transaction, for example on a full disk.
 func (s *shared) runInSavepoints(batch []*write) (commit bool, err error) {
 	ctx := context.Background()
 	for _, w := range batch {
@@ -207,7 +202,7 @@ func (s *shared) runInSavepoints(batch []*write) (commit bool, err error) {
 		})
 		if w.err != nil {
 			if s.exec(ctx, "ROLLBACK TO weir") != nil {
-				return false, w.err // why the others are rolled back as well
+				return false, w.err
 			}
 		}
 		if err := s.exec(ctx, "RELEASE weir"); err != nil {
@@ -237,8 +232,8 @@ func (s *shared) exec(ctx context.Context, query string) error {
 	return err
 }
 
-// stmt returns the prepared statement, or nil if it is not prepared yet. Preparing it now
-// would wait for the connection that this transaction holds.
+// stmt returns nil if the statement is not prepared: doing so now would wait for the
+// connection that this transaction holds.
 func (s *shared) stmt(ctx context.Context, query string) *sql.Stmt {
 	stmt := s.stmts[query]
 	if stmt == nil {
@@ -268,8 +263,8 @@ func (t *Tx) ExecContext(ctx context.Context, query string, args ...any) (sql.Re
 	return result, err
 }
 
-// QueryContext runs a statement that returns rows, which must be read and closed before
-// the function returns.
+// QueryContext runs a statement that returns rows. Close them before the function
+// returns.
 func (t *Tx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
 	ctx, err := t.usable(ctx)
 	if err != nil {
@@ -303,8 +298,7 @@ func (t *Tx) QueryRowContext(ctx context.Context, query string, args ...any) *sq
 	return row
 }
 
-// noteDue makes the commit wake the consumers of a queue: a message is due there, at once
-// or after a delay.
+// noteDue makes the commit wake the consumers of a queue after a delay.
 func (t *Tx) noteDue(queue string, delay time.Duration) {
 	if t.dues == nil {
 		t.dues = dues{}
@@ -312,14 +306,14 @@ func (t *Tx) noteDue(queue string, delay time.Duration) {
 	t.dues.add(queue, delay)
 }
 
-// tryExec runs a statement that changes one row, which the database may refuse to change.
-// A refusal undoes the statement alone, and the call continues.
+// tryExec runs a statement that changes one row. A refusal by the database undoes only
+// this statement, and the call continues.
 func (t *Tx) tryExec(ctx context.Context, query string, args ...any) (refusal, err error) {
 	_, err = t.ExecContext(ctx, query, args...)
 	if !isRefusal(err) {
 		return nil, err
 	}
-	// A trigger with RAISE(ROLLBACK) has ended the transaction. BEGIN fails inside of one.
+	// A trigger's RAISE(ROLLBACK) has ended the transaction. BEGIN fails inside one.
 	_, inside := t.shared.tx.ExecContext(context.WithoutCancel(ctx), "BEGIN")
 	if inside == nil {
 		return nil, err
@@ -336,7 +330,7 @@ func (t *Tx) usable(ctx context.Context) (context.Context, error) {
 	return ctx, t.failed
 }
 
-// prepare prepares statements that the last transaction had to run unprepared.
+// prepare prepares statements that had to run unprepared.
 func (db *DB) prepare(ctx context.Context) {
 	s := &db.statements
 	for _, query := range s.wanted {
