@@ -46,20 +46,19 @@ func (*Engine) Migrations() fs.FS {
 	return files
 }
 
-// component names the engine's tables in weir_migrations. It is an earlier name of the
-// package, which databases keep.
+// component names the engine's tables in weir_migrations: an earlier name of the package,
+// which existing databases have.
 const component = "pgstore"
 
-// Migrate makes or updates the tables of the engine, as [Open] does. It can be called at
-// each start.
+// Migrate makes or updates the tables of the engine, as [Open] does. It may run at each
+// start.
 func (s *Engine) Migrate(ctx context.Context) error {
 	_, err := s.migrate(ctx)
 	return err
 }
 
 // CheckVersion returns an error if a later version of weir has made the tables. Missing
-// or older tables are not an error. A program that opens a database without
-// [Engine.Migrate] calls it before it writes.
+// or older tables are not an error. Call it before writing without [Engine.Migrate].
 func (s *Engine) CheckVersion(ctx context.Context) error {
 	db := stdlib.OpenDBFromPool(s.pool)
 	err := sqlmigrate.CheckVersion(ctx, db, component, s.Migrations())
@@ -123,16 +122,15 @@ var (
 
 const maxBatch = 500 // calls that share a statement
 
-// Open opens the engine in the database at url. It makes the tables if they are missing,
-// changes tables of an older version, and logs what it has made. It refuses a database of
-// a later version. If the user may not make tables, the error has the statements to run.
-// The process has up to six connections ([WithConnections], or pool_max_conns in url),
-// and one more that listens while there are workers.
+// Open opens the engine in the database at url. It makes missing tables, updates tables
+// of an older version, and logs this. It refuses a database of a later version. If the
+// user may not make tables, the error has the statements to run. The process has up to
+// six connections ([WithConnections], or pool_max_conns in url), and one more that
+// listens while there are workers.
 //
-// Open waits for up to five minutes for a server that is unavailable, and for up to 30
-// seconds for a standby to become the primary. A refusal, such as of a wrong password, is
-// an error at once. It warns about a database that is not UTF-8, and does not make tables
-// there.
+// Open waits up to five minutes for a server that is unavailable, and up to 30 seconds
+// for a standby to become the primary. A refusal, such as of a wrong password, is an
+// error at once. It warns about a database that is not UTF-8, and makes no tables there.
 func Open(ctx context.Context, url string, opts ...Option) (*Engine, error) {
 	set := newSettings("Open", opts)
 	scheme, _, isURL := strings.Cut(url, "://")
@@ -166,8 +164,8 @@ func Open(ctx context.Context, url string, opts ...Option) (*Engine, error) {
 }
 
 // New returns the engine in a database that has its tables, or gets them by
-// [Engine.Migrate]. The pool stays the caller's: Close does not close it. One more
-// connection listens while there are workers. It panics if pool is nil.
+// [Engine.Migrate]. Close does not close pool. One more connection listens while there
+// are workers. New panics if pool is nil.
 func New(pool *pgxpool.Pool, opts ...Option) *Engine {
 	guard.RefuseNil("postgres: New", "pool", pool)
 	s := newEngine(newSettings("New", opts))
@@ -184,7 +182,7 @@ func newEngine(set settings) *Engine {
 	return s
 }
 
-// Pool returns the connections of the engine, for tables of your own beside the queues.
+// Pool returns the connections of the engine, for tables of your own.
 func (s *Engine) Pool() *pgxpool.Pool { return s.pool }
 
 // closeWait is short: a worker may already have waited 26 s for a server that hangs, and
@@ -192,11 +190,11 @@ func (s *Engine) Pool() *pgxpool.Pool { return s.pool }
 const closeWait = 3 * time.Second
 
 // Close implements [store.Engine]. It waits for writes under way, and closes the
-// connections if [Open] has opened them. Workers end with [store.ErrClosed]. If that
-// takes longer than 3 s, it returns an error, and continues in the background.
+// connections if [Open] has opened them. Workers end with [store.ErrClosed]. After 3 s it
+// returns an error, and continues in the background.
 func (s *Engine) Close() error {
 	closed := make(chan struct{})
-	go func() { // ends with the writes under way: pgx may take 15 s to close the connections of a server that hangs
+	go func() { // ends with the writes under way: closing may take pgx 15 s if the server hangs
 		defer close(closed)
 		s.close()
 	}()
@@ -249,8 +247,8 @@ func (s *Engine) Put(ctx context.Context, queue string, ms ...store.Message) err
 // putting is a call of Put or HandOver.
 type putting struct {
 	rows []storesql.Row
-	of   []entry        // of HandOver: the message from which each row was made, or the zero entry
-	left map[entry]bool // set by putAll: the messages that are still in their queues
+	of   []entry        // of HandOver: the message that each row was made from, or the zero entry
+	left map[entry]bool // set by putAll: messages that are still in their queues
 }
 
 // putAll runs one statement for several calls.
@@ -280,7 +278,7 @@ func (s *Engine) putAll(ctx context.Context, take func() []*putting) error {
 }
 
 // insertFrom puts the rows whose messages are still in their queues, and returns these
-// messages. It locks the messages against a purge until the transaction ends.
+// messages. It locks them against a purge.
 func (s *Engine) insertFrom(ctx context.Context, q querier, rows []storesql.Row, of []entry) (left map[entry]bool, err error) {
 	s.step()
 	_, args := s.insertion(rows)
@@ -316,8 +314,8 @@ type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// insertionOf returns the statement that puts the messages of a table, in the order of
-// its last column.
+// insertionOf returns the statement that puts the messages of a table, by its last
+// column.
 func (s *Engine) insertionOf(messages string) string {
 	return `INSERT INTO weir_messages (queue, at, due, arrived, visit, merges, cause, meta, schema, payload)
 		SELECT queue, now + delay * interval '1 microsecond', now + delay * interval '1 microsecond', now, visit, merges, cause, meta::jsonb, schema, payload
@@ -356,7 +354,7 @@ func (s *Engine) Take(ctx context.Context, queue string, limit int, lease time.D
 	if err := storearg.Take(queue, limit, lease); err != nil {
 		return nil, err
 	}
-	// Law D3: the statement decides which messages are due, by the database's clock.
+	// Law D3: the database's clock decides which messages are due.
 	err = s.do(ctx, func() error {
 		taken, err = s.leaseAround(ctx, queue, `queue = $2 AND at <= (SELECT now FROM clock)`+storesql.ExceptRefused+` ORDER BY at, position LIMIT $3`,
 			micros(lease), queue, limit)
@@ -368,8 +366,8 @@ func (s *Engine) Take(ctx context.Context, queue string, limit int, lease time.D
 	return taken, err
 }
 
-// byIndex applies to one transaction. With sorting off, PostgreSQL estimates so high a
-// cost for a query that needs a sort that it would compile the query, which takes 0.2 s.
+// byIndex applies to one transaction. With sorting off, PostgreSQL would estimate a huge
+// cost for a query that sorts, and compile it, which takes 0.2 s.
 const byIndex = `SELECT set_config('enable_sort', 'off', true), set_config('jit', 'off', true)`
 
 // batcher is a pool or a transaction.
@@ -378,8 +376,8 @@ type batcher interface {
 }
 
 // indexed runs a query with ORDER BY and LIMIT through its index, and f, which closes the
-// rows. PostgreSQL's statistics are a minute old: it would take a long queue for a short
-// one, and sort it for each call.
+// rows. With statistics a minute old, PostgreSQL would take a long queue for a short one,
+// and sort it for each call.
 func indexed(ctx context.Context, q batcher, f func(rows pgx.Rows, err error) error, sql string, args ...any) error {
 	batch := &pgx.Batch{} // one round trip and one transaction
 	batch.Queue(byIndex)
@@ -395,7 +393,7 @@ func indexed(ctx context.Context, q batcher, f func(rows pgx.Rows, err error) er
 	return results.Close()
 }
 
-// leaseAround is lease without the messages that the database refuses to lease, which are
+// leaseAround is lease without messages that the database refuses to lease. They are
 // logged and left out for a while (law D4). chosen has storesql.ExceptRefused.
 func (s *Engine) leaseAround(ctx context.Context, queue, chosen string, args ...any) ([]store.Leased, error) {
 	call := s.newLease(ctx, queue)
@@ -417,7 +415,7 @@ func (s *Engine) leaseAround(ctx context.Context, queue, chosen string, args ...
 	return call.Lease(&s.refused)
 }
 
-// newLease returns a call that leases messages of a queue, without its functions.
+// newLease returns a call without its functions.
 func (s *Engine) newLease(ctx context.Context, queue string) storesql.Lease[store.Leased] {
 	return storesql.Lease[store.Leased]{
 		IsRefusal: isRefusal, Now: s.clock.Now,
@@ -429,8 +427,8 @@ func (s *Engine) newLease(ctx context.Context, queue string) storesql.Lease[stor
 }
 
 // lease leases the chosen messages for $1 microseconds, except messages that another call
-// is leasing. PostgreSQL expects an array to be short, so unlike with a join it never
-// scans the table.
+// is leasing. PostgreSQL expects a short array, so it does not scan the table, as it
+// might for a join.
 func (s *Engine) lease(ctx context.Context, queue, chosen string, args ...any) (taken []store.Leased, err error) {
 	s.step()
 	var lapses int
@@ -572,7 +570,6 @@ func (s *Engine) settleAll(ctx context.Context, take func() []*settling) error {
 	return nil
 }
 
-// entry is the content of a lease.
 type entry struct {
 	position, fence int64
 	queue           string
@@ -584,8 +581,7 @@ func entryOf(l store.Lease) (e entry, ok bool) {
 	return entry{position, int64(l.Fence), l.Queue}, err == nil && l.Fence <= math.MaxInt64 //nolint:gosec // compared
 }
 
-// settleSame changes the messages of calls of one kind, and sets the leases that the
-// calls have lost.
+// settleSame runs calls of one kind, and sets the leases that they have lost.
 func (s *Engine) settleSame(ctx context.Context, batch []*settling) error {
 	settled, _, err := s.settleBy(ctx, s.pool, updateOf(s.now, batch[0].change), leasesOf(batch))
 	if err != nil {
@@ -595,10 +591,10 @@ func (s *Engine) settleSame(ctx context.Context, batch []*settling) error {
 	return nil
 }
 
-// settleDone removes the messages of calls of Done, and sets the leases that the calls
-// have lost. One statement removes the messages that are not heads of their keys, except
-// in queues whose keys are in order, where all of them are. The others take a
-// transaction, in which the next message of a key becomes the head.
+// settleDone runs calls of Done, and sets the leases that they have lost. One statement
+// removes the messages that are not heads of their keys, except in queues whose keys are
+// in order. The others take a transaction, in which a key's next message becomes the
+// head.
 func (s *Engine) settleDone(ctx context.Context, batch []*settling) error {
 	left := leasesOf(batch)
 	settled := map[entry]bool{}
@@ -630,7 +626,7 @@ func (s *Engine) settleDone(ctx context.Context, batch []*settling) error {
 	return nil
 }
 
-// anyOrdered reports whether a lease is of a queue that was taken in order.
+// anyOrdered reports whether a lease is of a queue taken in order.
 func (s *Engine) anyOrdered(leases []delayedLease) bool {
 	return slices.ContainsFunc(leases, func(l delayedLease) bool {
 		_, isOrdered := s.ordered.Load(l.queue)
@@ -638,13 +634,12 @@ func (s *Engine) anyOrdered(leases []delayedLease) bool {
 	})
 }
 
-// delayedLease is a lease of a call, and the delay of the call.
 type delayedLease struct {
 	entry
 	delay time.Duration
 }
 
-// leasesOf returns the leases of calls that this store can have granted.
+// leasesOf returns the leases that this store can have granted.
 func leasesOf(batch []*settling) (list []delayedLease) {
 	for _, call := range batch {
 		for _, l := range call.leases {
@@ -657,7 +652,7 @@ func leasesOf(batch []*settling) (list []delayedLease) {
 	return list
 }
 
-// noteLost sets the leases that calls have lost: all except the settled ones.
+// noteLost sets the leases that calls have lost: all that are not settled.
 func noteLost(batch []*settling, settled map[entry]bool) {
 	for _, call := range batch {
 		call.lost = nil
@@ -670,8 +665,8 @@ func noteLost(batch []*settling, settled map[entry]bool) {
 	}
 }
 
-// Parts of the statements that settle leases. The subqueries hide from PostgreSQL how
-// many leases there are: with many it would scan the table.
+// Parts of the statements that settle leases. The subqueries hide their number from
+// PostgreSQL: for many it would scan the table.
 const (
 	settledLeases = `unnest((SELECT $1::bigint[]), (SELECT $2::bigint[]), (SELECT $3::text[]), (SELECT $4::bigint[])) AS l (position, fence, queue, delay)`
 	isHeld        = ` WHERE m.position = l.position AND m.queue = l.queue AND m.fence = l.fence AND m.leased IS NOT NULL`
@@ -679,14 +674,14 @@ const (
 	returnsHead   = ` RETURNING m.position, l.fence, m.queue, CASE WHEN m.head THEN m.meta->>'key' END`
 )
 
-// updateOf returns the statement that makes a change of messages that are leased.
+// updateOf returns the statement that changes leased messages.
 func updateOf(now, change string) string {
 	return "UPDATE weir_messages AS m SET " + change + " FROM (SELECT " + now + " AS now) AS clock, " + settledLeases + isHeld +
 		" RETURNING m.position, l.fence, m.queue, NULL::text"
 }
 
-// settleBy runs a statement for leases. It returns the leases that are settled, and the
-// keys of the heads that the statement has removed.
+// settleBy runs a statement for leases. It returns the settled leases, and the keys of
+// the heads that it has removed.
 func (s *Engine) settleBy(ctx context.Context, q querier, statement string, leases []delayedLease) (settled map[entry]bool, heads []queueKey, err error) {
 	var positions, fences, delays []int64
 	var queues []string
@@ -716,9 +711,9 @@ func (s *Engine) settleBy(ctx context.Context, q querier, statement string, leas
 	return settled, heads, err
 }
 
-// do runs f unless the store is closed or ctx has ended, and explains its error. It runs
-// f again if the database has rolled it back for the sake of another transaction, which
-// happens to single statements, too, if the default of the database is REPEATABLE READ.
+// do runs f unless the store is closed or ctx has ended, and explains its error. It
+// repeats f if the database has rolled it back for another transaction, which also
+// happens to single statements if the database's default is REPEATABLE READ.
 func (s *Engine) do(ctx context.Context, f func() error) error {
 	if !s.calls.Begin() {
 		return store.ErrClosed
@@ -743,19 +738,18 @@ func explain(err error) error {
 	}
 }
 
-// isRefusal reports whether the database refuses what a statement would store: data
-// exceptions, violated constraints, program limits, and errors that a trigger has raised.
+// isRefusal reports whether the database refuses to store something: data exceptions,
+// violated constraints, program limits, and errors raised by a trigger.
 func isRefusal(err error) bool {
 	state := sqlState(err)
 	return len(state) == 5 && slices.Contains([]string{"22", "23", "44", "54"}, state[:2]) || state == "P0001" || isUntranslatable(err)
 }
 
-// mostRetries is high because each try waits for the transaction before it and can lose to
-// the next one: of eight that change a row, seven are rolled back.
+// mostRetries is high because each try can lose to the next transaction: of eight that
+// change a row, seven are rolled back.
 const mostRetries = 100
 
-// retry runs f again if the database has rolled it back for the sake of another
-// transaction.
+// retry repeats f while the database rolls it back for another transaction.
 func retry(f func() error) (err error) {
 	for range mostRetries {
 		err = f()
@@ -796,7 +790,7 @@ func scan(rows pgx.Rows, err error, f func(m store.Message, position, fence int6
 	return rows.Err()
 }
 
-// micros returns the microseconds of d, rounded up: law D3. A delay is not longer than
+// micros returns the microseconds of d, rounded up (law D3). Delays are capped at
 // storearg.LongestDelay.
 func micros(d time.Duration) int64 {
 	d = min(d, storearg.LongestDelay)

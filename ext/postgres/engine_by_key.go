@@ -14,7 +14,7 @@ import (
 
 var _ store.ByKey = (*Engine)(nil)
 
-// keyOf is the key of a message as the index weir_messages_key has it.
+// keyOf is a message's key as in the index weir_messages_key.
 const keyOf = `(meta->>'key') COLLATE "C"`
 
 // nextKey returns the expression of the first key behind the expression after.
@@ -23,8 +23,8 @@ func nextKey(after string) string {
 }
 
 // selectDueKeys returns up to $3 keys after $2 of the queue $1 for which the query isDue
-// returns true. It visits at most a thousand keys, and returns the other keys that it
-// visited, too. The last row has no key if there are no more keys.
+// returns true. It visits at most a thousand keys, and returns all of them. The last row
+// has no key if there are no more.
 func (s *Engine) selectDueKeys(isDue string) string {
 	return `WITH RECURSIVE clock AS MATERIALIZED (SELECT ` + s.now + ` AS now), keys (key, found, looked) AS (
 			SELECT ` + nextKey("$2") + `, 0, 1
@@ -34,8 +34,7 @@ func (s *Engine) selectDueKeys(isDue string) string {
 		) SELECT key, found FROM keys ORDER BY looked`
 }
 
-// hasDue selects whether the key keys.key is not among the keys $4, and has messages that
-// are due.
+// hasDue selects whether keys.key has due messages and is not among the keys $4.
 const hasDue = `SELECT EXISTS (SELECT 1 FROM weir_messages WHERE queue = $1 AND meta->>'key' IS NOT NULL AND ` + keyOf + ` = keys.key
 		AND at <= (SELECT now FROM clock)) AND keys.key <> ALL ($4::text[])`
 
@@ -68,8 +67,8 @@ func (s *Engine) TakeByKey(ctx context.Context, queue string, r store.KeyRound, 
 	return taken, next, err
 }
 
-// Conditions of the messages to lease: messages of some keys, and messages without a key.
-// They check the time twice, since another worker may have chosen the same messages.
+// Conditions of the messages to lease, with some keys or without a key. They check the
+// time twice, since another worker may have chosen the same messages.
 const (
 	ofKeys = `position = ANY (ARRAY(SELECT m.position FROM unnest($4::text[]) WITH ORDINALITY AS keys (key, n), LATERAL (
 			SELECT position FROM weir_messages WHERE queue = $2 AND meta->>'key' IS NOT NULL AND ` + keyOf + ` = keys.key AND at <= (SELECT now FROM clock)` + storesql.ExceptRefused + `
@@ -79,8 +78,8 @@ const (
 			WHERE meta->>'key' IS NULL LIMIT $3)) AND at <= (SELECT now FROM clock)`
 )
 
-// dueKeys returns the next keys of a round that have messages that are due, by a statement
-// of selectDueKeys.
+// dueKeys returns the next keys of a round with due messages, by a statement of
+// selectDueKeys.
 func (s *Engine) dueKeys(ctx context.Context, statement string, args ...any) (due storesql.DueKeys, err error) {
 	err = indexed(ctx, s.pool, func(rows pgx.Rows, err error) error {
 		if err != nil {

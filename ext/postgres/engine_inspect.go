@@ -21,8 +21,8 @@ var dialect = storesql.Dialect{
 	Key:       keyOf,
 	HasReason: "meta->'reasons' ? %s",
 	HasError:  "strpos(meta->>'lastError', %s) > 0",
-	// Stored times have microseconds. Rounding up makes both bounds of a filter choose
-	// the same messages.
+	// Rounding up makes both bounds of a filter choose the same messages: stored times
+	// have microseconds.
 	Time: func(t time.Time) any {
 		if up := t.Truncate(time.Microsecond); up.Before(t) {
 			return up.Add(time.Microsecond)
@@ -32,10 +32,10 @@ var dialect = storesql.Dialect{
 }
 
 // where returns the condition of a page of a queue, and its order. Its parameters follow
-// args: queue, After, Until, and the parameters of the filter. Adding 0 to position
-// keeps PostgreSQL from scanning the queue if the filter has ids, or a key on the first
-// page: these have an index. Later pages of a key go by position, in the index of the key
-// or of the queue, so that they do not read the messages of the pages before.
+// args: queue, After, Until, and those of the filter. Adding 0 to position keeps
+// PostgreSQL from scanning the queue if the filter has ids, or a key on the first page:
+// these have an index. Later pages of a key go by position, so that they do not read the
+// earlier messages again.
 func where(queue string, f *store.Filter, p store.Page, args ...any) (condition, order string, _ []any, err error) {
 	until := p.Until
 	if until == 0 {
@@ -82,7 +82,6 @@ func (s *Engine) Snapshot(ctx context.Context,
 	})
 }
 
-// list lists the messages of a page.
 func (s *Engine) list(ctx context.Context, q batcher, queue string, f store.Filter, p store.Page) (list []store.Entry, err error) {
 	condition, order, args, err := where(queue, &f, p, p.Max)
 	if err != nil {
@@ -144,11 +143,11 @@ func (s *Engine) Count(ctx context.Context, queue string, f store.Filter) (c sto
 	return c, err
 }
 
-// purgeStep is the messages of a queue that one statement of Purge looks at.
+// purgeStep is how many messages a statement of Purge looks at.
 const purgeStep = 1000
 
 // Purge implements [store.Inspector]. It works in steps, since holders of leases would
-// wait for a single statement that removes all.
+// wait for a single statement.
 func (s *Engine) Purge(ctx context.Context, queue string, f store.Filter) (n int, err error) {
 	condition, args, err := storesql.Where(dialect, &f, []any{queue, int64(0), int64(math.MaxInt64)})
 	if err != nil {
@@ -255,7 +254,7 @@ func (s *Engine) HandOver(ctx context.Context, moves ...store.Move) error {
 }
 
 // messageOf returns the message of a lease without the fencing number, or the zero entry
-// for no lease. An entry that is not of this store is position -1, which no message has.
+// for no lease. An entry of another store has the position -1, which no message has.
 func messageOf(l store.Lease) entry {
 	if l == (store.Lease{}) {
 		return entry{}
@@ -323,7 +322,7 @@ func (s *Engine) Move(ctx context.Context, moves ...store.Move) error {
 // Queues implements [store.Inspector].
 func (s *Engine) Queues(ctx context.Context) (names []string, err error) {
 	err = s.do(ctx, func() error {
-		// One step of an index for each queue, however many messages there are.
+		// One step of an index for each queue.
 		rows, err := s.pool.Query(ctx, `WITH RECURSIVE q(name) AS (
 			(SELECT queue FROM weir_messages ORDER BY queue LIMIT 1)
 			UNION ALL

@@ -11,9 +11,9 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// never is the due time of a held message. The time alone marks it as held, so that
-// workers of earlier versions leave it alone as well. It is not 'infinity', which earlier
-// versions of PostgreSQL cannot calculate with.
+// never is the due time of a held message. The time alone marks it, so that workers of
+// earlier versions leave it alone. Earlier versions of PostgreSQL cannot calculate with
+// 'infinity'.
 const never = "'9999-12-31 00:00:00+00'::timestamptz"
 
 // Records implements [store.Keeper].
@@ -36,8 +36,8 @@ func records(ctx context.Context, q querier, kind, after string, limit int) ([]s
 	})
 }
 
-// patient begins a transaction of several round trips. The server ends the transaction of
-// a frozen process, because others wait for its rows.
+// patient begins a transaction of several round trips. The server ends it if the process
+// freezes, because others wait for its rows.
 var patient = pgx.TxOptions{BeginQuery: patientBegin}
 
 const patientBegin = "begin; set local idle_in_transaction_session_timeout = '30s'"
@@ -99,8 +99,7 @@ func (t *keeperTx) Announce() { t.woken[watched] = dues{now: true} }
 // watched is announced in place of the name of a queue when records change.
 const watched = "weir records"
 
-// Watch implements [store.Keeper]. It is woken by the listening connection, like a
-// source.
+// Watch implements [store.Keeper], by the listening connection.
 func (s *Engine) Watch(ctx context.Context, changed func()) error {
 	return s.Wake(ctx, watched, func(bool) { changed() })
 }
@@ -126,15 +125,14 @@ func (t *keeperTx) Edit(ctx context.Context, edits ...store.Edit) ([]bool, error
 	return done, nil
 }
 
-// Messages as they were listed, and not leased. The subqueries hide from PostgreSQL how
-// many there are: with many it would scan the table.
+// Messages as they were listed, and not leased. For the subqueries, see settledLeases.
 const (
 	listed = `unnest((SELECT $1::bigint[]), (SELECT $2::bigint[]), (SELECT $3::text[])) AS l (position, fence, queue)`
 	same   = ` m.position = l.position AND m.queue = l.queue`
 	free   = ` WHERE` + same + ` AND m.fence = l.fence AND (m.leased IS NULL OR m.leased <= $4)`
 )
 
-// edit makes edits of one kind, and returns the positions of the edited messages.
+// edit makes edits of one kind, and returns the positions of edited messages.
 func (t *keeperTx) edit(ctx context.Context, kind store.Action, edits []store.Edit, indices []int) (map[int64]bool, error) {
 	var positions, fences []int64
 	var queues []string
@@ -182,14 +180,14 @@ func (t *keeperTx) wake(queues []string) {
 	}
 }
 
-// identity is the identity of a message in a queue of the database.
+// identity identifies a message in a queue.
 type identity struct {
 	queue, id     string
 	visit, merges int64
 }
 
-// move puts messages into their queues, and removes the messages that were put from their
-// former queues. Of two messages with the same identity it puts one.
+// move puts messages into their queues, and removes them from their former queues. Of two
+// messages with the same identity it puts one.
 func (t *keeperTx) move(ctx context.Context, moves []*store.Edit) (map[int64]bool, error) {
 	from := map[identity]int64{} // positions
 	var rows []storesql.Row
@@ -233,10 +231,9 @@ func (t *keeperTx) move(ctx context.Context, moves []*store.Edit) (map[int64]boo
 }
 
 // remove removes messages by a statement, and returns their positions. The next messages
-// of their keys become heads. If the default of the database is REPEATABLE READ, this may
-// miss a message that was parked at the same time, and leave the key without a head. Then
-// TakeInOrder makes that message the head: when it parks another message of the key, or
-// when it looks for such keys.
+// of their keys become heads. If the database's default is REPEATABLE READ, it may miss a
+// message that was parked at the same time, and leave the key without a head. TakeInOrder
+// repairs this when it parks another message of the key, or looks for such keys.
 func (t *keeperTx) remove(ctx context.Context, deletion string, args ...any) (map[int64]bool, error) {
 	rows, err := t.tx.Query(ctx, deletion+" RETURNING m.position, m.queue, CASE WHEN m.head THEN m.meta->>'key' END", args...)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 var _ store.KeyCounter = (*Engine)(nil)
 
 // selectKeyCounts counts the messages of the queues $1 by key. The queue $2 has the dead
-// letters. PostgreSQL reads the rows of the queues by an index if they are a part of the
-// table, and else the table: it does not read an index of an expression alone.
+// letters. PostgreSQL uses an index if the queues are a part of the table, and else reads
+// the table: it does not read an index of an expression alone.
 const selectKeyCounts = `SELECT ` + keyOf + `,
 		count(*) FILTER (WHERE queue <> $2), count(*) FILTER (WHERE queue <> $2 AND at = ` + never + `), count(*) FILTER (WHERE queue = $2),
 		min(at) FILTER (WHERE queue <> $2 AND at < ` + parked + `), min(arrived) FILTER (WHERE queue <> $2)

@@ -14,8 +14,7 @@ import (
 type locks struct{ store *Engine }
 
 // Locks implements [store.Keeper]. The locks are in the database, whose clock decides how
-// long a lease lasts. Acquire waits for transactions with a [Engine.Guard] of the same
-// lock.
+// long a lease lasts. Acquire waits for transactions with a [Engine.Guard] of the lock.
 func (s *Engine) Locks() lock.Locks { return &locks{s} }
 
 // Acquire implements [lock.Locks].
@@ -43,7 +42,7 @@ func (l *locks) Acquire(ctx context.Context, name, owner string, lease time.Dura
 			held.For = time.Duration(micros) * time.Microsecond
 			found = err == nil
 			if errors.Is(err, pgx.ErrNoRows) {
-				return nil // free by now: once more
+				return nil // free by now: try again
 			}
 			return err
 		})
@@ -59,7 +58,7 @@ func (l *locks) Acquire(ctx context.Context, name, owner string, lease time.Dura
 }
 
 // firstFence is the first fencing number of a name. FOR SHARE waits for a transaction
-// that removes the name, and reads its number.
+// that removes the name, to read its number.
 const firstFence = "coalesce((SELECT fence FROM weir_locks WHERE name = '' FOR SHARE), 0) + 1"
 
 const (
@@ -68,16 +67,16 @@ const (
 	keepLocks  = 24 * time.Hour // after the last lease
 )
 
-// forget removes the rows of names that were not used for long (law W3). The row with the
-// empty name keeps their highest fencing number. If it fails, a later call does it.
+// forget removes names that were not used for long (law W3). The row with the empty name
+// keeps their highest fencing number. If it fails, a later call does it.
 func (l *locks) forget(ctx context.Context) {
 	s := l.store
 	now, at := s.clock.Now(), s.forgetAt.Load()
 	if now.UnixNano() < at || !s.forgetAt.CompareAndSwap(at, now.Add(forgetEach).UnixNano()) {
 		return
 	}
-	// The transaction is sent in one message, so a frozen process blocks no other. The
-	// row with the empty name is locked first: Acquire reads it.
+	// The transaction is one message, so a frozen process blocks no other. It first locks
+	// the row with the empty name, which Acquire reads.
 	batch := &pgx.Batch{}
 	batch.Queue("SELECT 1 FROM weir_locks WHERE name = '' FOR UPDATE")
 	batch.Queue(`WITH old AS (DELETE FROM weir_locks WHERE EXISTS (SELECT FROM weir_locks WHERE name = '') AND name IN (
@@ -143,8 +142,8 @@ func (l *locks) change(ctx context.Context, g lock.Grant, set string, args ...an
 }
 
 // Guard returns nil if a grant is valid, and keeps it valid until the transaction ends:
-// another owner has to wait. Call it in the transaction of a write, so that a stale owner
-// cannot write: if it returns [lock.ErrLost] or another error, roll back.
+// other owners wait. Call it in the transaction of a write, and roll back if it returns
+// [lock.ErrLost] or another error.
 func (s *Engine) Guard(ctx context.Context, tx pgx.Tx, g lock.Grant) error {
 	var one int
 	err := tx.QueryRow(ctx, "SELECT 1 FROM weir_locks"+ofGrant+" FOR SHARE", g.Name, g.Owner, int64(g.Fence)).Scan(&one)

@@ -18,7 +18,7 @@ import (
 	"github.com/weirflow/weir/internal/wait"
 )
 
-// How [Open] waits for a server that is unavailable. The other engines wait as long.
+// How [Open] waits for a server that is unavailable, like the other engines.
 const (
 	oneTry      = 5 * time.Second
 	firstWait   = 100 * time.Millisecond // it doubles
@@ -27,11 +27,10 @@ const (
 	standbyWait = 30 * time.Second // for a failover to end
 )
 
-// errReadOnly is the error of Open for a server that takes no writes.
 var errReadOnly = errors.New("takes no writes")
 
-// open returns when the server answers and has the tables, with the names of the
-// migrations that it has run.
+// open returns when the server answers and has the tables. made has the migrations it
+// ran.
 func (s *Engine) open(ctx context.Context, tables bool) (made []string, err error) {
 	begun, pause := s.clock.Now(), firstWait
 	for {
@@ -79,9 +78,8 @@ func isPassing(err error) bool {
 		errors.Is(err, context.DeadlineExceeded)
 }
 
-// inspect asks the server what Open must know, and returns whether the database has the
-// tables. It fails if the server takes no writes, and warns about a database that is not
-// UTF-8.
+// inspect returns whether the database has the tables. It fails if the server takes no
+// writes, and warns about a database that is not UTF-8.
 func (s *Engine) inspect(ctx context.Context) (hasTables bool, err error) {
 	try, cancel := context.WithTimeout(ctx, oneTry)
 	defer cancel()
@@ -112,26 +110,25 @@ func (s *Engine) inspect(ctx context.Context) (hasTables bool, err error) {
 		"use a database made with CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0", database, encoding))
 }
 
-// SQLSTATEs of connections that the pool should not keep, or cannot get.
+// SQLSTATEs of connections that the pool should drop, or cannot get.
 const (
 	unknownStatement   = "26000" // a prepared statement that another connection has
 	duplicateStatement = "42P05" // a prepared statement that another client of a pooler has made
 	tooManyConnections = "53300"
 )
 
-// How do waits for a connection that is in use, if the server refuses another one.
+// How do waits for a connection in use if the server refuses another one.
 const (
 	firstBusy = 10 * time.Millisecond // it doubles
 	lastBusy  = 200 * time.Millisecond
 	busyWait  = 5 * time.Second
 )
 
-// resetEach is the least time between two resets of the pool. Connections made since the
-// last reset do not need another one.
+// resetEach is the least time between two resets of the pool: newer connections need
+// none.
 const resetEach = time.Second
 
-// repeat runs f, and repeats it after errors that may be due to the connection. These
-// errors leave no effect.
+// repeat runs f again after errors of the connection that leave no effect.
 func (s *Engine) repeat(ctx context.Context, f func() error) error {
 	err := f()
 	switch state := sqlState(err); state {
@@ -155,8 +152,7 @@ func (s *Engine) repeat(ctx context.Context, f func() error) error {
 	return err
 }
 
-// reset closes the connections of the pool. Connections in use are closed when they are
-// released.
+// reset closes the pool's connections; those in use are closed when they are released.
 func (s *Engine) reset() {
 	now, last := s.clock.Now().UnixNano(), s.resetAt.Load()
 	if now-last >= int64(resetEach) && s.resetAt.CompareAndSwap(last, now) {
@@ -164,9 +160,9 @@ func (s *Engine) reset() {
 	}
 }
 
-// stopPreparing makes the pool of an engine from [Open] run statements without preparing
-// them, as default_query_exec_mode=exec does, and reports whether it could: the server is
-// behind a pooler that gives each transaction another connection.
+// stopPreparing makes the pool of an engine from [Open] run statements unprepared, as
+// default_query_exec_mode=exec does, and reports whether it could. It is for a pooler
+// that gives each transaction another connection.
 func (s *Engine) stopPreparing(ctx context.Context) bool {
 	if !s.owned {
 		return false

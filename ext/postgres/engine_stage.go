@@ -14,10 +14,9 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// PutTx puts a value into a queue of an [Engine] in a transaction of the caller: the
-// message exists if and only if the transaction commits. It is not bounded by
-// delivery.WithMaxDepth. Workers of the queue are woken by the commit. The queue must be
-// on an engine of this package.
+// PutTx puts a value into a queue in a transaction of the caller: the message exists if
+// and only if the transaction commits, which wakes the workers. delivery.WithMaxDepth
+// does not bound it. The queue must be on an [Engine] of this package.
 func PutTx[T any](ctx context.Context, tx pgx.Tx, q *delivery.Queue[T], v T, opts ...delivery.PutOption) error {
 	s, m, err := encode(q, v, opts)
 	if err != nil {
@@ -50,9 +49,9 @@ func encode[T any](q *delivery.Queue[T], v T, opts []delivery.PutOption) (*Engin
 	return s, m, err
 }
 
-// stage puts a message into a queue in a transaction of the caller, in which exec runs a
-// statement. It uses no arrays, since drivers of database/sql have their own types for
-// them. When the transaction commits, sources in [Engine.Wake] are notified.
+// stage puts a message in a transaction of the caller, in which exec runs a statement. It
+// uses no arrays, since drivers of database/sql have their own types for them. The commit
+// notifies sources in [Engine.Wake].
 func (s *Engine) stage(ctx context.Context, queue string, m store.Message, exec func(ctx context.Context, sql string, args ...any) error) error {
 	if err := storearg.Put(queue, m); err != nil {
 		return err
@@ -66,7 +65,7 @@ func (s *Engine) stage(ctx context.Context, queue string, m store.Message, exec 
 			r.Queue, micros(r.Delay), r.Meta.Visit, r.Meta.Merges, storesql.Readable(string(r.Cause)), r.MetaColumn, r.Schema, r.Payload); err != nil {
 			return fmt.Errorf("staging message %q: %w", m.Meta.ID, err)
 		}
-		// The delay began before the commit, which is not known here: the hub looks at
+		// The delay began before the commit, whose time is unknown here: the hub looks at
 		// once, and finds when the message is due.
 		n := notice{queue, min(max(0, m.Delay), time.Microsecond)}
 		return exec(ctx, "SELECT pg_notify($1, $2)", n.channel(), n.payload())

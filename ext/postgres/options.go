@@ -8,8 +8,7 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// Option is a setting of [Open] and [New]. Of several options of a kind the last one
-// counts.
+// Option is a setting of [Open] and [New]. The last option of a kind counts.
 type Option func(*settings)
 
 type settings struct {
@@ -30,10 +29,10 @@ func newSettings(function string, opts []Option) settings {
 }
 
 // WithConnections sets how many connections a process has for its statements, 6 by
-// default. One more listens while there are workers. Up to a third of the n connections
-// put at the same time, and up to a third settle. For the size of the pool,
-// pool_max_conns in the URL of [Open] has precedence, and the pool of [New] is the
-// caller's. WithConnections panics if n is less than 1 or above 2,147,483,647.
+// default. One more listens while there are workers. Up to a third of them put at the
+// same time, and up to a third settle. pool_max_conns in the URL of [Open], or the pool
+// of [New], decides the size of the pool instead. WithConnections panics if n is less
+// than 1 or above 2,147,483,647.
 func WithConnections(n int) Option {
 	if n < 1 || n > math.MaxInt32 {
 		panic(fmt.Sprintf("postgres: WithConnections: %d is not from 1 to %d", n, math.MaxInt32))
@@ -42,8 +41,8 @@ func WithConnections(n int) Option {
 }
 
 // WithoutMigrations keeps [Open] from making or changing tables, for programs that run
-// the files of [Engine.Migrations] with a tool of their own. By default Open makes tables
-// that are missing, and changes tables of an older version.
+// [Engine.Migrations] with their own tool. By default Open makes missing tables, and
+// updates tables of an older version.
 func WithoutMigrations() Option { return func(s *settings) { s.withoutMigrations = true } }
 
 // WithLogger sets the logger of the engine. The default is slog.Default(). It panics if l

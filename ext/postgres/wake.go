@@ -23,25 +23,23 @@ const (
 	channelLater = "weir_messages_later" // microseconds, a space, and the queue
 
 	coalesced = 10 * time.Millisecond // notices of a process are sent together
-	lookEvery = 20 * time.Second      // for messages without a notice, such as of a process that died before it sent one
+	lookEvery = 20 * time.Second      // for messages without a notice, such as of a process that died before sending it
 	patience  = 10 * time.Second      // for a statement of the hub
 	probeWait = 2 * time.Second       // for probe's notification
-	maxQueue  = 7000                  // bytes of a queue's name in a payload; queues with longer names are found by looking
+	maxQueue  = 7000                  // bytes of a queue's name in a payload; longer names are found by looking
 )
 
 const notify = "SELECT pg_notify(channel, payload) FROM unnest($1::text[], $2::text[]) AS n (channel, payload)"
 
-// notice announces that a message of a queue is due after a delay.
 type notice struct {
 	queue string
 	delay time.Duration
 }
 
-// dues is when messages of a queue become due: at once, and the first of the others. When
-// that is due, the hub asks for the next one.
+// dues is when messages of a queue become due: at once, and the first of the others.
 type dues struct {
 	now   bool
-	later time.Duration // 0: no other
+	later time.Duration // 0 if there is no other
 }
 
 func (d *dues) add(delay time.Duration) {
@@ -97,8 +95,8 @@ func readNotice(channel, payload string) notice {
 	return notice{queue: payload}
 }
 
-// news are the notices of this process that were not sent yet. They are sent together and
-// outside of the transactions that put: commits that notify wait for each other.
+// news are unsent notices of this process. They are sent together, outside of the
+// transactions that put: commits that notify wait for each other.
 type news struct {
 	mu      sync.Mutex
 	pending map[string]dues // by queue
@@ -127,7 +125,7 @@ func (n *news) add(queue string, d dues) {
 	n.pending[queue] = all
 }
 
-// note announces to the sources of all processes when messages are due.
+// note announces to all processes when messages are due.
 func (s *Engine) note(queue string, d dues) {
 	if d.now { // delays reach the hub as notifications, like notices of other processes
 		s.hub.wake(queue)
@@ -147,12 +145,11 @@ func (s *Engine) note(queue string, d dues) {
 	}
 }
 
-// sendTries is how often sending notices is tried, about a second apart. After that,
-// looks find the messages.
+// sendTries is how often sending is tried, about a second apart. After that, looks find
+// the messages.
 const sendTries = 60
 
-// send sends the pending notices until all are sent. It repeats failed sends, sendTries
-// times at most.
+// send sends the pending notices until all are sent.
 func (s *Engine) send(timer *clock.Timer) {
 	n := &s.news
 	defer timer.Stop()
@@ -209,8 +206,8 @@ func (s *Engine) notify(pending map[string]dues) error {
 	return err
 }
 
-// hub wakes the sources of a process: one connection listens for all of them, and one
-// statement finds what is due next. It runs while there are sources.
+// hub wakes the sources of a process: one connection listens for all, and one statement
+// finds what is due next. It runs while there are sources.
 type hub struct {
 	mu      sync.Mutex
 	waiting map[string]map[*waiter]bool // by queue
@@ -223,13 +220,11 @@ type hub struct {
 	ended   sync.WaitGroup     // run
 }
 
-// waiter is a source that waits to be woken.
 type waiter struct {
 	wake  func(misses bool)
 	ended chan error // capacity 1: receives the error when the hub stops
 }
 
-// close ends all waiters, and waits for run.
 func (h *hub) close() {
 	h.mu.Lock()
 	h.closed = true
@@ -259,8 +254,8 @@ func (h *hub) wake(queue string) {
 	}
 }
 
-// queues returns the queues that have sources, and the queues with new sources. The loop
-// that listens calls it, and ends if there are no sources.
+// queues returns the queues that have sources, and those with new sources. The loop that
+// listens calls it, and ends without sources.
 func (h *hub) queues() (names []string, fresh map[string]bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -272,8 +267,8 @@ func (h *hub) queues() (names []string, fresh map[string]bool) {
 	return names, fresh
 }
 
-// Wake implements [store.Waker]. All sources of an engine share a connection, which does
-// not belong to the pool.
+// Wake implements [store.Waker]. All sources of an engine share a connection outside the
+// pool.
 func (s *Engine) Wake(ctx context.Context, queue string, wake func(misses bool)) error {
 	if err := s.do(ctx, func() error { return nil }); err != nil {
 		return err
@@ -303,7 +298,6 @@ func (s *Engine) Wake(ctx context.Context, queue string, wake func(misses bool))
 	}
 }
 
-// await adds a waiter, and runs the hub.
 func (s *Engine) await(queue string, w *waiter) error {
 	h := &s.hub
 	h.mu.Lock()
@@ -355,7 +349,7 @@ func (s *Engine) runHub(ctx context.Context) {
 	}
 }
 
-// listener returns a connection that listens, made as the pool makes its own.
+// listener returns a listening connection, made as the pool makes its own.
 func (s *Engine) listener(ctx context.Context) (*pgx.Conn, error) {
 	ctx, stop := context.WithTimeout(ctx, patience)
 	defer stop()
@@ -380,10 +374,10 @@ func (s *Engine) listener(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// probe checks that notifications arrive: behind a pooler of transactions LISTEN
-// succeeds, but notifications never arrive. It may drop notifications of other processes,
-// since the hub looks at all queues afterwards. Another connection sends the
-// notification, because a pooler may return a connection's own.
+// probe checks that notifications arrive: behind a pooler of transactions LISTEN succeeds
+// without effect. It may drop notifications of others, since the hub looks at all queues
+// afterwards. Another connection sends it, because a pooler may return a connection's
+// own.
 func (s *Engine) probe(ctx context.Context, conn *pgx.Conn) error {
 	payload := "weir probe " + rand.Text()
 	if _, err := s.pool.Exec(ctx, "SELECT pg_notify($1, $2)", channelNow, payload); err != nil {
@@ -484,7 +478,7 @@ func (s *Engine) waken(ctx context.Context, notices <-chan notice, failed <-chan
 				h.wake(n.queue)
 				continue
 			}
-			at := s.clock.Now().Add(max(n.delay, coalesced)) // many that are due soon share a look
+			at := s.clock.Now().Add(max(n.delay, coalesced)) // likewise
 			if before, ok := next[n.queue]; slices.Contains(names, n.queue) && (!ok || at.Before(before)) {
 				next[n.queue] = at
 			}
@@ -496,8 +490,8 @@ func (s *Engine) waken(ctx context.Context, notices <-chan notice, failed <-chan
 	}
 }
 
-// look wakes the sources of queues in which a message is due, and notes when the next
-// message of each queue will be due. It wakes the sources of fresh queues in any case.
+// look wakes the sources of due and fresh queues, and notes when the next message of each
+// queue will be due.
 func (s *Engine) look(ctx context.Context, names []string, fresh map[string]bool, next map[string]time.Time) error {
 	ctx, stop := context.WithTimeout(ctx, patience)
 	defer stop()
