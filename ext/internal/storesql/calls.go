@@ -25,7 +25,7 @@ func (c *Calls) Begin() bool {
 func (c *Calls) End() { c.inside.Done() }
 
 // Close prevents further calls, waits for running ones, and reports whether it is the
-// first Close.
+// first.
 func (c *Calls) Close() (first bool) {
 	c.mu.Lock()
 	first = !c.closed

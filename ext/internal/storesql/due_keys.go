@@ -17,9 +17,8 @@ type DueKeys struct {
 	found int
 }
 
-// Add adds a row: a key, and the number of keys before it that have due messages. Rows
-// come in the order of the keys. The last row is the key after the visited ones, or nil
-// at the end.
+// Add adds a row: a key, and the number of keys with due messages before it. Rows come in
+// key order. The last row has the key after the visited ones, or nil at the end.
 func (d *DueKeys) Add(key *string, found int) {
 	if d.last != nil {
 		if found > d.found {

@@ -8,18 +8,17 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// MaxInOrder is how many due messages a step of [store.InOrder.TakeInOrder] checks: each
-// is locked, or written.
+// MaxInOrder is how many due messages a step of [store.InOrder.TakeInOrder] checks. It
+// locks or writes each.
 const MaxInOrder = 1000
 
-// Limits of a call of [store.InOrder.TakeInOrder] that finds no message to take in its
-// first step.
+// Limits of a call of TakeInOrder whose first step finds no message to take.
 const (
 	// StepInOrder is how many due messages each further step checks. It is small because
-	// other keys may be due meanwhile, and are looked for after each step.
+	// each step also looks for other keys that are due.
 	StepInOrder = 50
-	// StepsInOrder is how many steps a call makes. Then it returns no message, and
-	// consumers call again after PauseInOrder: the database has time for other writes.
+	// StepsInOrder is how many steps a call makes before it returns no message. Consumers
+	// call again after PauseInOrder, which leaves the database time for other writes.
 	StepsInOrder = 5
 	PauseInOrder = 20 * time.Millisecond
 )
@@ -32,7 +31,7 @@ type Candidate struct {
 	IsHead   bool
 }
 
-// Needs returns the keys whose heads the candidates do not show, each once.
+// Needs returns the keys whose heads the candidates do not show.
 func Needs(candidates []Candidate) (keys []string) {
 	seen := map[string]bool{}
 	for _, c := range candidates {
@@ -45,10 +44,9 @@ func Needs(candidates []Candidate) (keys []string) {
 	return keys
 }
 
-// KeyState is the state of a key in a queue.
 type KeyState struct {
 	Head  int64 // position of its head, or 0
-	First int64 // lowest position of its messages
+	First int64 // lowest position
 }
 
 // OrderPlan is the work of a step of TakeInOrder.
@@ -59,7 +57,7 @@ type OrderPlan struct {
 }
 
 // Plan decides which candidates are taken, up to limit, and which wait for the heads of
-// their keys. keys has the states of the keys that [Needs] returns.
+// their keys. keys has the states of the keys from [Needs].
 func Plan(candidates []Candidate, keys map[string]KeyState, limit int) OrderPlan {
 	p := OrderPlan{Park: map[int64][]int64{}}
 	taken := map[int64]bool{}
@@ -103,9 +101,8 @@ const (
 	sweepStep  = time.Second      // between two steps of a look
 )
 
-// Sweeps schedules an engine's looks for parked messages whose key has no head, because a
-// program of an earlier version has settled it. The zero value is ready for use, and safe
-// for concurrent use.
+// Sweeps schedules looks for parked messages whose key has lost its head to a program of
+// an earlier version. The zero value is ready for use, and safe for concurrent use.
 type Sweeps struct {
 	mu sync.Mutex
 	of map[string]sweep // by queue
@@ -116,8 +113,8 @@ type sweep struct {
 	after string // the look continues after this key; "" is the beginning
 }
 
-// Begin reports whether a step is due for a queue, and after which key it begins. A step
-// that has begun must End.
+// Begin reports whether a step is due for a queue, and after which key it begins. Call
+// End after such a step.
 func (s *Sweeps) Begin(queue string, now time.Time) (after string, isDue bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,15 +140,15 @@ func (s *Sweeps) End(queue, after string, now time.Time) {
 	s.of[queue] = w
 }
 
-// KeyRounds are the rounds in which an engine visits the keys of queues, while many
-// messages of some keys are in front of the others. The zero value is ready for use, and
-// safe for concurrent use.
+// KeyRounds are the rounds in which an engine visits the keys of queues, while messages
+// of some keys crowd the front. The zero value is ready for use, and safe for concurrent
+// use.
 type KeyRounds struct {
 	mu sync.Mutex
 	of map[string]string // by queue: [DueKeys.Next]
 }
 
-// After returns the key after which the round in a queue continues, or "" if it begins.
+// After returns the key after which a queue's round continues, or "" for a new round.
 func (r *KeyRounds) After(queue string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -159,7 +156,7 @@ func (r *KeyRounds) After(queue string) string {
 	return after
 }
 
-// Continue notes where the round in a queue continues.
+// Continue notes where a queue's round continues.
 func (r *KeyRounds) Continue(queue, next string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

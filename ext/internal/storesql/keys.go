@@ -7,8 +7,7 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Key returns the key that the column meta has as this text, or the text if it is
-// damaged.
+// Key returns the key that the column meta has as this text, or a damaged text unchanged.
 func Key(column string) string {
 	if !strings.Contains(column, "%") { // not escaped
 		return column

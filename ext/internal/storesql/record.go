@@ -2,8 +2,8 @@ package storesql
 
 import "github.com/weirflow/weir/delivery/store"
 
-// WriteRecord returns the statement of [store.Tx.Write], for both databases: it changes
-// no row if the record has another version.
+// WriteRecord returns the statement of [store.Tx.Write]. It changes no row if the record
+// has another version.
 func WriteRecord(r store.Record) (query string, args []any) {
 	args = []any{r.Kind, r.Name, r.Version}
 	switch {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// ExceptRefused marks where in a query [Refused.Except] excludes messages.
+// ExceptRefused marks the place in a query where [Refused.Except] excludes messages.
 const ExceptRefused = "/* except refused */"
 
 const (
@@ -31,7 +31,7 @@ type refusal struct {
 	wait  time.Duration
 }
 
-// Except returns the query without the messages that are now excluded.
+// Except returns the query without the excluded messages.
 func (r *Refused) Except(query string, now time.Time) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -60,8 +60,7 @@ func (r *Refused) Except(query string, now time.Time) string {
 	return strings.Replace(query, ExceptRefused, condition.String(), 1)
 }
 
-// add excludes a message, and returns for how long. It returns false if too many are
-// excluded.
+// add excludes a message, and returns for how long, or false if too many are excluded.
 func (r *Refused) add(position int64, now time.Time) (wait time.Duration, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -80,7 +79,7 @@ func (r *Refused) add(position int64, now time.Time) (wait time.Duration, ok boo
 	return wait, true
 }
 
-// Lease is a call that leases messages, and that a single message can fail.
+// Lease is a call that leases messages, and that one message can fail.
 type Lease[M any] struct {
 	// All leases the chosen messages, without those of [Refused.Except].
 	All func() ([]M, error)
@@ -90,15 +89,13 @@ type Lease[M any] struct {
 	These func(positions []int64) ([]M, error)
 	// IsRefusal reports whether the database refused All or These.
 	IsRefusal func(err error) bool
-	// Log logs an excluded message.
-	Log func(position int64, cause error, wait time.Duration)
-	Now func() time.Time
+	Log       func(position int64, cause error, wait time.Duration)
+	Now       func() time.Time
 }
 
-// Lease makes the call. If the database refuses a message, the others are leased without
-// it: they are halved until the refused message is alone. If it refuses every message,
-// Lease returns the refusal. With an error it returns no messages: if All returned some,
-// their transaction has failed.
+// Lease makes the call. If the database refuses a message, Lease halves the messages until
+// the refused one is alone, and leases the others. If every message is refused, it returns
+// the refusal. With an error it returns no messages: their transaction has failed.
 func (c *Lease[M]) Lease(r *Refused) (leased []M, err error) {
 	for range maxRounds {
 		leased, err = c.All()
@@ -123,8 +120,8 @@ func (c *Lease[M]) Lease(r *Refused) (leased []M, err error) {
 	return nil, err
 }
 
-// halve leases the messages at positions that the database does not refuse. After another
-// error it returns the error and the messages leased before.
+// halve leases the messages that the database does not refuse. After another error it
+// returns the error and the messages leased before.
 func (c *Lease[M]) halve(r *Refused, positions []int64) ([]M, error) {
 	if len(positions) == 0 {
 		return nil, nil

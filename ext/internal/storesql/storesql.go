@@ -14,7 +14,7 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Dialect has the parts of a condition that differ between databases. %s stands for a
+// Dialect has the parts of a condition that differ by database. %s stands for a
 // parameter.
 type Dialect struct {
 	Key       string // the key, as indexed
@@ -30,7 +30,7 @@ type Row struct {
 	*store.Message
 }
 
-// NewRow returns the row of a message.
+// NewRow returns a message's row.
 func NewRow(queue string, m *store.Message) (Row, error) {
 	column, err := metaColumn(m)
 	return Row{queue, column, m}, err
@@ -63,7 +63,7 @@ func rowsOf(n int, message func(i int) (queue string, m *store.Message)) ([]Row,
 	return rows, nil
 }
 
-// metaColumn returns a message's column meta: JSON in UTF-8 without NUL.
+// metaColumn returns the column meta: JSON in UTF-8 without NUL.
 func metaColumn(m *store.Message) (string, error) {
 	meta := m.Meta
 	meta.Due = time.Time{}       // has its own column
@@ -74,8 +74,8 @@ func metaColumn(m *store.Message) (string, error) {
 	return string(b), nil
 }
 
-// ReadMeta reads a column that Meta has returned. If it is damaged, it returns the
-// damage, and a substitute.
+// ReadMeta reads a column that metaColumn has returned. If it is damaged, ReadMeta
+// returns the damage and a substitute.
 func ReadMeta(column []byte, position int64, due time.Time) (m message.Meta, damage error) {
 	if err := m.UnmarshalJSON(column); err != nil { // json.Unmarshal would parse it twice
 		damage = fmt.Errorf("store: the column meta of the row at position %d of weir_messages is damaged: %w", position, err)
@@ -85,8 +85,8 @@ func ReadMeta(column []byte, position int64, due time.Time) (m message.Meta, dam
 	return m, damage
 }
 
-// Where returns a filter as a condition on the columns meta, cause and arrived: " AND …",
-// or "". It appends its parameters to args.
+// Where returns a filter as a condition on the columns meta, cause and arrived (" AND …",
+// or ""), and appends its parameters to args.
 func Where(d Dialect, f *store.Filter, args []any) (string, []any, error) {
 	var b strings.Builder
 	param := func(v any) string {
@@ -152,8 +152,8 @@ func Escaped(name string) (string, error) {
 	return s.Key, err
 }
 
-// Readable returns a text as databases accept it, and as the column meta has descriptive
-// texts.
+// Readable returns a text as databases accept it, like descriptive texts in the column
+// meta.
 func Readable(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }
