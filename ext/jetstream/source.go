@@ -32,8 +32,8 @@ const (
 	fetchWait = time.Second // how long the server keeps a request for a first message
 	flushWait = 5 * time.Second
 
-	// restartSlack lengthens a delay: a server that has restarted may end a delay up to a
-	// second early, because it stores whole seconds.
+	// restartSlack lengthens a delay: a restarted server stores whole seconds, so it may
+	// end a delay up to a second early.
 	restartSlack = time.Second
 	// forever is ten years; longer times count as ten years.
 	forever = 10 * 365 * 24 * time.Hour
@@ -44,39 +44,38 @@ var errSourceClosed = errors.New("jetstream: the source is closed")
 // SourceConfig are the settings of a source. Stream, Consumer, DeadLetters and
 // DeadLetterQueue are required.
 type SourceConfig struct {
-	// Stream is the name of the stream, which must exist. The source does not change it.
+	// Stream is the name of the stream. It must exist, and the source does not change it.
 	Stream string
-	// Consumer is the name of the durable consumer that all workers share. The source
-	// makes it if it is missing, unless NoConsumer is set.
+	// Consumer is the durable consumer that all workers share. The source makes it if it
+	// is missing, unless NoConsumer is set.
 	Consumer string
-	// AckWait is the AckWait of the consumer when the source makes it: the messages of a
-	// worker that was killed go to others after that time. The default is 30 s.
+	// AckWait is the AckWait of a consumer that the source makes: the time after which
+	// others get the messages of a killed worker. The default is 30 s.
 	AckWait time.Duration
-	// NoConsumer makes a missing consumer an error: an administrator makes it, with the
+	// NoConsumer makes a missing consumer an error. An administrator makes it, with the
 	// explicit AckPolicy, and without MaxDeliver, BackOff, HeadersOnly and
 	// DeliverSubject.
 	NoConsumer bool
 	// DeadLetters has the queue DeadLetterQueue for messages that are rejected or that
-	// the codec cannot read. They are put there with their bytes and headers as received.
+	// the codec cannot read, with their bytes and headers as received.
 	DeadLetters     store.Engine
 	DeadLetterQueue string
 
 	Logger *slog.Logger // the default is slog.Default()
 }
 
-// NewSource returns a source of the messages of a stream that other programs write,
-// through a durable consumer. It panics if a required setting is missing. The first
-// Receive opens the consumer. An error that only a person can mend, such as a missing
-// stream or a consumer that would drop messages, ends a run.
+// NewSource returns a source of a stream that other programs write, through a durable
+// consumer. It panics if a required setting is missing. The first Receive opens the
+// consumer. An error that only a person can mend, such as a missing stream or a consumer
+// that would drop messages, ends a run.
 //
-// The id of a message is in weir's headers, or is made of the name of the stream, the
-// time at which it was created and the sequence number. The header Nats-Subject of its
-// Meta is the subject.
+// A message's id is in weir's headers, or is made of the stream's name, the time at which
+// it was created, and the sequence number. The header Nats-Subject of its Meta is the
+// subject.
 //
-// While a message is in flight, the source extends its AckWait. A message that is nacked
-// returns after the delay, which the server keeps, and counts in MaxAckPending meanwhile.
-// The source does not count deliveries, so a message that kills its worker is redelivered
-// without end.
+// The source extends the AckWait of messages in flight. The server keeps the delay of a
+// nacked message, which counts in MaxAckPending meanwhile. The source does not count
+// deliveries, so a message that kills its worker is redelivered without end.
 func NewSource[T any](js jetstream.JetStream, c codec.Codec[T], config SourceConfig) delivery.Source[T] {
 	guard.RefuseNil("jetstream: NewSource", "JetStream", js)
 	guard.RefuseNil("jetstream: NewSource", "codec", c)
@@ -97,8 +96,8 @@ func NewSource[T any](js jetstream.JetStream, c codec.Codec[T], config SourceCon
 
 // source is a [delivery.Source]. Receive starts a fetch unless a fetch is under way, and
 // waits for its first messages. It does not interrupt a fetch, because the server would
-// redeliver the messages only after their AckWait: messages that arrive after Receive has
-// returned are for the next Receive. Only Close interrupts a fetch.
+// redeliver the messages only after their AckWait. Later messages are for the next
+// Receive. Only Close interrupts a fetch.
 type source[T any] struct {
 	config  SourceConfig
 	js      jetstream.JetStream
@@ -120,8 +119,8 @@ type source[T any] struct {
 	isBusy   bool                  // a fetch is under way
 	last     uint64                // number of the consumer's last delivery
 	renewed  bool                  // the consumer was made anew, and perhaps the stream
-	failure  error                 // of a fetch, for the next Receive
-	ready    []*delivered          // to be returned by Receive
+	failure  error                 // of a fetch; the next Receive returns it
+	ready    []*delivered          // for Receive
 	held     map[uint64]*delivered // not settled for good, by sequence number
 	settled  []*delivered          // whose settlements are not recorded
 	closed   bool
@@ -165,7 +164,7 @@ func (s *source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], e
 	}
 }
 
-// open opens the consumer, and makes it if it is missing when the source begins.
+// open opens the consumer. At the start it makes a missing one.
 func (s *source[T]) open(ctx context.Context) error {
 	s.mu.Lock()
 	consumer := s.consumer
@@ -229,7 +228,7 @@ func (s *source[T]) open(ctx context.Context) error {
 }
 
 // fitsSource returns the error for a consumer that would drop messages, or deliver them
-// otherwise.
+// differently.
 func fitsSource(c jetstream.ConsumerConfig) error {
 	switch {
 	case c.AckPolicy != jetstream.AckExplicitPolicy:
@@ -250,8 +249,7 @@ func (s *source[T]) named(err error) error {
 	return fmt.Errorf("jetstream: consumer %s/%s: %w", s.config.Stream, s.config.Consumer, err)
 }
 
-// failed returns the error of a request. An error that another try does not mend is
-// permanent.
+// failed returns the error of a request, as permanent if a retry does not mend it.
 func (s *source[T]) failed(err error) error {
 	err = s.named(err)
 	for _, removed := range []error{nats.ErrConnectionClosed, jetstream.ErrStreamNotFound, jetstream.ErrConsumerNotFound, jetstream.ErrConsumerDeleted} {
@@ -262,8 +260,8 @@ func (s *source[T]) failed(err error) error {
 	return err
 }
 
-// take returns messages that have arrived, or starts a fetch. The first fetch of a
-// Receive asks for present messages; the next ones wait for a message.
+// take returns messages that have arrived, or starts a fetch. A Receive's first fetch
+// asks for present messages; the next ones wait for a message.
 func (s *source[T]) take(n int, first bool) ([]*delivered, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -288,10 +286,9 @@ func (s *source[T]) take(n int, first bool) ([]*delivered, error) {
 	return nil, nil
 }
 
-// request is the context of a fetch that waits for a message. The client derives from the
-// deadline how long the server keeps the request: nine tenths of the time until then. The
-// fetch itself has a second more, since the last answer may arrive late. So Done does not
-// end at the deadline.
+// request is the context of a fetch that waits for a message. The client asks the server
+// to keep the request for nine tenths of the time until the deadline. The last answer may
+// arrive late, so Done has a second more.
 type request struct {
 	context.Context // ends with Close
 
@@ -353,7 +350,7 @@ func (s *source[T]) arrive(m jetstream.Msg, since time.Time) {
 	settle.Wake(s.arrived)
 }
 
-// messages decodes messages. Unreadable ones go to the dead letters.
+// messages decodes messages. Unreadable messages go to the dead letters.
 func (s *source[T]) messages(taken []*delivered) []message.Message[T] {
 	ms := make([]message.Message[T], 0, len(taken))
 	for _, h := range taken {
@@ -408,9 +405,9 @@ func (s *source[T]) settle(h *delivered, v message.Settlement) {
 	s.recorder.Kick()
 }
 
-// extend extends the AckWait of all messages that are not done, unless their AckWait may
-// have ended: another worker may have them, and may have set a delay (laws D3, P1). While
-// the connection is broken it does not send, because the client would send it later.
+// extend extends the AckWait of messages that are not done, unless it may have ended:
+// another worker may have them, and may have set a delay (laws D3, P1). It does not send
+// on a broken connection, because the client would send it later.
 func (s *source[T]) extend(ctx context.Context) {
 	now := s.clock.Now()
 	s.mu.Lock()
@@ -472,7 +469,7 @@ func (s *source[T]) record(ctx context.Context) (next time.Duration, err error) 
 	return settle.Idle, cmp.Or(err, failed)
 }
 
-// recordAll records settlements, and returns the messages that must be recorded again.
+// recordAll records settlements, and returns the messages to record again.
 func (s *source[T]) recordAll(ctx context.Context, hs []*delivered, record func(context.Context, *delivered) error) (left []*delivered, err error) {
 	var done []*delivered
 	for _, h := range hs {
@@ -509,8 +506,8 @@ func (s *source[T]) flush(ctx context.Context) error {
 }
 
 // answer answers the delivery of a message that was not rejected. An acknowledgement
-// counts even if another worker has the message. A Nack would change the delay that the
-// other worker has set, so it is not sent then (laws D3, P1).
+// counts even if another worker has the message. A Nack would change that worker's delay,
+// so it is not sent then (laws D3, P1).
 func (s *source[T]) answer(_ context.Context, h *delivered) error {
 	s.mu.Lock()
 	msg := h.msg
@@ -542,8 +539,8 @@ func (s *source[T]) answer(_ context.Context, h *delivered) error {
 	return err
 }
 
-// ignoreAnswered ignores the client's error for a delivery that was answered before: the
-// connection broke afterwards.
+// ignoreAnswered ignores the client's error for a delivery that was answered before the
+// connection broke.
 func ignoreAnswered(err error) error {
 	if errors.Is(err, jetstream.ErrMsgAlreadyAckd) {
 		return nil
@@ -552,7 +549,7 @@ func ignoreAnswered(err error) error {
 }
 
 // bury puts a rejected message into the dead letters, and then acknowledges it. A message
-// that does not fit stays in its stream, and its dead letter has its place (law W2).
+// that does not fit stays in its stream, and its dead letter names its place (law W2).
 func (s *source[T]) bury(ctx context.Context, h *delivered) error {
 	got := s.received(h)
 	m := store.Message{Meta: got.meta, Schema: got.schema, Payload: got.msg.Data()}
@@ -611,7 +608,7 @@ func (s *source[T]) end(ctx context.Context) error {
 	for _, m := range rest {
 		err = cmp.Or(err, ignoreAnswered(m.Nak()))
 	}
-	// The server must also learn that the fetch has ended. Otherwise it would deliver
-	// messages to it, and redeliver them only after their AckWait.
+	// The server must know that the fetch has ended. Otherwise it would deliver messages
+	// to it, and redeliver them only after their AckWait.
 	return cmp.Or(err, s.flush(ctx))
 }
