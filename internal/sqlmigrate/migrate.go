@@ -1,6 +1,6 @@
-// Package sqlmigrate applies the SQL files with which packages of weir make their tables.
-// The files are plain SQL and numbered ("0001_tables.sql"), so that a user's own migrator
-// can run them instead.
+// Package sqlmigrate applies the SQL files that make weir's tables. The files are plain
+// SQL and numbered ("0001_tables.sql"), so that a user's own migrator can run them
+// instead.
 package sqlmigrate
 
 import (
@@ -19,7 +19,7 @@ import (
 // Dialect is a kind of database.
 type Dialect int
 
-// The dialects differ in how they exclude concurrent migrations.
+// Dialects differ in how they exclude concurrent migrations.
 const (
 	SQLite     Dialect = iota // by a transaction that writes
 	PostgreSQL                // by an advisory lock
@@ -41,10 +41,10 @@ func Apply(ctx context.Context, db *sql.DB, d Dialect, component string, files f
 	return err
 }
 
-// Ensure does the same as Apply, and returns the names of the files that it has run. If
-// there are no files to run, it only reads. It refuses a database to which more files
-// were applied, since that belongs to a later version of weir, unless the first line of
-// the other files begins with "-- compatible". If the user of the database may not run
+// Ensure is Apply, and returns the names of the files that it has run. If there are none,
+// it only reads. It refuses a database to which a later version of weir has applied more
+// files, unless their first line begins with "-- compatible". If the user may not run the
+// files, the error contains the statements.
 // the files, the error contains the statements.
 func Ensure(ctx context.Context, db *sql.DB, d Dialect, component string, files fs.FS) (made []string, err error) {
 	made, err = ensure(ctx, db, d, component, files)
@@ -54,8 +54,8 @@ func Ensure(ctx context.Context, db *sql.DB, d Dialect, component string, files 
 	return made, nil
 }
 
-// CheckVersion returns an error if a later version of weir has made the tables of this
-// component. Tables that are missing or of an earlier version are not an error.
+// CheckVersion returns an error if a later version of weir has made the component's
+// tables. Missing or older tables are not an error.
 func CheckVersion(ctx context.Context, db *sql.DB, component string, files fs.FS) error {
 	all, err := read(component, files)
 	if err != nil {
@@ -71,7 +71,7 @@ func CheckVersion(ctx context.Context, db *sql.DB, component string, files fs.FS
 	return nil
 }
 
-// lacksTable reports whether a table that a statement names does not exist.
+// lacksTable reports whether a statement names a missing table.
 func lacksTable(err error) bool {
 	return err != nil && (sqlState(err) == "42P01" || strings.Contains(err.Error(), "no such table: "))
 }
@@ -107,9 +107,8 @@ func ensure(ctx context.Context, db *sql.DB, d Dialect, component string, files 
 	return made, tx.Commit()
 }
 
-// compatible is the first line of a file that programs of earlier versions need not know:
-// they may start beside it. Such a file does not count for the version of the component,
-// since a program refuses a version that it does not know.
+// compatible is the first line of a file that programs of earlier versions need not know.
+// Such a file does not count for the component's version.
 const compatible = "-- compatible"
 
 // file is a file of statements.
@@ -188,7 +187,7 @@ type querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// versionIn returns the highest number of a file that was applied.
+// versionIn returns the highest applied number.
 func versionIn(ctx context.Context, q querier, component string) (version int, err error) {
 	err = q.QueryRowContext(ctx, "SELECT coalesce(max(version), 0) FROM weir_migrations WHERE component = $1", component).Scan(&version)
 	return version, err
@@ -196,8 +195,8 @@ func versionIn(ctx context.Context, q querier, component string) (version int, e
 
 const insufficientPrivilege = "42501"
 
-// lacksRights returns an error with the statements that grant a user of PostgreSQL the
-// rights on tables. Their identity columns do not require rights on a sequence.
+// lacksRights returns an error with the GRANT statements. Identity columns require no
+// rights on a sequence.
 func lacksRights(tables []string) error {
 	return fmt.Errorf("this user lacks rights on them: let their owner run GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO <user>; "+
 		"GRANT SELECT ON weir_migrations TO <user>; and, if need be, GRANT USAGE ON SCHEMA <schema> TO <user>", strings.Join(tables, ", "))
@@ -205,7 +204,7 @@ func lacksRights(tables []string) error {
 
 var createTable = regexp.MustCompile(`CREATE TABLE IF NOT EXISTS (\w+)`)
 
-// tablesOf returns the names of the tables that the files create.
+// tablesOf returns the tables that the files create.
 func tablesOf(all []file) (tables []string) {
 	for _, f := range all {
 		for _, match := range createTable.FindAllStringSubmatch(f.text, -1) {
@@ -215,9 +214,9 @@ func tablesOf(all []file) (tables []string) {
 	return tables
 }
 
-// explainRights adds the statements of the files that were not applied to an error that
-// reports that the user may not run them, and the table of migrations if isNew is true.
-// It returns other errors unchanged.
+// explainRights adds the statements of unapplied files to an error that the user may not
+// run them, and the table of migrations if isNew is true. It returns other errors
+// unchanged.
 func explainRights(err error, isNew bool, rest []file) error {
 	text := err.Error()
 	if sqlState(err) != insufficientPrivilege && !strings.Contains(text, "readonly database") {
@@ -246,8 +245,7 @@ func applyIn(ctx context.Context, tx *sql.Tx, d Dialect, component string, all [
 		return nil, err
 	}
 	if d == SQLite {
-		// Lock the database before reading: CREATE TABLE does not lock it if the table
-		// exists.
+		// Lock before reading: CREATE TABLE does not lock the database if the table exists.
 		if _, err := tx.ExecContext(ctx, "DELETE FROM weir_migrations WHERE false"); err != nil {
 			return nil, err
 		}
@@ -285,9 +283,9 @@ func versionOf(name string) (int, error) {
 }
 
 // Explain adds a remedy to err if it knows one: call migrate if tables are missing, let
-// the owner grant missing rights, or turn off prepared statements, which do not last
-// behind a pooler of transactions. It marks errors as permanent that a repetition cannot
-// cure: missing tables, and statements that PostgreSQL refuses because of the user, the
+// the owner grant rights, or turn off prepared statements, which do not last behind a
+// pooler of transactions. It marks errors that a repetition cannot cure as permanent:
+// missing tables, and statements that PostgreSQL refuses because of the user, the
 // database or the syntax.
 func Explain(err error, migrate string, tables ...string) error {
 	if err == nil {
@@ -319,13 +317,13 @@ func Explain(err error, migrate string, tables ...string) error {
 	return err
 }
 
-// StateError is an error of a driver of PostgreSQL, with a SQLSTATE of five characters.
+// StateError is an error of a PostgreSQL driver, with a SQLSTATE of five characters.
 type StateError interface {
 	error
 	SQLState() string
 }
 
-// sqlState returns the code of an error of PostgreSQL, or "".
+// sqlState returns a PostgreSQL error's code, or "".
 func sqlState(err error) string {
 	if e, ok := errors.AsType[StateError](err); ok {
 		return e.SQLState()
