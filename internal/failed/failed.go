@@ -17,8 +17,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// History returns the Meta of a message after a failed visit (law D6): the Meta from ctx
-// ([message.MetaFromContext]) with the failure of the operator.
+// History returns the Meta from ctx ([message.MetaFromContext]) with the failure of this
+// visit (law D6).
 func History[T any](ctx context.Context, f asyncop.Failure[T], now time.Time) message.Meta {
 	meta, _ := message.MetaFromContext(ctx)
 	settle.DropPointsTo(&meta)
@@ -45,31 +45,29 @@ func History[T any](ctx context.Context, f asyncop.Failure[T], now time.Time) me
 	return meta
 }
 
-// wasRefused reports whether the server has refused request for good in this visit: with a
-// refusal that it keeps. The request was in doubt after earlier visits. ctx may have the
-// request tracker of an outer operator, so request is compared with the id of the
-// tracker's latest request (Carried).
+// wasRefused reports whether the server has refused request for good in this visit, after
+// earlier visits left it in doubt. ctx may have the tracker of an outer operator, so
+// request is compared with the tracker's latest request (Carried).
 func wasRefused(ctx context.Context, request string) bool {
 	e, ok := ctx.Value(ctxkey.Tracked{}).(ctxkey.TrackedElement)
 	return ok && e.AllRefused() && isSameRequest(request, e.Carried())
 }
 
-// isRequest reports whether a text is the id of a request with a tracker.
+// isRequest reports whether text is the id of a tracked request.
 func isRequest(text string) bool {
 	var id exactlyonce.ID
 	return id.UnmarshalText([]byte(text)) == nil
 }
 
-// isSameRequest reports whether both texts are ids of requests with a tracker, and name
-// the same request. Their attempts, their steps and parameters such as ";only=1" may
-// differ.
+// isSameRequest reports whether both texts are ids of the same tracked request. Their
+// attempts, steps and parameters such as ";only=1" may differ.
 func isSameRequest(a, b string) bool {
 	var first, second exactlyonce.ID
 	err := errors.Join(first.UnmarshalText([]byte(a)), second.UnmarshalText([]byte(b)))
 	return err == nil && first.Client == second.Client && first.Sequence == second.Sequence
 }
 
-// stepsOf returns the calls of a failed visit. ctx is the context of the failure sink.
+// stepsOf returns the calls of a failed visit. ctx is from the failure sink.
 func stepsOf(ctx context.Context, visit int) (calls []message.Step) {
 	steps, _ := ctx.Value(ctxkey.Timeline{}).([]observe.Step)
 	for _, s := range steps {
@@ -85,17 +83,16 @@ func stepsOf(ctx context.Context, visit int) (calls []message.Step) {
 	return calls
 }
 
-// Onward returns the Meta of a message for the next queue, without its history.
+// Onward returns a message's Meta for the next queue, without its history.
 func Onward(m message.Meta) message.Meta {
 	return message.Meta{
 		ID: m.ID, Put: m.Put, Key: m.Key, Origin: m.Origin, Provider: m.Provider, Deadline: m.Deadline, Headers: m.Headers,
 	}
 }
 
-// ResetForMerge resets the history of a dead letter that is merged back, as before a
-// first visit. If the server no longer remembers the request of a call in doubt,
-// ResetForMerge removes the doubt: a person has decided to repeat the call, which will be
-// another request.
+// ResetForMerge resets the history of a dead letter that is merged back. If the server no
+// longer remembers the request of a call in doubt, it removes the doubt: a person has
+// decided to repeat the call as another request.
 func ResetForMerge(meta *message.Meta, now time.Time) {
 	meta.Visit, meta.Attempts = 0, 0
 	meta.Merges++
@@ -104,7 +101,7 @@ func ResetForMerge(meta *message.Meta, now time.Time) {
 	}
 }
 
-// EndDoubt removes from the history that a call is unsafe to repeat, and its request.
+// EndDoubt removes a call in doubt from the history.
 func EndDoubt(meta *message.Meta) {
 	meta.UnsafeToRepeat = false
 	meta.Request = ""
@@ -115,6 +112,7 @@ func EndDoubt(meta *message.Meta) {
 // seconds, which would be decades.
 const maxDemand = 24 * time.Hour
 
-// Demand returns the delay that the server demands, for instance with Retry-After: at
+// Demand returns the delay that the server demands, for instance with Retry-After, at
+// most 24 h.
 // most maxDemand.
 func Demand[T any](f asyncop.Failure[T]) time.Duration { return min(f.Demanded, maxDemand) }

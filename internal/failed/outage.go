@@ -9,11 +9,11 @@ import (
 	"github.com/weirflow/weir/internal/ctxkey"
 )
 
-// Outage is the outage of a backend that made a visit of a message fail, as
-// [message.Meta].Outage stores it.
+// Outage is a backend's outage that made a visit fail, as [message.Meta].Outage stores
+// it.
 type Outage struct {
 	Visit   int
-	Early   time.Duration // how much before Meta.Due the message may be delivered when the backend recovers
+	Early   time.Duration // how long before Meta.Due the message may be delivered once the backend recovers
 	Backend string
 }
 
@@ -29,7 +29,7 @@ func (o Outage) String() string {
 	return text
 }
 
-// ReadOutage reads the stored form. ok is false if text is not a stored form.
+// ReadOutage reads the stored form. ok is false if text is invalid.
 func ReadOutage(text string) (o Outage, ok bool) {
 	visit, rest, _ := strings.Cut(text, ";")
 	early, name, found := strings.Cut(rest, ";")
@@ -41,10 +41,10 @@ func ReadOutage(text string) (o Outage, ok bool) {
 	return Outage{Visit: n, Early: d, Backend: name}, true
 }
 
-// noteOutage notes in the history of a message that goes to a layer which outage made its
-// visit fail. early is the part of its delay that its service has not demanded. A message
-// that has returned early before is not noted: it waits for its delay, so that a backend
-// that fails and recovers again and again does not use up its visits.
+// noteOutage notes the outage that made the visit fail, for a message that goes to a
+// layer. early is the part of its delay that its service has not demanded. A message that
+// has already returned early waits for its delay, so that a backend that fails and
+// recovers again and again does not use up its visits.
 func (r *Router[T]) noteOutage(ctx context.Context, to *Route, early time.Duration) {
 	name, _ := ctx.Value(ctxkey.Outage{}).(string)
 	meta := &to.Meta
@@ -54,8 +54,7 @@ func (r *Router[T]) noteOutage(ctx context.Context, to *Route, early time.Durati
 	}
 }
 
-// delaysBefore returns the sum of the delays of the layers that a message has waited in
-// before a visit, without jitter.
+// delaysBefore returns the sum of the layers' delays before a visit, without jitter.
 func (r *Router[T]) delaysBefore(visit int) (sum time.Duration) {
 	for i := range visit - 1 {
 		sum += r.Layers[min(i, len(r.Layers)-1)].Delay

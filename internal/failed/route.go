@@ -17,12 +17,13 @@ import (
 // Layer is a queue in which failed messages wait for their next visit.
 type Layer struct {
 	Delay  time.Duration
-	Jitter float64 // the greatest share of Delay that is added at random: 0 to 1
+	Jitter float64 // share of Delay that is added at random, at most: 0 to 1
 }
 
 // In an outage a message whose visits are used up waits again, in the last layer or in
-// its own queue, since its service is down. But the message itself may break the service.
-// So it stops waiting (law W2) if the service has answered other messages between two
+// its own queue. But the message itself may break the service. So it stops waiting (law
+// W2) if the service has answered other messages between two such visits, and after
+// outageVisits.
 // such visits, and after outageVisits.
 const (
 	outageVisits = 100 // limit of visits, including visits before the outage
@@ -32,9 +33,8 @@ const (
 // OwnQueue is the layer of a message that returns to the queue it came from.
 const OwnQueue = -1
 
-// Router decides where failed messages go. After the n-th failed visit a message goes to
-// the n-th layer. After the last layer it becomes a dead letter, unless its backend is
-// down.
+// Router decides where failed messages go: after the n-th failed visit to the n-th layer,
+// after the last layer to the dead letters, unless the backend is down.
 type Router[T any] struct {
 	Layers    []Layer
 	Returns   bool          // a message may return to its own queue: OwnQueue
@@ -49,14 +49,14 @@ type Route struct {
 	Delay time.Duration // in the layer; 0 for a dead letter
 }
 
-// Route returns the destination of a failed message. ctx is the context of the offer. It
-// returns an error for an element that was cut off, since that is not a failure. A
-// message without an id gets a random id, which is the same at each offer.
+// Route returns the destination of a failed message. ctx is the context of the offer. An
+// element that was cut off is an error, not a failure. A message without an id gets a
+// random id, the same at each offer.
 func (r *Router[T]) Route(ctx context.Context, f asyncop.Failure[T], now time.Time) (to Route, err error) {
 	if f.Abandoned {
 		return to, fmt.Errorf("the element was cut off, and has not failed: %w", f.Err)
 	}
-	before, _ := message.MetaFromContext(ctx) // as received: meta also has the doubt of this visit
+	before, _ := message.MetaFromContext(ctx) // as received: meta also has this visit's doubt
 	meta, demanded := History(ctx, f, now), Demand(f)
 	mayRepeat := r.noteDoubt(ctx, f, before, &meta, demanded)
 	if meta.ID == "" {
@@ -88,27 +88,24 @@ func (r *Router[T]) Route(ctx context.Context, f asyncop.Failure[T], now time.Ti
 }
 
 // waits reports whether a message whose visits are used up waits for the end of an
-// outage: its call has failed, and then it has waited for its backend until its time ran
-// out. (The operator releases a message that was not called, or only throttled, so it
-// does not come here.)
+// outage: its call has failed, and then its time ran out waiting for the backend.
 //
 // With n layers, visit n+1 is the first that is too many. OthersAnswered is true if the
 // service has answered other messages since the visit before. At visit n+1 these answers
-// may have come before the outage, so the message waits in any case. After later visits
-// it waits only if the service has not answered others.
+// may have come before the outage, so the message waits in any case. Later it waits only
+// if the service has not answered others.
 func (r *Router[T]) waits(visit int, f asyncop.Failure[T]) bool {
 	n := len(r.Layers)
 	canWait := f.BackendDown && visit <= outageVisits && (n > 0 || r.Returns)
 	return canWait && (visit <= n+1 || !f.OthersAnswered)
 }
 
-// IsPast reports whether a deadline has passed at a time. The zero deadline never passes.
+// IsPast reports whether a deadline has passed. The zero deadline never passes.
 func IsPast(deadline, at time.Time) bool { return !deadline.IsZero() && !deadline.After(at) }
 
 // noteDoubt records in meta the id with which a call in doubt can be repeated. before is
-// the Meta that the message was received with. If a call is in doubt, noteDoubt reports
-// whether the next visit may repeat it (law X1): the server must remember the request for
-// longer than the remaining layers last.
+// the Meta as received. It reports whether the next visit may repeat the call (law X1):
+// the server must remember the request for longer than the remaining layers last.
 func (r *Router[T]) noteDoubt(ctx context.Context, f asyncop.Failure[T], before message.Meta, meta *message.Meta, demanded time.Duration) (mayRepeat bool) {
 	if f.UnsafeToRepeat() {
 		r.noteRequest(ctx, f, before, meta)
@@ -117,13 +114,12 @@ func (r *Router[T]) noteDoubt(ctx context.Context, f asyncop.Failure[T], before 
 	return r.Remembers > 0 && meta.UnsafeToRepeat && meta.Remembered.After(end)
 }
 
-// noteRequest records in meta the request of a call of this visit that is unsafe to
-// repeat, and until when its server remembers it: zero if the call cannot be repeated.
+// noteRequest records in meta the request of a call that is unsafe to repeat, and until
+// when its server remembers it: zero if the call cannot be repeated.
 func (r *Router[T]) noteRequest(ctx context.Context, f asyncop.Failure[T], before message.Meta, meta *message.Meta) {
 	element, isTracked := ctx.Value(ctxkey.Tracked{}).(ctxkey.TrackedElement)
-	// The id of a request is known here only if exactlyonce/caller has tracked it. A
-	// request with an id of the user's own can be repeated, too: its function makes the
-	// same id.
+	// Only exactlyonce/caller tracks the id of a request. A request with the user's own
+	// id can be repeated, too: its function makes the same id.
 	request := ""
 	if isTracked {
 		request = element.Carried()
@@ -139,14 +135,14 @@ func (r *Router[T]) noteRequest(ctx context.Context, f asyncop.Failure[T], befor
 		// The requests of two operators are in doubt, and Meta keeps only one.
 		meta.Remembered = time.Time{}
 	default:
-		// The request that was in doubt before may have been sent again. Its server counts
-		// from the first call, so Remembered stays.
+		// The request in doubt may have been sent again. Its server counts from the first
+		// call, so Remembered stays.
 		meta.Request = request
 	}
 }
 
-// firstCall returns when the first call of a failed visit began, or when its element was
-// accepted, if that is unknown.
+// firstCall returns when the first call of a failed visit began or, if that is unknown,
+// when its element was accepted.
 func firstCall[T any](f asyncop.Failure[T], failed time.Time) time.Time {
 	if f.FirstAttempt.IsZero() {
 		return failed.Add(-f.Elapsed)
@@ -154,7 +150,7 @@ func firstCall[T any](f asyncop.Failure[T], failed time.Time) time.Time {
 	return f.FirstAttempt
 }
 
-// rest returns the longest total delay of the layers after a visit.
+// rest returns the longest total delay after a visit.
 func (r *Router[T]) rest(visit int) (d time.Duration) {
 	for i := visit - 1; i < len(r.Layers); i++ {
 		d += r.Layers[i].longest()
@@ -165,7 +161,6 @@ func (r *Router[T]) rest(visit int) (d time.Duration) {
 	return d
 }
 
-// longest returns the longest delay of a message in the layer.
 func (l Layer) longest() time.Duration {
 	if d := l.Delay + time.Duration(l.Jitter*float64(l.Delay)); d >= l.Delay {
 		return d
@@ -173,7 +168,7 @@ func (l Layer) longest() time.Duration {
 	return math.MaxInt64
 }
 
-// delay returns the delay of a message in the layer: at least l.Delay (law D3).
+// delay returns a random delay in the layer, at least l.Delay (law D3).
 func (l Layer) delay() time.Duration {
 	extra := time.Duration(rand.Float64() * l.Jitter * float64(l.Delay))
 	if d := l.Delay + extra; d >= l.Delay {
