@@ -8,9 +8,9 @@ import (
 	"syscall"
 )
 
-// lockFile uses flock rather than fcntl: a lock of flock belongs to the open file, so it
-// also excludes another opening in the same process, and is not released when another
-// descriptor of the file is closed.
+// lockFile uses flock rather than fcntl: a flock belongs to the open file, so it also
+// excludes other openings in this process, and closing another descriptor does not
+// release it.
 func lockFile(name string) (*os.File, error) {
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -26,8 +26,8 @@ func lockFile(name string) (*os.File, error) {
 }
 
 // lockDir locks a directory itself. The error matches errors.ErrUnsupported if the file
-// system cannot lock directories: NFS on Linux maps flock to a lock for writing, for
-// which a directory cannot be opened (EBADF).
+// system cannot: NFS on Linux maps flock to a write lock, for which a directory cannot be
+// opened (EBADF).
 func lockDir(name string) (*os.File, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -45,7 +45,7 @@ func lockDir(name string) (*os.File, error) {
 	return f, nil
 }
 
-// flock locks an open file. It does not wait for another holder.
+// flock locks an open file without waiting.
 func flock(f *os.File) error {
 	for {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)

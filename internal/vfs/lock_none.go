@@ -7,9 +7,8 @@ import (
 	"os"
 )
 
-// lockFile returns an error: on these systems, fcntl may have locks, but they do not
-// exclude a second opening in the same process, and are released when any descriptor of
-// the file is closed.
+// lockFile returns an error: fcntl locks do not exclude the same process, and closing any
+// descriptor of the file releases them.
 func lockFile(name string) (*os.File, error) {
 	return nil, &os.PathError{Op: "lock", Path: name, Err: errors.ErrUnsupported}
 }

@@ -6,9 +6,8 @@ import (
 	"path/filepath"
 )
 
-// MakeDir makes a directory and its parents, and makes their names durable. It syncs
-// existing directories, too, since a process may have been killed just after it made
-// them.
+// MakeDir makes a directory and its parents, and makes their names durable. It also syncs
+// existing directories, since a process may have been killed just after making them.
 func MakeDir(fsys FS, dir string, perm fs.FileMode) error {
 	parent := filepath.Dir(dir)
 	if parent == dir {

@@ -14,9 +14,9 @@ import (
 
 // OS returns the operating system's file system.
 //
-// On Unix, directories are synced, except on file systems that do not support it: some
-// network file systems return EINVAL. On Windows, directories cannot be synced, but
-// Rename writes through to the disk before it returns.
+// On Unix, directories are synced, unless the file system returns EINVAL, as some network
+// file systems do. Windows cannot sync directories, but Rename writes through to the
+// disk.
 //
 // [FS.Lock] uses flock on Linux, macOS, the BSDs and illumos, and share modes on Windows,
 // where an open file cannot be removed. Other systems (AIX, Solaris, Plan 9, WebAssembly)
@@ -74,9 +74,9 @@ func (osFS) ReadDir(name string) ([]Info, error) {
 	return out, nil
 }
 
-// Lock locks the directory and the file. The lock of the directory holds even if the file
-// is removed and another process locks a new file. The lock of the file works where
-// directories cannot be locked, and the file contains the pid for other processes.
+// Lock locks the directory and the file. The directory's lock survives the removal of the
+// file. The file's lock works where directories cannot be locked, and the file has the
+// pid for other processes.
 func (osFS) Lock(name string) (Lock, error) { return lock(name, lockDir) }
 
 func lock(name string, lockDir func(string) (*os.File, error)) (Lock, error) {
@@ -98,14 +98,14 @@ func lock(name string, lockDir func(string) (*os.File, error)) (Lock, error) {
 	return l, nil
 }
 
-// explainLock adds the remedy if a lock file exists that this user may not open. A killed
-// run of another user leaves such a file.
+// explainLock adds the remedy if this user may not open the lock file, such as one of
+// another user's killed run.
 func explainLock(name string, err error) error {
 	if !errors.Is(err, fs.ErrPermission) {
 		return err
 	}
 	if _, statErr := os.Lstat(name); statErr != nil {
-		return err // this user may not enter the directory, or create a file there
+		return err // this user may not enter the directory, or create files there
 	}
 	return fmt.Errorf("the lock file %s belongs to another user, whose run is under way or was killed: "+
 		"if no run uses it, remove the file, or run as its owner: %w", name, err)
@@ -114,8 +114,8 @@ func explainLock(name string, err error) error {
 // LockFile implements FS.
 func (osFS) LockFile(name string) (io.Closer, error) { return passing(name, lockFile) }
 
-// passing locks a file that has the name when it is locked: lockFile may return a file
-// that was removed between opening and locking.
+// passing locks a file that still has the name then: lockFile may return a file that was
+// removed between opening and locking.
 func passing(name string, lockFile func(string) (*os.File, error)) (io.Closer, error) {
 	for {
 		f, err := lockFile(name)
@@ -136,12 +136,12 @@ func passing(name string, lockFile func(string) (*os.File, error)) (io.Closer, e
 	}
 }
 
-// passingLock is a lock that removes its file when it is closed.
+// passingLock removes its file when it is closed.
 type passingLock struct{ *osLock }
 
-// Close removes the file while it is locked, so that it cannot be the file of another
-// holder. Windows does not remove open files, so there Close removes the file afterwards.
-// A file that stays does no harm.
+// Close removes the file while it is locked, so that it cannot be another holder's.
+// Windows does not remove open files, so there it is removed afterwards. A file that
+// stays does no harm.
 func (l passingLock) Close() error {
 	if runtime.GOOS != "windows" && l.Check() == nil {
 		_ = os.Remove(l.name)
@@ -167,8 +167,8 @@ func (l *osLock) writePID() error {
 	return err
 }
 
-// Check returns an error that matches ErrLost if another file or directory has the name
-// now, or if the name is missing.
+// Check returns an error that matches ErrLost if the name is missing, or has another file
+// or directory.
 func (l *osLock) Check() error {
 	held, err := l.held.Stat()
 	if err != nil {
@@ -183,7 +183,6 @@ func (l *osLock) Check() error {
 	}
 }
 
-// Close releases the lock by closing its descriptors.
 func (l *osLock) Close() error {
 	err := errors.Join(l.file.Truncate(0), l.file.Close()) // a pid stays in the file only after a crash
 	if l.held != l.file {
@@ -192,8 +191,7 @@ func (l *osLock) Close() error {
 	return err
 }
 
-// holder returns an error with the pid in the lock file. The pid is 0 if the holder has
-// not written it yet.
+// holder returns an error with the pid in the lock file, 0 if it is not written yet.
 func holder(name string) *HeldError {
 	b, err := os.ReadFile(name)
 	if err != nil {

@@ -16,8 +16,8 @@ const (
 	errorSharingViolation syscall.Errno = 32
 )
 
-// rename is os.Rename, but returns after the rename is on the disk, since directories
-// cannot be synced.
+// rename is os.Rename, but writes through to the disk, since directories cannot be
+// synced.
 func rename(from, to string) error {
 	oldName, err := syscall.UTF16PtrFromString(from)
 	if err == nil {

@@ -5,17 +5,17 @@ import (
 	"strings"
 )
 
-// ByteOrderMark is U+FEFF in UTF-8. Some programs write it before text. It is not a part
-// of the text.
+// ByteOrderMark is U+FEFF in UTF-8. Some programs write it before text, of which it is no
+// part.
 const ByteOrderMark = "\xef\xbb\xbf"
 
 // TextStart is how many bytes of a file [CheckText] needs.
 const TextStart = 16
 
-// CheckText checks a file that should be text. It returns the length of the byte order
-// mark at its start, or 0. start holds its first [TextStart] bytes, or a shorter file as
-// a whole; name is the name of the file in errors. If the file is compressed, or in
-// another encoding than UTF-8, the error names the remedy.
+// CheckText checks a file that should be UTF-8 text. It returns the length of the byte
+// order mark at its start, or 0. start holds the first [TextStart] bytes, or all of a
+// shorter file; name is for errors. An error names the remedy for a compressed file or
+// another encoding.
 func CheckText(start []byte, name string) (mark int, err error) {
 	found, remedy := formatOf(start)
 	if found != "" {
@@ -27,8 +27,8 @@ func CheckText(start []byte, name string) (mark int, err error) {
 	return 0, nil
 }
 
-// formats are formats that users mistake for text, with the bytes at their start. UTF-32
-// comes before UTF-16, since its mark begins with the mark of UTF-16.
+// formats are formats that users mistake for text, with their first bytes. UTF-32 comes
+// before UTF-16, whose mark its mark begins with.
 var formats = []struct{ start, name, remedy string }{
 	{"\x1f\x8b", "compressed by gzip", decompress("gunzip -k")},
 	{"\x28\xb5\x2f\xfd", "compressed by zstd", decompress("zstd -d")},
@@ -49,16 +49,16 @@ func convert(encoding string) string {
 	return `convert it first ("iconv -f ` + encoding + ` -t UTF-8 %s")`
 }
 
-// formatOf returns the name of the format of a file that is not UTF-8 text, and a format
-// string with the remedy, which takes the path. It returns "" for text, and for a file
-// that is too short to recognize.
+// formatOf returns a file's format if it is not UTF-8 text, and a format string with the
+// remedy, which takes the path. It returns "" for text, and for a file too short to
+// recognize.
 func formatOf(start []byte) (name, remedy string) {
 	for _, f := range formats {
 		if strings.HasPrefix(string(start), f.start) {
 			return f.name, f.remedy
 		}
 	}
-	// UTF-16 without a mark: the text begins with two characters of ASCII.
+	// UTF-16 without a mark: two characters of ASCII.
 	if len(start) < 4 {
 		return "", ""
 	}

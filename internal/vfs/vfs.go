@@ -1,6 +1,6 @@
-// Package vfs is a thin layer between weir's durable files and the operating system, with
-// the operations that a protocol of writes, syncs and renames needs. [OS] is the real
-// file system; package crashfs simulates power cuts.
+// Package vfs is the file system under weir's durable files, with the operations that a
+// protocol of writes, syncs and renames needs. [OS] is the real one; package crashfs
+// simulates power cuts.
 package vfs
 
 import (
@@ -11,35 +11,32 @@ import (
 )
 
 // FS is a file system. Names are paths of package path/filepath. Errors name the call and
-// the path, and match [fs.ErrNotExist] and similar errors, as in package os. It is safe
-// for concurrent use.
+// the path, and match [fs.ErrNotExist] and the like. It is safe for concurrent use.
 type FS interface {
 	// OpenFile opens a file with the flags of package os.
 	OpenFile(name string, flag int, perm fs.FileMode) (File, error)
-	// Rename renames a file and replaces an existing file with the new name, atomically.
-	// It is durable after SyncDir.
+	// Rename renames a file, atomically replacing an existing one. It is durable after
+	// SyncDir.
 	Rename(from, to string) error
 	// Remove removes a file or an empty directory. It is durable after SyncDir.
 	Remove(name string) error
 	// Mkdir makes one directory. It is durable after SyncDir of its parent.
 	Mkdir(name string, perm fs.FileMode) error
-	// ReadDir lists a directory in the order of names.
+	// ReadDir lists a directory by name.
 	ReadDir(name string) ([]Info, error)
 	// Stat describes a file or directory.
 	Stat(name string) (Info, error)
-	// SyncDir makes the names in a directory durable after files were created, renamed or
-	// removed there.
+	// SyncDir makes created, renamed and removed names in a directory durable.
 	SyncDir(name string) error
-	// Lock locks a directory with a lock file: name is the path of a file in the
-	// directory, which Lock creates and leaves there. The lock excludes other processes
-	// and other calls in this process, even if the file is removed. It ends when the
-	// process dies. The error is a *HeldError if the lock is held, and matches
-	// errors.ErrUnsupported on systems without locks.
+	// Lock locks a directory with a lock file: name is its path, and Lock creates it and
+	// leaves it there. The lock excludes other processes and other calls in this process,
+	// even if the file is removed. It ends when the process dies. The error is a
+	// *HeldError if the lock is held, and matches errors.ErrUnsupported on systems
+	// without locks.
 	Lock(name string) (Lock, error)
-	// LockFile locks the file name, which it creates and Close removes. The lock excludes
-	// other processes and other calls in this process, unless the file is removed. It
-	// ends when the process dies, which leaves the file. The error is a *HeldError if the
-	// lock is held, and matches errors.ErrUnsupported on systems without locks.
+	// LockFile locks the file name, which it creates and Close removes. The lock is like
+	// that of Lock, but excludes others only until the file is removed, and a process
+	// that dies leaves the file. The errors are those of Lock.
 	LockFile(name string) (io.Closer, error)
 }
 
@@ -50,8 +47,8 @@ var ErrLost = errors.New("was removed or replaced: another process may have the 
 type Lock interface {
 	io.Closer
 	// Check returns an error that matches ErrLost if the directory was removed or
-	// replaced since it was locked: another process may have locked the new directory.
-	// Where directories cannot be locked, Check checks the file instead.
+	// replaced since it was locked: another process may have locked the new one. Where
+	// directories cannot be locked, it checks the file instead.
 	Check() error
 }
 
@@ -65,7 +62,7 @@ type File interface {
 	Truncate(size int64) error
 	// Sync makes the contents durable, but not the name. After an error, write the
 	// contents again: systems drop data that they failed to write, and a second Sync
-	// would report success.
+	// would succeed.
 	Sync() error
 	// Size returns the file's length.
 	Size() (int64, error)
