@@ -12,7 +12,7 @@ import (
 )
 
 // Problem sends a problem document (RFC 9457). result is a value of [Result], or "" if
-// the problem is not a result of the tracker.
+// the problem is not the tracker's.
 func Problem(w http.ResponseWriter, status int, result, detail string) {
 	document := struct {
 		Type   string `json:"type,omitempty"`
@@ -31,8 +31,8 @@ func Problem(w http.ResponseWriter, status int, result, detail string) {
 	_, _ = w.Write(append(body, '\n')) // an error means that the caller has gone
 }
 
-// ReadBody returns the body of a request, which may have at most limit bytes. If ok is
-// false, ReadBody has sent an error response.
+// ReadBody returns a request's body of at most limit bytes. If ok is false, it has sent
+// an error response.
 func ReadBody(w http.ResponseWriter, req *http.Request, limit int64) (body []byte, ok bool) {
 	if req.Body == nil {
 		return nil, true
@@ -50,9 +50,9 @@ func ReadBody(w http.ResponseWriter, req *http.Request, limit int64) (body []byt
 	return nil, false
 }
 
-// BodyStatus returns the status for a request whose body could not be read: 413 if the
-// body is too long, 408 if it came too slowly or was cut off, since a repetition may
-// succeed, otherwise 400.
+// BodyStatus returns the status for a request whose body could not be read: 413 if it is
+// too long, 408 if it came too slowly or was cut off, since a repetition may succeed,
+// otherwise 400.
 func BodyStatus(err error) int {
 	if _, tooLong := errors.AsType[*http.MaxBytesError](err); tooLong {
 		return http.StatusRequestEntityTooLarge
@@ -81,8 +81,7 @@ func Limits(mismatchStatus int, maxBody int64) (int, int64, error) {
 	return mismatchStatus, maxBody, nil
 }
 
-// Fingerprint hashes the parts of a request, and its body. It hashes the length of each
-// part, too, so that different splits have different hashes.
+// Fingerprint hashes the parts of a request, with their lengths, and its body.
 func Fingerprint(body []byte, parts ...string) [32]byte {
 	h := sha256.New()
 	for _, part := range parts {

@@ -12,10 +12,10 @@ import (
 )
 
 // Content returns a media type and a body in a form that is equal for equal content: JSON
-// without white space, with members in the order of their names, and without a charset of
-// UTF-8. The media type of this form begins with [JSONMark]. It returns other content
-// unchanged: values that are nested deeper than 64 levels, and bodies that encoding/json
-// would change, because they are not valid UTF-8 or escape half of a surrogate pair.
+// without white space, sorted by names, and without a charset of UTF-8. This form's media
+// type begins with [JSONMark]. Other content is unchanged: values nested deeper than 64
+// levels, and bodies that encoding/json would change, because they are not valid UTF-8 or
+// escape half of a surrogate pair.
 func Content(contentType string, body []byte) (string, []byte) {
 	name, params, err := mime.ParseMediaType(contentType)
 	if err != nil || name != "application/json" && !strings.HasSuffix(name, "+json") {
@@ -37,7 +37,7 @@ func Content(contentType string, body []byte) (string, []byte) {
 }
 
 // JSONMark is in no media type that a client can send, so JSON in the form of [Content]
-// is never equal to a body that is compared byte by byte.
+// never equals a body that is compared byte by byte.
 const JSONMark = "\x00"
 
 // hasHalfPair reports whether valid JSON escapes half of a surrogate pair, as "\ud800"
@@ -51,7 +51,7 @@ func hasHalfPair(body []byte) bool {
 		body = body[i:]
 		first := escapedRune(body)
 		if !utf16.IsSurrogate(first) {
-			body = body[2:] // skip the escaped character, which may be another backslash
+			body = body[2:] // skip the escaped character, perhaps a backslash
 			continue
 		}
 		second := escapedRune(body[len(`\ud800`):])
@@ -63,7 +63,7 @@ func hasHalfPair(body []byte) bool {
 }
 
 // escapedRune returns the code unit of an escape such as "\ud800" at the start of b, or
-// -1 if b starts with something else.
+// -1.
 func escapedRune(b []byte) rune {
 	if len(b) < len(`\ud800`) || b[0] != '\\' || b[1] != 'u' {
 		return -1
@@ -75,12 +75,12 @@ func escapedRune(b []byte) rune {
 	return rune(n)
 }
 
-// maxLevels limits the levels whose members are sorted, since sorting a level may copy
-// all its content. Deeper levels stay unsorted.
+// maxLevels limits the levels that are sorted, since sorting a level may copy all its
+// content.
 const maxLevels = 64
 
-// appendValue appends the next value of d in the form of [Content]. levels is the number
-// of levels to sort. The JSON must be valid. Members with the same name keep their order.
+// appendValue appends the next value of d in the form of [Content], with levels sorted.
+// The JSON must be valid. Members with the same name keep their order.
 func appendValue(b []byte, d *json.Decoder, levels int) []byte {
 	if levels == 0 {
 		var value json.RawMessage

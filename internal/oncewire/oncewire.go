@@ -4,13 +4,13 @@ package oncewire
 
 import "net/http"
 
-// Result is the response header with the tracker's result for the id of a request. A
-// response of the service to this attempt does not have it.
+// Result is the response header with the tracker's result for a request's id. A response
+// of the service to this attempt does not have it.
 const Result = "Exactly-Once-Result"
 
-// Kept is the response header of a refusal that the tracker keeps for all attempts of the
-// request, on every server that shares its records: no attempt of the request has taken
-// effect or will. Its value is "true". Servers of earlier versions do not send it.
+// Kept is the response header of a refusal, with the value "true", that the tracker keeps
+// for all attempts of the request on every server that shares its records: none has taken
+// effect or will. Servers of earlier versions do not send it.
 const Kept = "Exactly-Once-Kept"
 
 // Limits of the fields of an id. Integers of structured header fields have at most 15
@@ -21,11 +21,11 @@ const (
 	MaxStep     = 64 // bytes
 )
 
-// RequestKey is the key of the exactlyonce.Request in the context of its handler.
+// RequestKey is the context key of a handler's exactlyonce.Request.
 type RequestKey struct{}
 
-// Values of Result. Replayed marks a response of the service, the others are responses of
-// the tracker.
+// Values of Result. Replayed marks a response of the service, the others are the
+// tracker's.
 const (
 	Replayed   = "replayed"    // the answer to an earlier attempt
 	Stale      = "stale"       // 410: the request stays in doubt
@@ -43,7 +43,7 @@ func ProblemType(result string) string { return "urn:weir:exactly-once:" + resul
 func IsKept(h http.Header) bool { return h.Get(Kept) == "true" }
 
 // Of returns the result of a response of the tracker, or "" for a response of the
-// service, replayed or not.
+// service.
 func Of(h http.Header) string {
 	switch result := h.Get(Result); result {
 	case Stale, Mismatch, InProgress, Full, Invalid:
