@@ -25,13 +25,13 @@ import (
 )
 
 const (
-	cancelKey  = "cancel" // an action on the messages of a key in a queue, its layers and its dead letters
+	cancelKey  = "cancel" // cancels the messages of a key in a queue, its layers and its dead letters
 	editedFrom = "Edited-From"
 	editEvent  = "edit"           // of a line of the log
 	aFew       = 3                // messages of a first try
-	slowly     = 10               // messages a second, unless the person sets another rate
+	slowly     = 10               // messages a second by default
 	again      = 10 * time.Second // a second click
-	many       = 1000             // or more: assumed if the messages are not counted
+	many       = 1000             // assumed if the messages are not counted
 	noWhy      = "Say why: the reason stands in the log of actions, for those who come after you."
 )
 
@@ -45,7 +45,7 @@ type confirmData struct {
 	Many                 bool // more than could be counted
 	Unsafe               int  // of these, in doubt
 	Lapsed               int  // of these, to be looked at first
-	Partly               bool // Unsafe and Lapsed count only some of them
+	Partly               bool // Unsafe and Lapsed count only a part
 	NewTo                bool
 	Few, Rate            int
 	EndsAt               time.Time // at that rate
@@ -53,7 +53,7 @@ type confirmData struct {
 	Verb, Question, Then string
 }
 
-// confirm shows what an action would do, before anything is done.
+// confirm shows what an action would do.
 func (s *server) confirm(r *http.Request) (view, error) {
 	q := r.URL.Query()
 	f, err := s.readFilter(q)
@@ -106,7 +106,7 @@ func (s *server) confirm(r *http.Request) (view, error) {
 	}
 	if d.Many && d.Do == cancelKey {
 		what = fmt.Sprintf("all messages of the key, at least %d (more than can be counted in %v)", d.Count, queryTime/2)
-		d.Count = max(d.Count, 1) // so that the page has the form
+		d.Count = max(d.Count, 1) // for the form
 	}
 	d.Verb = words[0]
 	d.Question = strings.ReplaceAll(words[1], "%s", what)
@@ -132,8 +132,8 @@ func (s *server) confirm(r *http.Request) (view, error) {
 	return view{Name: "confirm", Title: d.Verb + " messages of " + cut(60, d.Queue), Data: d}, nil
 }
 
-// countKey counts the messages of a key by queue. If that takes too long, it has counted
-// some of them.
+// countKey counts the messages of a key by queue, or a part of them if that takes too
+// long.
 func (s *server) countKey(ctx context.Context, d *confirmData, f store.Filter) error {
 	if f.Key == "" {
 		return wrong("Which key? The address names none.")
@@ -152,8 +152,8 @@ func (s *server) countKey(ctx context.Context, d *confirmData, f store.Filter) e
 	return nil
 }
 
-// countOf counts the messages of an action, and restricts the action to messages that are
-// there now. If counting takes too long, the number is left out.
+// countOf counts the messages of an action, and restricts it to present messages. If
+// counting takes too long, it omits the number.
 func (s *server) countOf(ctx context.Context, d *confirmData, f *store.Filter) (n store.Counts, err error) {
 	counting, cancel := context.WithTimeout(ctx, queryTime/2)
 	defer cancel()
@@ -172,8 +172,8 @@ func (s *server) countOf(ctx context.Context, d *confirmData, f *store.Filter) (
 	return n, err
 }
 
-// forecast counts the messages in doubt, and to be looked at first, about which a merge
-// or a purge warns. It counts as many as it can read in a quarter of the time for a page.
+// forecast counts the messages about which a merge or a purge warns: in doubt, or to be
+// looked at first. It reads for a quarter of a page's time.
 func (s *server) forecast(ctx context.Context, d *confirmData, f store.Filter) error {
 	if d.Many {
 		d.Partly = true
@@ -194,14 +194,14 @@ func (s *server) forecast(ctx context.Context, d *confirmData, f store.Filter) e
 	return err
 }
 
-// forecastMerge counts the messages that stay unless the person chooses otherwise.
+// forecastMerge counts messages that stay unless the person chooses otherwise.
 func (s *server) forecastMerge(ctx context.Context, d *confirmData, f store.Filter) error {
 	p, err := jobs.Forecast(ctx, s.engine, jobs.Spec{Queue: d.Queue, Filter: f, LeaveLapsed: true}, s.Clock.Now())
 	d.Unsafe, d.Lapsed = p.Unsafe, p.Lapsed
 	return err
 }
 
-// forecastPurge counts the messages whose calls may have taken effect.
+// forecastPurge counts messages whose calls may have taken effect.
 func (s *server) forecastPurge(ctx context.Context, d *confirmData, f store.Filter) error {
 	now := s.Clock.Now()
 	return storearg.Each(ctx, s.engine, d.Queue, f, func(e store.Entry) error {
@@ -216,7 +216,7 @@ func (s *server) forecastPurge(ctx context.Context, d *confirmData, f store.Filt
 	})
 }
 
-// filterText returns a value of a filter for people: times without fractions of a second.
+// filterText returns a filter's value for people: times without fractions of a second.
 func filterText(name, value string) string {
 	if name != "since" && name != "before" {
 		return value
@@ -228,8 +228,8 @@ func filterText(name, value string) string {
 	return when(t)
 }
 
-// seen returns a time before which the present matches have arrived: an action leaves
-// messages alone that arrive while a person thinks.
+// seen returns a time before which the present matches have arrived, so that an action
+// leaves later messages alone.
 func (s *server) seen(ctx context.Context, queue string, f store.Filter, n store.Counts) (time.Time, error) {
 	if n.Last == 0 {
 		return f.Before, nil
@@ -245,9 +245,9 @@ func (s *server) seen(ctx context.Context, queue string, f store.Filter, n store
 	return t, nil
 }
 
-// start starts a job. The address of the request names the messages, and the body has
-// the fields that the person has filled in: browsers turn a line end in a field of a form
-// into two characters, so a field cannot name a queue or an error that has line ends.
+// start starts a job. The request's address names the messages, and the body has the
+// fields that the person has filled in. A form field cannot name a queue or an error with
+// line ends, which browsers turn into two characters.
 func (s *server) start(r *http.Request) (string, error) {
 	q := r.Form
 	f, err := s.readFilter(q)
@@ -294,8 +294,8 @@ func (s *server) start(r *http.Request) (string, error) {
 	return page, nil
 }
 
-// once starts a job, unless the same was started just now: a second click, or a browser
-// that asks again.
+// once starts a job, unless the same was just started, by a second click or a repeated
+// request.
 func (s *server) once(ctx context.Context, spec jobs.Spec) (job jobs.Job, isSame bool, err error) {
 	s.starting.Lock()
 	defer s.starting.Unlock()
@@ -340,7 +340,7 @@ func (s *server) checkTo(ctx context.Context, q url.Values) error {
 	return nil
 }
 
-// run runs a job here, unless a worker does: there may be no worker.
+// run runs a job here, unless a worker does.
 func (s *server) run(id int) {
 	s.looks.stale()
 	s.logs.stale()
@@ -354,8 +354,8 @@ func (s *server) run(id int) {
 	}()
 }
 
-// resume runs the jobs that another process has left because it was killed, for example
-// an earlier console. It is for a person who may act.
+// resume runs the jobs of a killed process, such as an earlier console. The person may
+// act.
 func (s *server) resume() {
 	go func() { // ends when the jobs are listed
 		list, err := s.jobs.List(s.ctx)
@@ -363,7 +363,7 @@ func (s *server) resume() {
 			s.Logger.LogAttrs(s.ctx, slog.LevelWarn, "console: cannot see whether there are jobs to run", slog.String("error", guard.Text(err)))
 		}
 		queues := map[string]bool{}
-		for _, job := range list { // the newest first: to run it runs the others of its queue
+		for _, job := range list { // the newest first: running it runs the others of its queue
 			if job.State() == "running" && !queues[job.Queue] {
 				queues[job.Queue] = true
 				s.run(job.ID)
@@ -403,8 +403,7 @@ func (s *server) order(r *http.Request) (string, error) {
 	return "/job?id=" + strconv.Itoa(id), nil
 }
 
-// steer holds, resumes or limits a backend. The form in the row of a backend has its name
-// in the address, as start has the queue.
+// steer holds, resumes or limits a backend. The address of the form names it, see start.
 func (s *server) steer(r *http.Request) (string, error) {
 	q := r.PostForm
 	name, who := r.Form.Get("backend"), personOf(r).who
@@ -423,7 +422,7 @@ func (s *server) steer(r *http.Request) (string, error) {
 	switch q.Get("do") {
 	case "hold":
 		_, err = s.jobs.HoldBackend(r.Context(), name, who, why)
-	case "resume", "open": // a page that an earlier version has made
+	case "resume", "open": // from a page of an earlier version
 		_, err = s.jobs.ResumeBackend(r.Context(), name, who, why)
 	case "limit":
 		n := -1
@@ -446,8 +445,8 @@ func (s *server) steer(r *http.Request) (string, error) {
 	return "/backends", nil
 }
 
-// edit sends a dead letter back with another payload: as another message. As for start,
-// the address of the request names the dead letter.
+// edit sends a dead letter back with another payload, as another message. The address
+// names it, see start.
 func (s *server) edit(r *http.Request) (string, error) {
 	q := r.Form
 	queue, e, err := s.find(r.Context(), q)
@@ -485,7 +484,7 @@ func (s *server) edit(r *http.Request) (string, error) {
 	return "/job?id=" + strconv.Itoa(job.ID), nil
 }
 
-// mine makes an error of package jobs the person's, unless the engine did not answer.
+// mine blames an error of package jobs on the person, unless the engine did not answer.
 func mine(ctx context.Context, err error) error {
 	if ctx.Err() != nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, store.ErrClosed) {
 		return err
@@ -501,7 +500,7 @@ func reason(q url.Values) string {
 	return why
 }
 
-// readRate reads a number of messages a second; "" is 0.
+// readRate reads messages a second; "" is 0.
 func readRate(text string) (float64, error) {
 	text = strings.TrimSpace(text)
 	if text == "" {

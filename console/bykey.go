@@ -16,7 +16,7 @@ import (
 
 const (
 	shownByKey    = 100             // keys of a page
-	firstByKey    = 2 * time.Second // that a page waits for the first counts of a queue
+	firstByKey    = 2 * time.Second // wait of a page for a queue's first counts
 	longestFilter = 1000            // bytes
 )
 
@@ -25,19 +25,18 @@ type byKeyData struct {
 	Queue, Dead string
 	Contains    string
 	Rows        []jobs.KeyState // as of At
-	More        bool            // keys than are shown
+	More        bool            // more keys than are shown
 	CanHold     bool            // people can hold the keys of the queue
 	Held        []jobs.KeyOrder // now
 	Down        []jobs.KeyDown  // now
-	Chosen      *jobs.KeyOrder  // of the key for the form of the page: not held if it has no author; nil without a form
+	Chosen      *jobs.KeyOrder  // the form's key: not held if it has no author; nil without a form
 	At          time.Time
 	Failed      string // why the messages could not be counted, or ""
 }
 
-// keyFilter names a table by key.
 type keyFilter struct{ queue, contains string }
 
-// byKey shows the messages of a queue, its layers and its dead letters by key.
+// byKey shows a queue's messages, with its layers and dead letters, by key.
 func (s *server) byKey(r *http.Request) (view, error) {
 	q := r.URL.Query()
 	d := byKeyData{Queue: queueOf(q), Contains: q.Get("contains")}
@@ -90,13 +89,13 @@ func (d *byKeyData) DownOf(key string) *jobs.KeyDown {
 	return nil
 }
 
-// MoreDown returns how many keys are down that are not shown.
+// MoreDown returns how many keys are down beyond ShownDown.
 func (d *byKeyData) MoreDown() int { return len(d.Down) - len(d.ShownDown()) }
 
-// ShownDown returns the keys that are down, as far as they are shown.
+// ShownDown returns the first keys that are down.
 func (d *byKeyData) ShownDown() []jobs.KeyDown { return d.Down[:min(len(d.Down), shownByKey)] }
 
-// readDown reads which keys of the queue workers report to be down.
+// readDown reads which keys workers report to be down.
 func (s *server) readDown(ctx context.Context, d *byKeyData) error {
 	workers, err := s.jobs.Workers(ctx)
 	if err != nil {
@@ -110,8 +109,7 @@ func (s *server) readDown(ctx context.Context, d *byKeyData) error {
 	return nil
 }
 
-// readHeld reads which keys of the queue people hold, and the key that the address
-// chooses for an order.
+// readHeld reads which keys people hold, and the key in the address.
 func (s *server) readHeld(r *http.Request, d *byKeyData) error {
 	_, canSkip := s.engine.(store.ByKey)
 	d.CanHold = s.keeps && canSkip
@@ -138,7 +136,7 @@ func (s *server) readHeld(r *http.Request, d *byKeyData) error {
 	return nil
 }
 
-// holdKey holds or resumes a key. The address of the request names the queue and the key.
+// holdKey holds or resumes a key. The address names the queue and the key.
 func (s *server) holdKey(r *http.Request) (string, error) {
 	q := r.URL.Query()
 	why := reason(r.PostForm)
@@ -160,8 +158,8 @@ func (s *server) holdKey(r *http.Request) (string, error) {
 	return "/bykey?" + url.Values{"queue": {o.Queue}}.Encode(), nil
 }
 
-// keysOf returns the counts of the keys of a queue, and when they were counted: a zero
-// time if they are still being counted.
+// keysOf returns a queue's counts by key, and when they were counted: zero if they are
+// still being counted.
 func (s *server) keysOf(ctx context.Context, queue, contains string) ([]jobs.KeyState, time.Time, error) {
 	c := s.keyTable(keyFilter{queue, contains})
 	longest := patience
@@ -180,7 +178,7 @@ type keyTable struct {
 	drop context.CancelFunc
 }
 
-// keyTable returns the table of a queue and filter. A new table may replace another one,
+// keyTable returns the table of a queue and filter. A new table may replace another,
 // whose count ends.
 func (s *server) keyTable(key keyFilter) *keyTable {
 	s.mu.Lock()
@@ -203,7 +201,6 @@ func (s *server) keyTable(key keyFilter) *keyTable {
 	return t
 }
 
-// countKeys counts the messages of a queue by key.
 func (s *server) countKeys(ctx context.Context, queue, contains string) ([]jobs.KeyState, error) {
 	f := jobs.KeyFilter{Contains: contains, Max: shownByKey + 1}
 	if s.keeps {
@@ -217,11 +214,11 @@ func (s *server) countKeys(ctx context.Context, queue, contains string) ([]jobs.
 	return list, err
 }
 
-// shownStopped is the number of keys of a queue that the overview names.
+// shownStopped is how many keys of a queue the overview names.
 const shownStopped = 3
 
-// keyProblems lists the keys that people hold, and the keys that workers report to be
-// down. It sums up the keys of a queue if they are many.
+// keyProblems lists the keys that people hold or that workers report to be down. It sums
+// up many keys of a queue.
 func (s *server) keyProblems(l *look) (list []problem) {
 	held := map[string][]string{} // by queue
 	for _, o := range l.held {
@@ -244,8 +241,7 @@ func (s *server) keyProblems(l *look) (list []problem) {
 	return append(list, s.stoppedProblems(down, "down")...)
 }
 
-// stoppedProblems lists the problems of keys. texts are the problems of each key, by
-// queue.
+// stoppedProblems lists the problems of keys. texts are by queue, one for each key.
 func (s *server) stoppedProblems(texts map[string][]string, state string) (list []problem) {
 	for _, queue := range slices.Sorted(maps.Keys(texts)) {
 		path, link := s.link("/bykey", "queue", queue), "the keys"

@@ -10,18 +10,17 @@ import (
 
 const (
 	freshFor = 2 * time.Second // a look at all queues
-	share    = 10              // at most one part in so many of the time is spent on reading, in all
+	share    = 10              // all reads together take at most one part in so many of the time
 	slowLoad = 100 * time.Millisecond
 	loadTime = time.Minute // at most
 )
 
-// cached is a value that takes long to find: people see the last one meanwhile. However
-// many people look, it is looked for once at a time, and for a twentieth of the time at
-// most. Its zero value is ready.
+// cached is a value that takes long to find: people see the last one meanwhile. It is
+// loaded once at a time, for a twentieth of the time at most, however many people look.
+// Its zero value is ready.
 type cached[T any] struct {
-	// reserve waits until a load may begin, and returns a function that is called after
-	// it. This wait is neither limited to loadTime nor part of the time of the load. nil
-	// if a load need not wait.
+	// reserve waits until a load may begin, and returns a function to call after it. This
+	// wait is not part of the load and its loadTime. reserve may be nil.
 	reserve func(ctx context.Context) (release func(), err error)
 
 	mu    sync.Mutex
@@ -30,12 +29,12 @@ type cached[T any] struct {
 	at    time.Time     // zero if there is no value
 	took  time.Duration // by the last load
 	next  time.Time     // earliest time of the next load
-	done  chan struct{} // closed at the end of the load; nil if no load runs
+	done  chan struct{} // closed at the end of the load; nil if none runs
 }
 
-// get returns the value and the time when it was loaded, and waits up to a time for a new
-// one if it is old. The time is zero if there is no value. A load continues after the end
-// of ctx, until life ends.
+// get returns the value and when it was loaded, and waits up to patience for a new value
+// if it is old. The time is zero without a value. A load continues after ctx, until life
+// ends.
 func (c *cached[T]) get(ctx, life context.Context, cl clock.Clock, patience time.Duration, load func(context.Context) (T, error)) (T, time.Time, error) {
 	c.mu.Lock()
 	if c.done == nil && !cl.Now().Before(c.next) {
@@ -93,7 +92,6 @@ func (c *cached[T]) peek() (T, time.Time, error) {
 	return c.value, c.at, c.err
 }
 
-// isSlow reports whether the last load took long.
 func (c *cached[T]) isSlow() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/weirflow/weir/delivery/jobs"
 )
 
-// saved is [checkpoint.Stats] as JSON has it.
+// saved is [checkpoint.Stats] in JSON.
 type saved struct {
 	Pipeline string `json:"-"`
 	Where    string `json:"-"` // the process
@@ -27,7 +27,7 @@ type saved struct {
 	Since             time.Time
 }
 
-// about returns the statistics of the pipelines of this process.
+// about returns the statistics of this process's pipelines.
 func (s *server) about() jobs.Worker {
 	w := jobs.Worker{Checkpoints: map[string]json.RawMessage{}}
 	for name, c := range s.Checkpoints {
@@ -37,7 +37,7 @@ func (s *server) about() jobs.Worker {
 }
 
 // checkpointsOf returns the statistics of pipelines, by name: from s.Checkpoints, and
-// from the heartbeats of workers, including this process.
+// from heartbeats.
 func (s *server) checkpointsOf(l *look) (list []saved) {
 	add := func(name, where string, stats json.RawMessage) {
 		r := saved{Pipeline: name, Where: where}
@@ -80,7 +80,7 @@ func (s *server) checkpointProblems(list []saved) (problems []problem) {
 	return problems
 }
 
-// took returns a duration, rounded for people.
+// took returns a duration for people.
 func took(d time.Duration) string {
 	if d < 10*time.Millisecond {
 		return d.Round(10 * time.Microsecond).String()

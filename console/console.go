@@ -27,33 +27,30 @@ import (
 // Role is a set of permissions of a person.
 type Role int
 
-// The roles.
 const (
 	Nobody Role = iota // may not even look
-	Reader             // may look at everything, and may not act
+	Reader             // may look at everything, but not act
 	Actor              // starts jobs and steers backends, too
 )
 
-// Config are the settings of [Handler].
+// Config has the settings of [Handler].
 type Config struct {
-	// Engine is required: a store.Inspector. If it is not a store.Keeper, jobs and their
+	// Engine is required: a store.Inspector. Unless it is a store.Keeper, jobs and their
 	// log live in this process.
 	Engine store.Engine
-	// Prefix is the path under which the handler is mounted, such as "/weir"; the default
-	// is the root.
+	// Prefix is the path of the handler, such as "/weir"; the default is the root.
 	Prefix string
-	// Authorize returns the sender of a request and the role of that person. An error is
-	// answered with the status 403, and logged. An Actor needs a name, for the log of
-	// actions. By default every user of this machine is a Reader, and others are refused.
+	// Authorize returns the role and the name of a request's sender. An error is answered
+	// with the status 403, and logged. An Actor needs a name, for the log of actions. By
+	// default every user of this machine is a Reader, and others are refused.
 	Authorize func(r *http.Request) (role Role, who string, err error)
 
-	// Keys are the requests with idempotency keys (package exactlyonce/keys). If it is
-	// nil, there is no page of them. The page shows their states, and never requests or
-	// answers.
+	// Keys are the requests with idempotency keys (package exactlyonce/keys); if nil,
+	// they have no page. The page shows their states, never requests or answers.
 	Keys *keys.Keys
-	// Checkpoints are the coordinators of pipelines of this process, by name. On an
-	// engine that keeps jobs the handler reports them every 20 s, as a worker does, so
-	// that the consoles of other processes show them.
+	// Checkpoints are the coordinators of this process's pipelines, by name. On an engine
+	// that keeps jobs the handler reports them every 20 s, for the consoles of other
+	// processes.
 	Checkpoints map[string]*checkpoint.Coordinator
 
 	Clock  clock.Clock  // the default is the machine's
@@ -63,7 +60,7 @@ type Config struct {
 const (
 	queryTime = 10 * time.Second // for a page
 	atOnce    = 8                // pages that are made at once
-	streams   = 64               // pages that are live at once
+	streams   = 64               // live pages at once
 	maxForm   = 1 << 20          // bytes of a form
 	maxPage   = 4 << 20          // bytes of a page
 )
@@ -116,7 +113,7 @@ type server struct {
 	templates *template.Template
 
 	pages chan struct{} // sent to by each page that is being made
-	live  chan struct{} // the same of streams of events
+	live  chan struct{} // likewise of streams of events
 	pace  *pacer        // of reads of whole queues
 
 	looks  cached[*look]
@@ -176,8 +173,7 @@ func (s *server) routes() http.Handler {
 	return mux
 }
 
-// asset serves a file of the console, which browsers ask for again only when it has
-// changed.
+// asset serves a file, which browsers request again only after a change.
 func asset(name string) http.HandlerFunc {
 	b, err := static.ReadFile("static/" + name)
 	if err != nil {
@@ -198,7 +194,7 @@ func asset(name string) http.HandlerFunc {
 	}
 }
 
-// protect decides who gets in, before anything else is looked at.
+// protect decides who gets in, before all else.
 func (s *server) protect(next http.Handler) http.Handler {
 	crossOrigin := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -231,8 +227,8 @@ func (s *server) protect(next http.Handler) http.Handler {
 	})
 }
 
-// hint returns advice on how to get in. The reason for a refusal is only in the log of
-// the program.
+// hint returns advice on how to get in. Only the program's log has the reason for a
+// refusal.
 func (s *server) hint() string {
 	if s.Authorize == nil {
 		return "It is open to browsers on its own machine, under the name localhost: forward its port, or set Authorize in its program."
@@ -252,7 +248,7 @@ func (s *server) who(r *http.Request) (person, error) {
 	if err != nil || !net.ParseIP(host).IsLoopback() {
 		return person{}, fmt.Errorf("%s is not this machine, and Authorize is not set", r.RemoteAddr)
 	}
-	name := r.Host // a page of another site may have a name that leads here
+	name := r.Host // the name of another site may lead here
 	if h, _, err := net.SplitHostPort(r.Host); err == nil {
 		name = h
 	}

@@ -15,7 +15,7 @@ import (
 
 const (
 	newest      = 10_000          // messages that are counted first
-	firstGroups = 1 * time.Second // of reading, until people see the groups of the newest messages
+	firstGroups = 1 * time.Second // reading time until people see the groups of the newest messages
 	firstWait   = 2 * time.Second // that a page waits for them
 	compareTime = 1 * time.Second // at most, to compare kept groups with the queue
 )
@@ -26,10 +26,10 @@ type group struct {
 	Filter store.Filter
 }
 
-// grouping is the groups of a queue and filter, as far as they are known.
+// grouping is the known groups of a queue and filter.
 type grouping struct {
 	Groups   []group
-	More     int       // groups that are known, and left out
+	More     int       // known groups that are left out
 	Messages int       // that were counted
 	Oldest   time.Time // when the oldest of them arrived
 	At       time.Time // of the count; zero before the first count
@@ -37,8 +37,8 @@ type grouping struct {
 	Percent  int       // that were counted, if IsPart is set
 	Err      error     // why the last count failed, or nil
 
-	// Of groups that the engine has kept: the messages of the queue when they were read
-	// from there, and when the newest of them arrived. Zero if that is not known.
+	// If the engine has kept the groups: the queue's messages then, and when the newest
+	// arrived. Zero if unknown.
 	Now    int
 	Newest time.Time
 }
@@ -54,12 +54,12 @@ type groupTable struct {
 	shown      grouping
 	isCounting bool
 	next       time.Time     // the earliest time of the next count
-	isKept     bool          // the engine keeps groups of the queue; owned by the count
+	isKept     bool          // the engine keeps the queue's groups; owned by the count
 	answered   chan struct{} // closed when there is something to show
 	isAnswered bool          // answered is closed
 }
 
-// groupsOf returns the groups of a queue. If they are not known it waits for the groups of
+// groupsOf returns the groups of a queue. If they are unknown it waits for the groups of
 // the newest messages, up to firstWait.
 func (s *server) groupsOf(ctx context.Context, queue string, f store.Filter) grouping {
 	t := s.groupTable(queue, f)
@@ -81,8 +81,8 @@ func (s *server) groupsOf(ctx context.Context, queue string, f store.Filter) gro
 	return t.shown
 }
 
-// groupTable returns the table of a queue and filter. A new table may replace another
-// one, whose count ends.
+// groupTable returns the table of a queue and filter. A new table may replace another,
+// whose count ends.
 func (s *server) groupTable(queue string, f store.Filter) *groupTable {
 	key := filterValues(queue, f).Encode()
 	s.mu.Lock()
@@ -104,8 +104,7 @@ func (s *server) groupTable(queue string, f store.Filter) *groupTable {
 	return t
 }
 
-// countGroups counts the groups of a table: first of the newest messages, then of the
-// others, with rests.
+// countGroups counts the newest messages, then the others, with rests.
 func (s *server) countGroups(t *groupTable) {
 	wait := freshFor
 	defer func() {
@@ -139,13 +138,13 @@ func (s *server) countGroups(t *groupTable) {
 	case messages > newest:
 		wait = max(wait, s.Clock.Since(begun)/share)
 		s.keep(t, jobs.GroupReport{Took: s.Clock.Since(begun), Messages: messages, Groups: c.Groups()})
-	case t.isKept: // the queue is counted soon, so the old groups are not needed
+	case t.isKept: // the queue is counted soon
 		s.keep(t, jobs.GroupReport{})
 	}
 }
 
-// keep makes the engine keep the groups of a queue, or removes them if the report is
-// without messages.
+// keep makes the engine keep the groups of a queue, or removes them if the report has no
+// messages.
 func (s *server) keep(t *groupTable, r jobs.GroupReport) {
 	ctx, cancel := context.WithTimeout(t.life, callTime)
 	defer cancel()
@@ -159,7 +158,7 @@ func (s *server) keep(t *groupTable, r jobs.GroupReport) {
 	}
 }
 
-// countNewest counts the newest messages, and returns how long it has read. A first count
+// countNewest counts the newest messages, and returns its reading time. A first count
 // does not wait for rests.
 func (s *server) countNewest(t *groupTable, c *jobs.GroupCount) (took time.Duration, err error) {
 	reserve := s.pace.reserve
@@ -182,7 +181,7 @@ func (s *server) countNewest(t *groupTable, c *jobs.GroupCount) (took time.Durat
 	}
 }
 
-// countRest counts the other messages, with rests, and shows the progress.
+// countRest counts the other messages, with rests, and shows progress.
 func (s *server) countRest(t *groupTable, c *jobs.GroupCount) error {
 	for c.Progress() < 1 {
 		t.showPart(groupingOf(c, t.filter, s.Clock.Now()))
@@ -199,22 +198,20 @@ func (s *server) countRest(t *groupTable, c *jobs.GroupCount) error {
 	return nil
 }
 
-// step makes a step of a count.
 func (s *server) step(t *groupTable, c *jobs.GroupCount) (isDone bool, err error) {
 	ctx, cancel := context.WithTimeout(t.life, callTime)
 	defer cancel()
 	return c.Step(ctx)
 }
 
-// showKept shows the groups that the engine keeps, which another console may have
-// counted, unless the queue has changed since. It returns the time until they should be
-// counted anew, or 0 for now.
+// showKept shows the groups that the engine keeps, perhaps of another console, unless the
+// queue has changed since. It returns the time until they should be counted anew.
 func (s *server) showKept(t *groupTable) time.Duration {
 	ctx, cancel := context.WithTimeout(t.life, callTime)
 	defer cancel()
 	kept, isThere, err := s.jobs.KeptGroups(ctx, t.queue)
 	if err != nil || !isThere {
-		return 0 // they are counted
+		return 0
 	}
 	t.isKept = true
 	g := grouping{Messages: kept.Messages, At: kept.At, More: kept.More, Groups: groupsFor(kept.Groups, t.filter)}
@@ -231,9 +228,8 @@ func (s *server) showKept(t *groupTable) time.Duration {
 }
 
 // compare reports whether kept groups still describe a queue: a message that they count
-// is still there, and the number of messages has changed by a tenth at most. A queue that
-// is not counted in compareTime passes with the first condition. compare sets g.Now and
-// g.Newest.
+// is still there, and the number of messages has changed by a tenth at most, or takes
+// longer than compareTime to count. It sets g.Now and g.Newest.
 func (s *server) compare(ctx context.Context, queue string, g *grouping) (isValid bool, err error) {
 	first, err := s.engine.List(ctx, queue, store.Filter{}, store.Page{Max: 1})
 	if err != nil || len(first) == 0 || first[0].Arrived.After(g.At) {
@@ -276,14 +272,14 @@ func groupsFor(found []jobs.Group, f store.Filter) []group {
 	return groups
 }
 
-// isNew reports whether the first count of the table has not ended.
+// isNew reports whether the table's first count has not ended.
 func (t *groupTable) isNew() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.shown.At.IsZero()
 }
 
-// show shows a whole count.
+// show shows a complete count.
 func (t *groupTable) show(g grouping) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -291,7 +287,7 @@ func (t *groupTable) show(g grouping) {
 	t.answer()
 }
 
-// showPart shows a part of a count, unless there is an older whole one.
+// showPart shows a part of a count, unless there is an older complete one.
 func (t *groupTable) showPart(g grouping) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -301,7 +297,7 @@ func (t *groupTable) showPart(g grouping) {
 	}
 }
 
-// fail shows why a count has failed, beside the groups that are known.
+// fail shows why a count failed, beside the known groups.
 func (t *groupTable) fail(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -318,7 +314,7 @@ func (t *groupTable) answer() {
 }
 
 // likeGroup returns a filter for the messages of a group. A filter finds parts of an
-// error, so it may find a few others.
+// error, so it may find others.
 func likeGroup(f store.Filter, g jobs.Group) store.Filter {
 	f.Cause = g.Cause
 	if g.Reason != "" {
@@ -337,7 +333,6 @@ func likeGroup(f store.Filter, g jobs.Group) store.Filter {
 	return f
 }
 
-// groupRow is a group on its page.
 type groupRow struct {
 	group
 	Path string
@@ -363,7 +358,7 @@ func (g groupRow) Frequent() (list []string) {
 // bar is a span of a histogram, in a picture 96 wide and 20 high.
 type bar struct{ X, Y, Height int }
 
-// Bars returns when the messages of the group arrived, the newest at the right.
+// Bars returns when the messages of the group arrived, the newest on the right.
 func (g groupRow) Bars() (list []bar) {
 	most := 1
 	for _, n := range g.Arrivals.Counts {
@@ -378,7 +373,7 @@ func (g groupRow) Bars() (list []bar) {
 	return list
 }
 
-// grouped adds groups to the page of dead letters, and notes whether one stands out.
+// grouped adds groups to a page of dead letters, and notes whether one stands out.
 func (s *server) grouped(ctx context.Context, d *queueData) {
 	d.Grouping = s.groupsOf(ctx, d.Queue, d.Filter)
 	g := &d.Grouping

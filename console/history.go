@@ -13,17 +13,16 @@ import (
 
 const (
 	historyWait  = time.Second // for the first history of a queue
-	keptHistory  = 64          // queues whose history is kept in this process
+	keptHistory  = 64          // queues whose history this process keeps
 	longestGap   = 2 * time.Minute
 	tickEach     = 4 * time.Hour
 	chartWidth   = int(jobs.HistoryAge / time.Minute)
 	chartHeight  = 100
-	chartBottom  = 98.0 // where a line is that is zero
-	chartHighest = 92.0 // above that, for the highest value
+	chartBottom  = 98.0 // where zero is
+	chartHighest = 92.0 // height of the highest value above it
 )
 
-// chart is a picture of the last 24 hours of a queue, in a box of chartWidth by
-// chartHeight.
+// chart is a picture of a queue's last 24 hours, chartWidth by chartHeight.
 type chart struct {
 	Title string
 	Lines []chartLine
@@ -32,7 +31,7 @@ type chart struct {
 	Ticks []tick
 }
 
-// chartLine is a line of a chart. It is interrupted where it has gaps.
+// chartLine is a line of a chart, perhaps with gaps.
 type chartLine struct {
 	Name, Class string
 	Parts       []string // the points of a polyline
@@ -43,14 +42,14 @@ type tick struct {
 	Percent, Text string
 }
 
-// Width and Height are for templates.
+// Width is for templates.
 func (chart) Width() int { return chartWidth }
 
 // Height is for templates.
 func (chart) Height() int { return chartHeight }
 
-// charts returns the charts of a queue, of an outbox, or of the dead letters of one. It
-// returns an error text if the engine cannot be read.
+// charts returns the charts of a queue, of an outbox, or of dead letters, or an error
+// text if the engine cannot be read.
 func (s *server) charts(ctx context.Context, base, role string) (list []chart, failed string) {
 	isDead := role == "dead letters"
 	if !s.keeps || base == "" || !isDead && role != "queue" {
@@ -80,7 +79,7 @@ func (s *server) charts(ctx context.Context, base, role string) (list []chart, f
 	}, ""
 }
 
-// historyOf returns the history of a queue in this process.
+// historyOf returns a queue's history in this process.
 func (s *server) historyOf(queue string) *cached[[]jobs.HistoryPoint] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,13 +95,12 @@ func (s *server) historyOf(queue string) *cached[[]jobs.HistoryPoint] {
 	return c
 }
 
-// series is a value of points.
 type series struct {
 	name, class string
 	of          func(jobs.HistoryPoint) int // -1 if it is not known
 }
 
-// newChart draws series of the 24 hours before now. There is at least one point.
+// newChart draws the 24 hours before now, with at least one point.
 func newChart(title string, now time.Time, points []jobs.HistoryPoint, all ...series) chart {
 	c := chart{Title: title, Ticks: ticks(now)}
 	for _, s := range all {
@@ -124,7 +122,6 @@ func newChart(title string, now time.Time, points []jobs.HistoryPoint, all ...se
 	return c
 }
 
-// inWords returns the last and the highest value of a series.
 func inWords(points []jobs.HistoryPoint, s series) string {
 	last, highest := -1, points[0]
 	for _, p := range points {
@@ -143,8 +140,8 @@ func inWords(points []jobs.HistoryPoint, s series) string {
 
 func clockText(t time.Time) string { return t.UTC().Format("15:04Z") }
 
-// parts draws a series. The line is interrupted where minutes are missing. A minute that
-// was not counted does not interrupt it.
+// parts draws a series, with gaps where minutes are missing. Uncounted minutes are no
+// gaps.
 func parts(points []jobs.HistoryPoint, since time.Time, most int, of func(jobs.HistoryPoint) int) (list []string) {
 	var b strings.Builder
 	last := points[0].At
@@ -174,12 +171,12 @@ func parts(points []jobs.HistoryPoint, since time.Time, most int, of func(jobs.H
 	return list
 }
 
-// ticks returns the marks of the 24 hours before now. Midnight has its date.
+// ticks returns the marks of the 24 hours before now. Midnight shows its date.
 func ticks(now time.Time) (list []tick) {
 	since := now.Add(-jobs.HistoryAge)
 	for at := since.UTC().Truncate(tickEach).Add(tickEach); at.Before(now); at = at.Add(tickEach) {
 		percent := 100 * float64(at.Sub(since)) / float64(jobs.HistoryAge)
-		if percent < 5 || percent > 90 { // it would be cut, or touch the word now
+		if percent < 5 || percent > 90 { // it would be cut, or touch "now"
 			continue
 		}
 		text := at.Format("15:04Z")

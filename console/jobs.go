@@ -32,7 +32,7 @@ type jobData struct {
 	jobs.Job
 	Filter  string
 	Handled int  // of Total
-	IsSame  bool // a person started the same job again, and sees this one instead
+	IsSame  bool // the same job was just started, and is shown
 	EndsAt  time.Time
 	Tried   []tried // the messages of a first try
 	Lost    bool    // they could not be found in time
@@ -73,22 +73,21 @@ func (s *server) job(r *http.Request) (view, error) {
 	return view{Name: "job", Title: "Job " + strconv.Itoa(id), Data: d}, nil
 }
 
-// logged is the log, as far as it is shown.
+// logged is the shown part of the log.
 type logged struct {
 	Lines     []jobs.Line // the newest first
 	Total     int
 	Broken    string // why the lines end early, or empty
-	IsChanged bool   // Broken is a change of the log; if it is false, the engine has failed
+	IsChanged bool   // Broken is a change of the log, not a failure of the engine
 	Hash      string // of the last line
 	At        time.Time
 }
 
-// logFilter selects lines of the log.
 type logFilter struct {
 	Who     string // a part of the name, in any case
 	Queue   string // with its layers and dead letters
 	Message string // an id that a job names
-	Job     int    // that counts as well if Message is set; 0 without one
+	Job     int    // counts as well if Message is set; 0 without one
 }
 
 func readLogFilter(q url.Values) (f logFilter, err error) {
@@ -97,7 +96,6 @@ func readLogFilter(q url.Values) (f logFilter, err error) {
 	return f, err
 }
 
-// matches reports whether a line is selected.
 func (f *logFilter) matches(l *jobs.Line) bool {
 	isOfMessage := f.Message == "" || slices.Contains(l.Job.Filter.IDs, f.Message) || f.Job > 0 && l.Job.ID == f.Job
 	return isOfMessage && (f.Queue == "" || f.isOfQueue(l)) && strings.Contains(strings.ToLower(l.By), strings.ToLower(f.Who))
@@ -125,7 +123,7 @@ type logPage struct {
 	Found    int // lines that match
 }
 
-// log shows the last lines of the log, and whether it is whole.
+// log shows the last lines of the log, and whether it is complete.
 func (s *server) log(r *http.Request) (view, error) {
 	f, err := readLogFilter(r.URL.Query())
 	if err != nil {
@@ -143,7 +141,7 @@ func (s *server) log(r *http.Request) (view, error) {
 }
 
 // matchingLines returns the last lines that match, the newest first, and their number. It
-// ends at a line that was changed.
+// ends at a changed line.
 func (s *server) matchingLines(ctx context.Context, f *logFilter) (lines []jobs.Line, found int, err error) {
 	release, err := s.pace.reserveFirst(ctx)
 	if err != nil {
@@ -171,7 +169,7 @@ func (s *server) matchingLines(ctx context.Context, f *logFilter) (lines []jobs.
 	return lines, found, nil
 }
 
-// wholeLog returns the last lines of the log, and whether it is whole.
+// wholeLog returns the last lines of the log, and whether it is complete.
 func (s *server) wholeLog(r *http.Request) (logged, error) {
 	wait := patience
 	_, last, _ := s.logs.peek()

@@ -22,8 +22,7 @@ type keysData struct {
 // Filtered is for templates.
 func (d keysData) Filtered() bool { return d.Filter != keys.Filter{} }
 
-// keys shows the states of requests with idempotency keys, and never the requests or
-// answers.
+// keys shows the states of requests with idempotency keys, never requests or answers.
 func (s *server) keys(r *http.Request) (view, error) {
 	q := r.URL.Query()
 	d := keysData{Filter: keys.Filter{User: q.Get("user"), Key: q.Get("key"), Operation: q.Get("operation"), Finished: q.Get("finished") != ""}}

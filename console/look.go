@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	silent     = jobs.SilentAfter // a worker without a heartbeat for so long is in trouble: they are due every 20 s
-	offset     = 5 * time.Second  // of two clocks that should be the same
-	late       = time.Minute      // a message that is due and is not taken
+	silent     = jobs.SilentAfter // a worker is in trouble after so long without a heartbeat, due every 20 s
+	offset     = 5 * time.Second  // of clocks that should agree
+	late       = time.Minute      // a due message that is not taken
 	points     = 120              // that are kept of each queue
 	firstLook  = 8 * time.Second
-	countFor   = time.Second // for all queues; then a look uses earlier numbers for the rest
+	countFor   = time.Second // for all queues; others keep earlier numbers
 	eventsEach = 2 * time.Second
 	eventsFor  = 10 * time.Minute // then the browser asks again
 )
@@ -45,16 +45,16 @@ type look struct {
 type queueState struct {
 	Name, Base string // orders-retry-1, orders
 	Role       string // queue, layer, dead letters, blocked, outbox
-	Paused     bool   // people have paused the queue; set for its layers as well
+	Paused     bool   // by people; also set for its layers
 	store.Counts
 	at     time.Time // when it was counted; zero while the first count runs
 	err    error     // of the last count
-	Line   string    // its number over time, as points of a picture 100 wide and 20 high; empty if it is new
-	Change int       // since the first of the points
+	Line   string    // its number over time, as points of a picture 100 wide and 20 high; empty at first
+	Change int       // since the first point
 	Over   time.Duration
 
-	// How many messages a second are put and taken, now and over time; empty if no worker
-	// reports that.
+	// Messages put and taken a second, now and over time; empty if no worker reports
+	// them.
 	In, Out         string
 	InLine, OutLine string
 }
@@ -68,8 +68,7 @@ type worker struct {
 	groups                 []observe.Group // of the failures of its operators
 }
 
-// readWorker reads the parts of a heartbeat that it knows: the worker may be of another
-// version.
+// readWorker reads the known parts of a heartbeat, perhaps of another version.
 func readWorker(w jobs.Worker, now time.Time) worker {
 	var c struct{ Acknowledged, HandedOver, Rejected, Nacked int }
 	_ = json.Unmarshal(w.Counts, &c)
@@ -90,9 +89,8 @@ func readWorker(w jobs.Worker, now time.Time) worker {
 	return r
 }
 
-// roleOf returns the queue that a name belongs to, and the words for its role there.
-// hasCauses reports that its messages have causes, so that it has dead letters under a
-// name of the program's own: then base is "".
+// roleOf returns the queue that a name belongs to, and its role there in words. hasCauses
+// reports that it has dead letters; if their name is the program's own, base is "".
 func roleOf(name string, hasCauses bool) (base, role string) {
 	part := storearg.PartOf(name)
 	switch part.Role {
@@ -123,7 +121,7 @@ func (s *server) latest(ctx context.Context) (*look, error) {
 	l, at, err := s.looks.get(ctx, s.ctx, s.Clock, wait, s.look)
 	switch {
 	case !at.IsZero():
-		return l, nil // an older one, which shows its time, if the engine does not answer now
+		return l, nil // an older look, with its time, if the engine does not answer
 	case err == nil:
 		err = context.DeadlineExceeded
 	}
@@ -182,8 +180,8 @@ func (s *server) look(ctx context.Context) (*look, error) {
 	return l, nil
 }
 
-// count counts queues. Large queues are counted slowly. Meanwhile, or if counting fails,
-// it uses the previous count.
+// count counts queues. It uses the previous count of large queues that are still being
+// counted, and of failures.
 func (s *server) count(ctx context.Context, names []string) (list []queueState) {
 	end := s.Clock.Now().Add(countFor)
 	before := s.counts // looks are made one at a time
@@ -221,8 +219,8 @@ func (l *look) notePauses() {
 	}
 }
 
-// reserveCount returns a function that waits until a queue may be counted: a queue that
-// takes long waits for its turn among the reads of whole queues.
+// reserveCount returns a function that makes slow counts wait for their turn among the
+// reads of whole queues.
 func (s *server) reserveCount(c *cached[store.Counts]) func(ctx context.Context) (release func(), err error) {
 	return func(ctx context.Context) (func(), error) {
 		if c.isSlow() {
@@ -233,7 +231,7 @@ func (s *server) reserveCount(c *cached[store.Counts]) func(ctx context.Context)
 	}
 }
 
-// addRead adds the queues that workers read and that are empty now.
+// addRead adds empty queues that workers read.
 func (l *look) addRead() {
 	for _, w := range l.Workers {
 		name := w.Reads + w.Outbox // only one is set
@@ -248,7 +246,7 @@ func (l *look) addRead() {
 // Counting is for templates.
 func (q queueState) Counting() bool { return q.at.IsZero() }
 
-// remember adds a look to the history of queues, and forgets empty queues.
+// remember adds a look to the queues' history, and forgets empty queues.
 func (s *server) remember(l *look, taken map[string]float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -272,17 +270,17 @@ func (s *server) remember(l *look, taken map[string]float64) {
 	}
 }
 
-// reads reports whether a worker is there for a queue.
+// reads reports whether a queue has a worker.
 func (l *look) reads(queue string) bool {
 	return slices.ContainsFunc(l.Workers, func(w worker) bool { return !w.Silent && (w.Outbox == queue || slices.Contains(w.Queues, queue)) })
 }
 
-// known reports whether there is such a queue: it has messages, or a worker has it.
+// known reports whether a queue has messages or a worker.
 func (l *look) known(queue string) bool {
 	return slices.ContainsFunc(l.Queues, func(q queueState) bool { return q.Name == queue }) || l.reads(queue)
 }
 
-// events sends an event when there is another look, so that pages are redrawn.
+// events sends an event for each new look, so that pages are redrawn.
 func (s *server) events(w http.ResponseWriter, r *http.Request) {
 	select {
 	case s.live <- struct{}{}:

@@ -23,14 +23,12 @@ const (
 	maxEdited = 128 << 10
 	maxGroups = 20
 	manyKinds = 16                    // groupings that are kept
-	callTime  = 10 * time.Minute      // for each step of a grouping, which a frozen engine does not answer
-	patience  = 30 * time.Millisecond // for newer numbers than the present ones
+	callTime  = 10 * time.Minute      // for each step of a grouping, if the engine is frozen
+	patience  = 30 * time.Millisecond // for newer numbers
 )
 
-// The causes of dead letters.
 var causes = []store.Cause{store.Permanent, store.Exhausted, store.UnsafeToRepeat, store.Undecodable, store.Lapsed, store.Expired, store.Refused}
 
-// readFilter reads the filter of a form or an address.
 func (s *server) readFilter(q url.Values) (f store.Filter, err error) {
 	f = store.Filter{
 		Key: q.Get("key"), Source: q.Get("source"), Provider: q.Get("provider"), Cause: store.CauseNamed(q.Get("cause")),
@@ -87,8 +85,8 @@ func filterValues(queue string, f store.Filter) url.Values {
 	return q
 }
 
-// queueOf returns the queue that an address names. The form of a filter has its name
-// quoted, because browsers turn a line end in a field into two characters.
+// queueOf returns the queue that an address names. Forms quote it, because browsers turn
+// a line end in a field into two characters.
 func queueOf(q url.Values) string {
 	name, err := strconv.Unquote(q.Get("quoted"))
 	if err != nil {
@@ -110,15 +108,15 @@ type queueData struct {
 	Headline          string
 	Entries           []store.Entry
 	Next              string
-	IsLater           bool // this is not the first page, whose address is First
+	IsLater           bool // not the first page, whose address is First
 	First             string
 	IsPart            bool        // the search took too long, and continues at Next
 	Pause             *pauseState // nil if the queue cannot be paused
 	Charts            []chart     // of the last 24 hours
-	Uncharted         string      // why there are no charts; empty if there are charts, or no points
+	Uncharted         string      // why there are no charts; empty if there are, or no points
 }
 
-// queue shows the messages of a queue that match: groups first, if they are dead letters.
+// queue shows a queue's matching messages, dead letters by groups first.
 func (s *server) queue(r *http.Request) (view, error) {
 	q := r.URL.Query()
 	f, err := s.readFilter(q)
@@ -173,7 +171,6 @@ func (s *server) queue(r *http.Request) (view, error) {
 	return view{Name: "queue", Title: cut(100, d.Queue), Data: d}, nil
 }
 
-// find returns the message that an address names.
 func (s *server) find(ctx context.Context, q url.Values) (queue string, e store.Entry, err error) {
 	queue = q.Get("queue")
 	position, err := strconv.ParseInt(q.Get("position"), 10, 64)
@@ -191,7 +188,7 @@ func (s *server) find(ctx context.Context, q url.Values) (queue string, e store.
 	return queue, list[0], nil
 }
 
-// step is an event in the timeline of a message.
+// step is an event in a message's timeline.
 type step struct {
 	At       time.Time // zero if it is not known
 	Text     string
@@ -275,10 +272,10 @@ func timeText(t time.Time) string {
 	return when(t)
 }
 
-// secret finds names of headers whose values are not shown.
+// secret finds headers whose values are hidden.
 var secret = regexp.MustCompile(`(?i)^(proxy-)?authorization$|^(set-)?cookie2?$|^(token|apikey|key)$|[-_](token|key)$|secret|passw(or)?d|credential`)
 
-// masked returns the value of a header, or that it is hidden.
+// masked returns a header's value, unless it is hidden.
 func masked(name, value string) string {
 	if secret.MatchString(strings.TrimSpace(name)) {
 		return fmt.Sprintf("hidden (%s)", count(len(value), "byte"))
@@ -286,7 +283,7 @@ func masked(name, value string) string {
 	return cut(maxValue, value)
 }
 
-// payload sends a payload byte for byte, as a file: no browser shows it.
+// payload sends a payload as a file, which no browser shows.
 func (s *server) payload(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), queryTime)
 	defer cancel()
@@ -304,7 +301,6 @@ func (s *server) payload(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(e.Payload)
 }
 
-// callText describes a call and its end.
 func callText(c message.Step) string {
 	text := fmt.Sprintf("visit %d, call %d took %v", c.Visit, c.Attempt, c.Took.Round(time.Microsecond))
 	if c.Reason != "" {
@@ -325,9 +321,9 @@ type returned struct {
 	isEdit bool
 }
 
-// lastReturn returns who sent a message back last, and why, from the log. It is not known
-// if the log does not have a line of such a job for the queue: the message may come from
-// another database.
+// lastReturn returns who sent a message back last, and why, from the log. It is unknown
+// if the log has no line of such a job for the queue: the message may come from another
+// database.
 func (s *server) lastReturn(ctx context.Context, queue string, m *message.Meta) (r returned, isKnown bool) {
 	if m.MergeJob == 0 || !s.keeps {
 		return returned{}, false
@@ -354,7 +350,7 @@ func (s *server) lastReturn(ctx context.Context, queue string, m *message.Meta) 
 	return r, true
 }
 
-// timeline returns the known events of a message, in the order of time.
+// timeline returns the known events of a message by time.
 func (s *server) timeline(ctx context.Context, queue string, e *store.Entry) (steps []step) {
 	now := s.Clock.Now()
 	m := &e.Meta

@@ -13,24 +13,23 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// outboxDead follows the name of an outbox in the name of its queue of dead letters.
+// outboxDead follows an outbox's name in the name of its dead letters.
 const outboxDead = " dead"
 
 type outbox struct {
 	Queue  string
 	State  queueState    // without a name if it is empty
 	Dead   queueState    // its dead letters
-	Relays int           // processes that report that they relay it
+	Relays int           // processes that report relaying it
 	Owner  string        // of its lock: the working relay, or empty
 	Lease  time.Duration // remaining time of the lock
 
-	// The latest in the reports of the relays.
+	// The latest in the relays' reports.
 	LastError   string
 	LastFailure time.Time
 	Failures    int // in a row
 }
 
-// locks returns the locks that are held, if the engine has any.
 func (s *server) locks(ctx context.Context) ([]lock.Holding, error) {
 	if k, ok := s.engine.(store.Keeper); ok {
 		return k.Locks().Held(ctx, "")
@@ -38,7 +37,7 @@ func (s *server) locks(ctx context.Context) ([]lock.Holding, error) {
 	return nil, nil
 }
 
-// outboxesOf returns the outboxes by name: outboxes with a relay, a lock or dead letters.
+// outboxesOf returns the outboxes with a relay, a lock or dead letters, by name.
 func outboxesOf(l *look, held []lock.Holding) (list []outbox) {
 	at := func(name string) *outbox {
 		i := slices.IndexFunc(list, func(o outbox) bool { return o.Queue == name })
@@ -76,7 +75,7 @@ func outboxesOf(l *look, held []lock.Holding) (list []outbox) {
 	return list
 }
 
-// read reads the report of a relay, which may be of another version.
+// read reads a relay's report, perhaps of another version.
 func (o *outbox) read(w worker) {
 	var s struct {
 		LastError   string

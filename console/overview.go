@@ -49,18 +49,17 @@ func (s *server) overview(r *http.Request) (view, error) {
 	return view{Name: "overview", Title: "Overview", Data: d}, nil
 }
 
-// shownFailures is the number of groups of failures on the overview.
+// shownFailures is how many groups of failures the overview shows.
 const shownFailures = 5
 
-// failing is a group of similar failures in all workers.
+// failing is a group of similar failures.
 type failing struct {
 	observe.Group
 	Workers int
 }
 
-// failuresOf returns the groups of failures that workers report, the largest first: of
-// calls that are retried as well, before any message is a dead letter. Silent workers
-// count: what they have reported has happened.
+// failuresOf returns the groups of failures that workers report, also of calls that are
+// retried, the largest first. Silent workers count: their failures have happened.
 func failuresOf(l *look) []failing {
 	type key struct {
 		error  string
@@ -180,8 +179,7 @@ func (s *server) workerProblems(l *look) (list []problem) {
 	return list
 }
 
-// silence describes the silent workers of a host: all of them are one problem, such as a
-// host that died.
+// silence describes a host's silent workers as one problem, such as a host that died.
 func silence(now time.Time, host string, workers []worker) string {
 	last := workers[0]
 	for _, w := range workers {
@@ -196,15 +194,14 @@ func silence(now time.Time, host string, workers []worker) string {
 	return fmt.Sprintf("%d workers on %s have been silent for %s or longer: they were killed, or do not reach the engine.", len(workers), cut(100, host), since)
 }
 
-// partitionProblems names the first partition of each pipeline that has no owner, or
-// fails.
+// partitionProblems names each pipeline's first partition that has no owner, or fails.
 func (s *server) partitionProblems(l *look) (list []problem) {
 	type key struct{ pipeline, state string }
 	var order []key
 	of := map[key][]jobs.Partition{}
 	for _, p := range l.Partitions {
 		if !p.InTrouble() {
-			break // they come first
+			break
 		}
 		k := key{p.Pipeline, p.State}
 		if of[k] == nil {
@@ -228,7 +225,7 @@ func (s *server) partitionProblems(l *look) (list []problem) {
 	return list
 }
 
-// mostPartitions bounds the rows of the page.
+// mostPartitions is the most rows of the page.
 const mostPartitions = 200
 
 // Shown is for templates.
@@ -248,7 +245,7 @@ func count(n int, one string, many ...string) string {
 	return num(n) + " " + one + "s"
 }
 
-// causesOf returns the causes of dead letters in words.
+// causesOf describes the causes of dead letters.
 func causesOf(n store.Counts) string {
 	causes := slices.SortedFunc(maps.Keys(n.Causes), func(a, b store.Cause) int {
 		return cmp.Or(n.Causes[b]-n.Causes[a], strings.Compare(a.String(), b.String()))
@@ -263,15 +260,14 @@ func causesOf(n store.Counts) string {
 	return strings.Join(parts, ", ")
 }
 
-// backend is a service in all workers that call it, with the orders for it.
+// backend is a service in all workers that call it, with its orders.
 type backend struct {
 	jobs.Service
 	Processes []process
 	Held      string // the reason, and who gave it
-	Ordered   string // the limit that was ordered, or ""
+	Ordered   string // the ordered limit, or ""
 }
 
-// process is the backend of a worker.
 type process struct{ jobs.ServiceProcess }
 
 // IsDown reports whether the service does not answer.
@@ -279,13 +275,12 @@ func (b *backend) IsDown() bool { return b.State == "down" || b.State == "probin
 
 const stripMinutes = 60 // of the states of a backend, in a picture 240 wide and 12 high
 
-// stripPart is a part of the strip of states of a backend.
 type stripPart struct {
 	State    string // up, ramping, held, down: a class of the style sheet
 	X, Width int
 }
 
-// Strip returns the states of the backend in the last hour, the present one at the right.
+// Strip returns the states in the last hour, the present one on the right.
 func (b process) Strip(now time.Time) (list []stripPart) {
 	for i, state := range b.Backend.Strip(now.Add(-stripMinutes*time.Minute), now, stripMinutes) {
 		switch last := len(list) - 1; {
@@ -314,8 +309,7 @@ func (b process) Troubles(now time.Time) string {
 	return strings.Join(parts, ", ")
 }
 
-// backendsOf returns the backends by name: from reports, and from orders for backends
-// that no worker has.
+// backendsOf returns the backends in reports and orders, by name.
 func backendsOf(l *look) []backend {
 	byName := map[string]*backend{}
 	for _, s := range l.services {
@@ -353,7 +347,7 @@ func (s *server) backends(r *http.Request) (view, error) {
 	return view{Name: "backends", Title: "Backends", Data: backendsOf(l)}, nil
 }
 
-// ladder is a queue with all that belongs to it.
+// ladder is a queue with its layers and dead letters.
 type ladder struct {
 	Base   string
 	Queues []queueState

@@ -19,13 +19,12 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// view is the content of a page.
 type view struct {
 	Name  string // of the template
 	Title string
 	Data  any
 
-	// These are set by page.
+	// Set by page.
 	Person person
 	Keeps  bool
 	Keys   bool // there is a page of them
@@ -34,7 +33,7 @@ type view struct {
 	Status int
 }
 
-// statusError is an error that the person has caused.
+// statusError is an error caused by the person.
 type statusError struct {
 	status int
 	text   string
@@ -50,8 +49,8 @@ func missing(format string, args ...any) error {
 	return &statusError{http.StatusNotFound, fmt.Sprintf(format, args...)}
 }
 
-// page serves what f returns. queryTime bounds f and the rendering together, and only
-// atOnce pages are made at a time. A page that takes longer is an error.
+// page serves the result of f. queryTime bounds f and the rendering together. Only atOnce
+// pages are made at a time.
 func (s *server) page(f func(*http.Request) (view, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), queryTime)
@@ -73,7 +72,7 @@ func (s *server) page(f func(*http.Request) (view, error)) http.Handler {
 	})
 }
 
-// limited runs f as soon as fewer than the maximum number of pages are being made.
+// limited runs f once fewer than the maximum number of pages are being made.
 func (s *server) limited(ctx context.Context, f func() error) error {
 	select {
 	case s.pages <- struct{}{}:
@@ -84,7 +83,7 @@ func (s *server) limited(ctx context.Context, f func() error) error {
 	}
 }
 
-// action calls f, and shows the page that it returns.
+// action calls f, and shows the returned page.
 func (s *server) action(f func(*http.Request) (string, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !personOf(r).Acts() {
@@ -158,8 +157,8 @@ func send(w http.ResponseWriter, status int, body []byte) {
 
 var errPageTooLarge = fmt.Errorf("the page would have more than %d MB", maxPage>>20)
 
-// pageBuffer collects a page while it is rendered. It refuses more bytes when the page is
-// too large, or when the time of the page has passed.
+// pageBuffer collects a page. It refuses bytes when the page is too large, or its time
+// has passed.
 type pageBuffer struct {
 	page bytes.Buffer
 	ctx  context.Context //nolint:containedctx // of one rendering
@@ -175,7 +174,6 @@ func (b *pageBuffer) Write(p []byte) (int, error) {
 	return b.page.Write(p)
 }
 
-// funcs are the functions for templates.
 func (s *server) funcs() template.FuncMap {
 	return template.FuncMap{
 		"text": visible, "cut": cut, "field": fieldText, "failure": failure, "age": age, "size": size, "took": took, "link": s.link, "nav": nav,
@@ -191,7 +189,7 @@ func (s *server) funcs() template.FuncMap {
 	}
 }
 
-// nav is a link to a page, for a page.
+// nav is a link of a page.
 func nav(v view, path, text string) map[string]any {
 	here := map[string]string{
 		"overview": "/", "layers": "/layers", "queue": "/layers", "message": "/layers", "bykey": "/layers", "confirm": "/layers", "backends": "/backends",
@@ -200,7 +198,7 @@ func nav(v view, path, text string) map[string]any {
 	return map[string]any{"Path": path, "Text": text, "Here": here[v.Name] == path}
 }
 
-// link returns the address of a page, with parameters and their values in turn.
+// link returns a page's address, with parameters and values in turn.
 func (s *server) link(path string, parameters ...any) string {
 	q := url.Values{}
 	for i := 0; i+1 < len(parameters); i += 2 {
@@ -216,8 +214,8 @@ func (s *server) address(path string, q url.Values) string {
 	return s.Prefix + path + "?" + q.Encode()
 }
 
-// fieldText returns a text for a field of a form, or "" if the field would show it as
-// another text: with hidden characters, or such that change the direction of text.
+// fieldText returns a text for a form's field, or "" if the field would change it: hidden
+// characters, or such that change the direction of text.
 func fieldText(text string) string {
 	if visible(text) != text {
 		return ""
@@ -225,11 +223,11 @@ func fieldText(text string) string {
 	return text
 }
 
-// visible makes hidden characters of a text visible. Lines and tabs stay.
+// visible makes hidden characters visible, except lines and tabs.
 func visible(v any) string { return guard.Visible(fmt.Sprint(v), "\n\t") }
 
-// failure returns the beginning of an error's text, without the secrets of URLs: another
-// program may have stored it.
+// failure returns the beginning of an error's text, perhaps of another program, without
+// secrets in URLs.
 func failure(n int, v any) string { return cut(n, guard.WithoutSecrets(fmt.Sprint(v))) }
 
 // cut returns the beginning of a text, made visible, in one line.
@@ -238,7 +236,7 @@ func cut(n int, v any) string {
 	more := len(s) > n
 	if more {
 		s = s[:n]
-		for range utf8.UTFMax { // not in the middle of a character
+		for range utf8.UTFMax { // not within a character
 			r, size := utf8.DecodeLastRuneInString(s)
 			if r != utf8.RuneError || size != 1 {
 				break
@@ -260,7 +258,7 @@ func when(t time.Time) string {
 	return t.UTC().Format("2006-01-02 15:04:05Z")
 }
 
-// timeElement returns a time for a page; the script adds the local time.
+// timeElement returns a time for a page. The script adds the local time.
 func timeElement(t time.Time) template.HTML {
 	if t.IsZero() {
 		return "–"
@@ -268,7 +266,7 @@ func timeElement(t time.Time) template.HTML {
 	return template.HTML(`<time datetime="` + t.UTC().Format(time.RFC3339) + `">` + when(t) + `</time>`) //nolint:gosec // digits and separators
 }
 
-// num returns a number with separators of thousands.
+// num separates thousands.
 func num(n any) string {
 	digits := fmt.Sprint(n)
 	sign := ""

@@ -12,25 +12,25 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// obeyWithin is the time after an order in which a worker must have reported that it is
-// paused: it reads orders each second, and reports at once when they have changed.
+// obeyWithin is how soon a worker must report that it is paused: it reads orders each
+// second, and reports changes at once.
 const obeyWithin = 10 * time.Second
 
-// pauseState is whether people have paused a queue, and which of its workers obey.
+// pauseState is whether people have paused a queue, and which workers obey.
 type pauseState struct {
 	Queue   string // the queue itself, of a layer as well
-	IsNew   bool   // it has neither messages nor workers: its name may be mistyped
+	IsNew   bool   // without messages and workers: perhaps mistyped
 	Order   *jobs.QueueOrder
-	Workers int // that read the queue, and report themselves
+	Workers int // that read the queue and report
 	Obey    int // of these, that report that they are paused
-	Ignore  int // of these, that had time to obey, and did not
+	Ignore  int // of these, that did not obey in time
 }
 
-// Waiting returns how many workers have not reported yet that they are paused.
+// Waiting returns how many workers may still obey.
 func (p pauseState) Waiting() int { return p.Workers - p.Obey - p.Ignore }
 
-// Reports describes how many workers report that they are paused, or returns "" if the
-// queue has no workers.
+// Reports describes the workers that report that they are paused, or returns "" without
+// workers.
 func (p pauseState) Reports() string {
 	switch {
 	case p.Workers == 0:
@@ -45,7 +45,7 @@ func (p pauseState) Reports() string {
 	return fmt.Sprintf("%d of %d workers report that they are paused.", p.Obey, p.Workers)
 }
 
-// Disobeys describes the workers that do not obey, of which there is at least one.
+// Disobeys describes the workers that do not obey, at least one.
 func (p pauseState) Disobeys() string {
 	if p.Ignore == 1 {
 		return fmt.Sprintf("1 of %s does not obey: it runs an earlier version of weir, or cannot read the order.", count(p.Workers, "worker"))
@@ -53,7 +53,7 @@ func (p pauseState) Disobeys() string {
 	return fmt.Sprintf("%d of %d workers do not obey: they run an earlier version of weir, or cannot read the order.", p.Ignore, p.Workers)
 }
 
-// pauseOf returns the state of a queue, from the orders and the reports of workers.
+// pauseOf returns a queue's state, from the orders and workers' reports.
 func pauseOf(queue string, paused []jobs.QueueOrder, workers []worker) pauseState {
 	p := pauseState{Queue: queue}
 	for i := range paused {
@@ -76,8 +76,7 @@ func pauseOf(queue string, paused []jobs.QueueOrder, workers []worker) pauseStat
 	return p
 }
 
-// pauseOfPage returns the state of a queue for its page, as it is now: nil if its workers
-// do not take orders.
+// pauseOfPage returns a queue's present state, or nil if its workers do not take orders.
 func (s *server) pauseOfPage(ctx context.Context, queue, role string) (*pauseState, error) {
 	hasWorkers := queue != "" && role != "dead letters"
 	if !s.keeps || !hasWorkers || s.isOutbox(queue) {
@@ -103,8 +102,8 @@ func (s *server) pauseOfPage(ctx context.Context, queue, role string) (*pauseSta
 	return &p, err
 }
 
-// isNewQueue reports whether neither messages nor workers belong to a queue, its layers
-// and its dead letters.
+// isNewQueue reports whether a queue, with its layers and dead letters, has neither
+// messages nor workers.
 func (s *server) isNewQueue(ctx context.Context, queue string) (bool, error) {
 	first, err := s.engine.List(ctx, queue, store.Filter{}, store.Page{Max: 1})
 	if err != nil || len(first) > 0 {
@@ -118,7 +117,6 @@ func (s *server) isNewQueue(ctx context.Context, queue string) (bool, error) {
 	return !l.reads(queue) && !slices.ContainsFunc(l.Queues, isOfQueue), nil
 }
 
-// isOutbox reports whether a queue was an outbox at the last look.
 func (s *server) isOutbox(queue string) bool {
 	l, at, _ := s.looks.peek()
 	return !at.IsZero() && slices.ContainsFunc(l.outboxes, func(o outbox) bool { return o.Queue == queue })
@@ -137,7 +135,6 @@ func (s *server) pauseProblems(l *look) (list []problem) {
 	return list
 }
 
-// pausedText describes the pause of a queue.
 func pausedText(o jobs.QueueOrder, now time.Time) string {
 	if o.By == "" { // it cannot be read
 		return fmt.Sprintf("Queue %s is paused: %s", cut(100, o.Queue), cut(200, o.Why))
@@ -145,8 +142,7 @@ func pausedText(o jobs.QueueOrder, now time.Time) string {
 	return fmt.Sprintf("Queue %s is paused, by %s %s ago: %s", cut(100, o.Queue), cut(60, o.By), age(max(0, now.Sub(o.At))), cut(200, o.Why))
 }
 
-// pauseQueue pauses or resumes a queue. As for start, the address of the request names
-// the queue. It refuses to pause a new queue, unless the person has confirmed the name.
+// pauseQueue pauses or resumes the queue in the address. A new queue must be confirmed.
 func (s *server) pauseQueue(r *http.Request) (string, error) {
 	queue := r.URL.Query().Get("queue")
 	why := reason(r.PostForm)

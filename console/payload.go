@@ -11,16 +11,16 @@ import (
 
 const (
 	maxShown    = 64 << 10  // bytes of a payload
-	maxIndented = 256 << 10 // bytes of a payload that is shown as JSON
-	maxValue    = 8 << 10   // bytes of a field or a header of a message
-	maxHeaders  = 100       // headers of a message
+	maxIndented = 256 << 10 // bytes of a payload shown as JSON
+	maxValue    = 8 << 10   // bytes of a message's field or header
+	maxHeaders  = 100       // of a message
 )
 
-// payloadText returns the beginning of a payload in a form: json, text or hex. An empty
-// form selects the first that is possible.
+// payloadText returns the beginning of a payload as json, text or hex. An empty form
+// selects the first that is possible.
 //
-// Indenting multiplies the size of nested JSON: 18 KB of brackets would become 81 MB. So
-// a payload has the form json only if its indented text has at most maxIndented bytes.
+// Indenting 18 KB of brackets would make 81 MB. So a payload may be json only if its
+// indented text has at most maxIndented bytes.
 func payloadText(b []byte, form string) (chosen, text string, more bool) {
 	var pretty bytes.Buffer
 	isJSON := len(b) <= maxShown && indentedSize(b, maxIndented) <= maxIndented && json.Indent(&pretty, b, "", indent) == nil
@@ -79,6 +79,6 @@ func indentedSize(b []byte, limit int) int {
 	return size
 }
 
-// hasJSONCodec reports whether the codec of a message is JSON, which is the default. Its
-// payload is text, so a person can edit it.
+// hasJSONCodec reports whether a message's codec is JSON, the default, so that a person
+// can edit it.
 func hasJSONCodec(e *store.Entry) bool { return string(e.Schema) == "json" }

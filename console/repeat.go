@@ -8,15 +8,15 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// repetition describes in words what happens if a dead letter is sent back.
+// repetition describes what happens if a dead letter is sent back.
 type repetition struct {
 	Level    string // ok, careful, danger: a class of the style sheet
 	Headline string
 	Lines    []string
 }
 
-// repeated describes the answer of store.Message.Repetition, which jobs use as well. It
-// asks no service.
+// repeated describes the answer of store.Message.Repetition, as for jobs. It asks no
+// service.
 func repeated(e *store.Entry, now time.Time) repetition {
 	var r repetition
 	switch e.Repetition(now) {
@@ -40,8 +40,8 @@ func repeated(e *store.Entry, now time.Time) repetition {
 	return r
 }
 
-// mayHaveTakenEffect reports whether a call for a dead letter may have taken effect, even
-// if its service recognizes the request: an edited message makes another request.
+// mayHaveTakenEffect reports whether a dead letter's call may have taken effect, even if
+// its service recognizes the request: an edited message makes another request.
 func mayHaveTakenEffect(e *store.Entry) bool {
 	return e.Meta.UnsafeToRepeat || e.Cause == store.UnsafeToRepeat
 }
@@ -92,7 +92,7 @@ func pointless(e *store.Entry) repetition {
 	}
 }
 
-// ofDoubt are the lines about a call that may have taken effect.
+// ofDoubt are lines about a call that may have taken effect.
 func ofDoubt(e *store.Entry, now time.Time) []string {
 	made := "It was last made at a time that is not known."
 	if failed := e.Meta.LastFailure; !failed.IsZero() {
@@ -101,8 +101,7 @@ func ofDoubt(e *store.Entry, now time.Time) []string {
 	return []string{"A call for it may have taken effect: its answer was lost, and nothing proves that it did not.", made}
 }
 
-// safeUntil describes a message whose call is in doubt, and is made again under the same
-// id.
+// safeUntil describes a message whose call in doubt is repeated under the same id.
 func safeUntil(e *store.Entry, now time.Time) repetition {
 	until := e.Meta.Remembered
 	return repetition{"ok", "Safe to repeat for " + age(until.Sub(now)), append(ofDoubt(e, now),
@@ -110,8 +109,7 @@ func safeUntil(e *store.Entry, now time.Time) repetition {
 		"After that the server has forgotten it, and a repeat is a new request.")}
 }
 
-// inDoubt describes a message whose call may have taken effect, and would be another
-// request.
+// inDoubt describes a message whose call in doubt would be another request.
 func inDoubt(e *store.Entry, now time.Time) repetition {
 	m := &e.Meta
 	r := repetition{"danger", "Not safe to repeat: it may happen twice", ofDoubt(e, now)}

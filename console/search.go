@@ -7,15 +7,15 @@ import (
 )
 
 const (
-	searchTime  = queryTime / 2 // of a page that looks for messages which match a filter
-	firstWindow = 10_000        // positions that are searched at once; it doubles while that is quick
+	searchTime  = queryTime / 2 // for a page's search
+	firstWindow = 10_000        // positions searched at once; doubles while that is quick
 	quickWindow = searchTime / 20
 )
 
-// search lists up to pageSize messages behind a position that match a filter. Few
-// messages of a long queue may match, so it reads the queue in windows of positions, and
-// ends after searchTime. Then reached is the position up to which it has looked; it is 0
-// if the page is full, or the queue ends.
+// search lists up to pageSize matching messages behind a position. Few messages of a long
+// queue may match, so it reads windows of positions, and ends after searchTime. Then
+// reached is the last position it has read; it is 0 if the page is full, or the queue
+// ends.
 func (s *server) search(ctx context.Context, queue string, f store.Filter, after int64) (found []store.Entry, reached int64, err error) {
 	if len(filterValues(queue, f)) == 1 {
 		found, err = s.engine.List(ctx, queue, f, store.Page{After: after, Max: pageSize})

@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	mostTried = 100           // messages with the ids that a job has sent back, in a queue
-	triedTime = queryTime / 4 // to find them: an engine without an index of ids reads whole queues
+	mostTried = 100           // messages in a queue with the ids that a job has sent back
+	triedTime = queryTime / 4 // to find them: without an index of ids, whole queues are read
 )
 
-// tried is a message that a job has sent back, and its state now.
+// tried is a message that a job has sent back, with its state.
 type tried struct {
 	ID    string
 	State string
@@ -60,7 +60,7 @@ func (s *server) triedBy(ctx context.Context, job *jobs.Job) ([]tried, error) {
 }
 
 // pathOf returns the queues in which a message that a job has sent back can be, in the
-// order of its way through them, so that a message that moves meanwhile is found.
+// order in which it moves, so that it is not missed.
 func (s *server) pathOf(ctx context.Context, job *jobs.Job) ([]string, error) {
 	l, err := s.latest(ctx)
 	if err != nil {
@@ -93,7 +93,7 @@ func (s *server) triedMessage(job *jobs.Job, queue string, e *store.Entry) tried
 	return t
 }
 
-// endsAt returns when n messages are done at a rate that is not 0.
+// endsAt returns when n messages are done at a rate above 0.
 func (s *server) endsAt(n int, rate float64) time.Time {
 	const longest = 365 * 24 * time.Hour
 	return s.Clock.Now().Add(time.Duration(min(float64(n)/rate*float64(time.Second), float64(longest))))
