@@ -104,7 +104,7 @@ func (b *storeBench) quietQueue(name string, opts ...delivery.QueueOption) *deli
 
 var bothAddresses = []string{`"address A"`, `"address B"`}
 
-// putTwice puts "address A", calls use with it, and repeats that with "address B" under
+// putTwice puts "address A", calls use with it, and does the same with "address B" under
 // the same id.
 func (b *storeBench) putTwice(q *delivery.Queue[string], use func(message.Message[string])) {
 	for _, v := range []string{"address A", "address B"} {

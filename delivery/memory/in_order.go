@@ -13,13 +13,13 @@ import (
 
 var _ store.InOrder = (*Engine)(nil)
 
-// parked is when a message behind the head of its key can be taken.
+// parked is when a message behind its key's head can be taken.
 var parked = never.Add(-time.Second)
 
 // keyOrder has the messages of a key in the order of their positions.
 type keyOrder struct {
-	head    *memoryEntry // nil until TakeInOrder has met a message of the key
-	entries positionHeap // the head included
+	head    *memoryEntry // nil until TakeInOrder meets a message of the key
+	entries positionHeap // including the head
 }
 
 // TakeInOrder implements [store.InOrder].
@@ -36,7 +36,7 @@ func (m *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease
 		now := m.clock.Now()
 		for size := 0; len(taken) < limit && size < storearg.MaxBytes && q.ready.due(now); {
 			e := q.ready.list[0]
-			if e.isAside { // it waits for its key again
+			if e.isAside { // waits for its key again
 				e.isAside = false
 				q.addToOrder(e)
 			}
@@ -73,8 +73,8 @@ func (m *Engine) Replace(ctx context.Context, rs ...store.Replacement) error {
 	})
 }
 
-// replace puts a message in the place of an entry, or removes the entry if the message is
-// queued already.
+// replace puts a message in an entry's place, or removes the entry if the message is
+// already queued.
 func (m *Engine) replace(queue string, q *memoryQueue, e *memoryEntry, message store.Message) {
 	position, isQueued := q.ids[message.Identity()]
 	if isQueued && position != e.Position {
@@ -90,8 +90,8 @@ func (m *Engine) replace(queue string, q *memoryQueue, e *memoryEntry, message s
 	q.set(e, due)
 }
 
-// keepOrder makes the queue keep its messages in the order of their positions from now
-// on. Queues without an order of keys save the time for it.
+// keepOrder makes the queue keep its messages ordered by position from now on. Other
+// queues save the time for it.
 func (q *memoryQueue) keepOrder() {
 	if q.order != nil {
 		return
@@ -102,9 +102,8 @@ func (q *memoryQueue) keepOrder() {
 	}
 }
 
-// isHead reports whether a message is the head of its key. If the key does not have a
-// head, its first message becomes the head. A message without a key does not wait for
-// others.
+// isHead reports whether a message is the head of its key. If the key has no head, its
+// first message becomes the head. A message without a key does not wait.
 func (q *memoryQueue) isHead(e *memoryEntry) bool {
 	if e.Meta.Key == "" {
 		return true
@@ -117,8 +116,8 @@ func (q *memoryQueue) isHead(e *memoryEntry) bool {
 	return o.head == e
 }
 
-// addToOrder adds a message that was put, or that a rolled-back transaction restores: it
-// may have been the head of its key.
+// addToOrder adds a message that was put, or that a rollback restores: it may have been
+// the head of its key.
 func (q *memoryQueue) addToOrder(e *memoryEntry) {
 	if q.order == nil || e.Meta.Key == "" || e.isAside {
 		return
@@ -138,9 +137,9 @@ func (q *memoryQueue) addToOrder(e *memoryEntry) {
 	o.head = e
 }
 
-// removeFromOrder removes a message. If it was the head of its key, the next message is
-// the head. If it is due it is due since now, so that it comes after the heads of other
-// keys that have waited longer.
+// removeFromOrder removes a message. If it was the head of its key, the next message
+// becomes the head, due since now at the earliest: it comes after heads of other keys
+// that have waited longer.
 func (q *memoryQueue) removeFromOrder(e *memoryEntry, now time.Time) {
 	if q.order == nil || e.Meta.Key == "" || e.isAside {
 		return
@@ -161,13 +160,12 @@ func (q *memoryQueue) removeFromOrder(e *memoryEntry, now time.Time) {
 	}
 }
 
-// setAside makes the key of a message that is released for good continue without it.
+// setAside makes a key continue without a message that is released for good.
 func (q *memoryQueue) setAside(e *memoryEntry, now time.Time) {
 	q.removeFromOrder(e, now)
 	e.isAside, e.isHead = true, false
 }
 
-// positionHeap orders entries by their positions.
 type positionHeap []*memoryEntry
 
 func (h positionHeap) Len() int { return len(h) }

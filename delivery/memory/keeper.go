@@ -67,7 +67,7 @@ func (m *Engine) list(kind, after string, limit int) []store.Record {
 	return all[:min(limit, len(all))]
 }
 
-// memoryTx undoes what it has done, if it fails.
+// memoryTx undoes its changes if it fails.
 type memoryTx struct {
 	m       *Engine
 	undo    []func()
@@ -160,7 +160,7 @@ func (t *memoryTx) edit(e *store.Edit) (bool, error) {
 		}
 		there.Held = hold
 		if hold {
-			there.LeasedUntil = time.Time{} // the lease has ended
+			there.LeasedUntil = time.Time{}
 			q.set(there, never)
 		} else {
 			q.set(there, there.Meta.Due)
@@ -186,8 +186,8 @@ func (t *memoryTx) edit(e *store.Edit) (bool, error) {
 	return false, fmt.Errorf("memory: unknown action: %q", e.Do)
 }
 
-// restore puts an entry back where it was. isOrdered is whether its queue kept the order
-// of keys: a queue that had become empty must keep it again.
+// restore puts an entry back. isOrdered is whether its queue kept the order of keys: a
+// queue that had become empty must keep it again.
 func (m *Engine) restore(queue string, e *memoryEntry, isOrdered bool) {
 	m.size++
 	m.insert(queue, e)

@@ -32,8 +32,7 @@ func (m *Engine) CountKeys(ctx context.Context, q store.KeyQuery) (list []store.
 	})
 }
 
-// eachOfKey calls add for each message of a queue that has a key, with the counts of its
-// key.
+// eachOfKey calls add for each message with a key in a queue, with the counts of its key.
 func (m *Engine) eachOfKey(queue string, counts map[string]*store.KeyCounts, add func(*store.KeyCounts, *memoryEntry)) {
 	q := m.queues[queue]
 	if q == nil {

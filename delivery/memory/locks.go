@@ -18,17 +18,17 @@ type memoryLocks struct {
 
 	mu    sync.Mutex
 	locks map[string]*memoryLock
-	fence uint64 // the highest of the names that were forgotten: others begin behind it
-	sweep int    // forget looks at all names when there are so many
+	fence uint64 // the highest of the forgotten names: new names begin above it
+	sweep int    // number of names at which forget looks at all
 }
 
 const (
 	minSweep = 100
-	keepName = 24 * time.Hour // a name, after its last lease
+	keepName = 24 * time.Hour // keeps a name after its last lease
 )
 
 type memoryLock struct {
-	owner string // "": free
+	owner string // "" if free
 	fence uint64
 	until time.Time
 }
@@ -37,7 +37,7 @@ func newLocks(c *wait.Forward) *memoryLocks {
 	return &memoryLocks{clock: c, locks: map[string]*memoryLock{}, sweep: minSweep}
 }
 
-// forget forgets names that were not used for long (law W3). Called with mu held.
+// forget forgets names that were long unused (law W3). Called with mu held.
 func (m *memoryLocks) forget(now time.Time) {
 	if len(m.locks) < m.sweep {
 		return

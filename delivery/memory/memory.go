@@ -29,7 +29,7 @@ type Engine struct {
 	closed bool // guarded by mu
 }
 
-// memoryQueues is the state that an engine shares with the engines of Reopen.
+// memoryQueues is the state that engines share after Reopen.
 type memoryQueues struct {
 	machine clock.Clock
 	mayJump bool // WithClock has set machine
@@ -58,19 +58,19 @@ type memoryQueue struct {
 	entries map[int64]*memoryEntry
 	ids     map[store.Identity]int64
 	ready   readyHeap
-	keys    map[string]*readyHeap // the same, by key
-	order   map[string]*keyOrder  // the same in order, by key; nil before the first TakeInOrder
+	keys    map[string]*readyHeap // ready, by key
+	order   map[string]*keyOrder  // in order, by key; nil before the first TakeInOrder
 }
 
 type memoryEntry struct {
 	store.Entry
 	at     time.Time // when it can be taken
-	index  [2]int    // in ready, and in the heap of its key
+	index  [2]int    // in ready, and in its key's heap
 	lapses int
 
 	inOrder int  // index in its keyOrder
-	isHead  bool // it is the head of its key, or was when it left its queue: a rollback restores the head
-	isAside bool // it was released for good, and is not in its keyOrder
+	isHead  bool // is, or was when it left its queue, its key's head: a rollback restores it
+	isAside bool // released for good; not in its keyOrder
 }
 
 // Open returns an engine without messages.
@@ -85,8 +85,8 @@ func Open(opts ...Option) *Engine {
 	return &Engine{memoryQueues: m}
 }
 
-// Reopen returns an open engine on the same queues, as a restarted worker or another
-// worker would find them.
+// Reopen returns an open engine on the same queues, as a restarted or another
+// worker.
 func (m *Engine) Reopen() *Engine { return &Engine{memoryQueues: m.memoryQueues} }
 
 // Put implements [store.Store].
@@ -107,7 +107,7 @@ func (m *Engine) Put(ctx context.Context, queue string, ms ...store.Message) err
 	})
 }
 
-// putAll puts all messages, or returns an error and does not change the queues.
+// putAll puts all messages, or returns an error and leaves the queues unchanged.
 func (m *Engine) putAll(moves []store.Move) error {
 	if m.limit > 0 && m.size+m.newIn(moves) > m.limit {
 		return fmt.Errorf("%w: %d messages, the limit is %d", store.ErrFull, m.size, m.limit)
@@ -118,7 +118,7 @@ func (m *Engine) putAll(moves []store.Move) error {
 	return nil
 }
 
-// newIn counts the messages that are not in their queues yet.
+// newIn counts the messages that their queues lack.
 func (m *Engine) newIn(moves []store.Move) int {
 	type target struct {
 		queue string
@@ -296,7 +296,7 @@ func (m *Engine) TakeByKey(ctx context.Context, queue string, r store.KeyRound, 
 }
 
 func (m *Engine) grant(q *memoryQueue, queue string, e *memoryEntry, until time.Time) store.Leased {
-	if !e.LeasedUntil.IsZero() { // its last lease has ended before it was settled or released
+	if !e.LeasedUntil.IsZero() { // its lease ended before it was settled or released
 		e.lapses++
 	}
 	e.Fence++
@@ -371,8 +371,8 @@ func (m *Engine) Amend(ctx context.Context, lease store.Lease, a store.Amendment
 	})
 }
 
-// settle calls f for each lease that is not lost. invalid is the error of the arguments
-// of the call, or nil.
+// settle calls f for each lease that is not lost. invalid is the error of the call's
+// arguments, or nil.
 func (m *Engine) settle(ctx context.Context, leases []store.Lease, invalid error, f func(i int, q *memoryQueue, e *memoryEntry)) error {
 	return m.do(ctx, func() error {
 		if invalid != nil {
@@ -397,7 +397,7 @@ func (m *Engine) settleAll(leases []store.Lease, f func(i int, q *memoryQueue, e
 	return storearg.Lost(lost)
 }
 
-// leased returns the entry of a lease, or nil if the lease is lost.
+// leased returns the entry of a lease, or nil if it is lost.
 func (q *memoryQueue) leased(l store.Lease) *memoryEntry {
 	e := q.entry(l)
 	if e == nil || e.Fence != l.Fence || e.LeasedUntil.IsZero() {
@@ -406,7 +406,7 @@ func (q *memoryQueue) leased(l store.Lease) *memoryEntry {
 	return e
 }
 
-// entry returns the message of a lease, whoever has it now, or nil if it is gone.
+// entry returns the message of a lease, whoever has it, or nil if it is gone.
 func (q *memoryQueue) entry(l store.Lease) *memoryEntry {
 	if q == nil {
 		return nil
@@ -418,7 +418,7 @@ func (q *memoryQueue) entry(l store.Lease) *memoryEntry {
 	return q.entries[position]
 }
 
-// matching returns the entries of a queue that match, in order.
+// matching returns a queue's matching entries, in order.
 func (m *Engine) matching(queue string, f *store.Filter, p store.Page) (all []*memoryEntry) {
 	q := m.queues[queue]
 	if q == nil {
@@ -547,7 +547,7 @@ type readyHeap struct {
 	which int // of memoryEntry.index
 }
 
-// due reports whether the first one can be taken.
+// due reports whether the first can be taken.
 func (h *readyHeap) due(now time.Time) bool { return len(h.list) > 0 && !h.list[0].at.After(now) }
 
 func (h *readyHeap) Len() int { return len(h.list) }

@@ -10,12 +10,12 @@ import (
 type Option func(*settings)
 
 type settings struct {
-	clock clock.Clock // nil: the machine's
-	limit int         // 0: no limit
+	clock clock.Clock // nil means the machine's clock
+	limit int         // 0 means no limit
 }
 
-// Limit bounds the number of messages in all queues together: a Put that would exceed
-// it fails with store.ErrFull. The default is no limit. It panics if n is less than 1.
+// Limit bounds the number of messages in all queues together: a Put beyond it fails with
+// store.ErrFull. The default is no limit. It panics if n is less than 1.
 func Limit(n int) Option {
 	if n < 1 {
 		panic(fmt.Sprintf("memory: Limit: %d is less than 1", n))
@@ -23,8 +23,8 @@ func Limit(n int) Option {
 	return func(s *settings) { s.limit = n }
 }
 
-// WithClock sets the clock that decides when messages are due and leases end. The default
-// is the machine's clock. It panics if c is nil.
+// WithClock sets the clock for delays and leases. The default is the machine's. It panics
+// if c is nil.
 func WithClock(c clock.Clock) Option {
 	if c == nil {
 		panic("memory: WithClock: nil clock")

@@ -7,18 +7,16 @@ import (
 )
 
 const (
-	lookAgain = 100 * time.Millisecond // while a message that is due was not taken
-	longSleep = time.Hour              // at most, between two looks at a queue
+	lookAgain = 100 * time.Millisecond // while a due message was not taken
+	longSleep = time.Hour              // longest pause between two looks at a queue
 )
 
-// waker makes a consumer look into its queue.
 type waker struct {
 	asleepUntil time.Time     // guarded by mu of the queues
 	earlier     chan struct{} // capacity 1: a message is due before asleepUntil
 }
 
-// note makes the wakers of a queue expect a message that can be taken at a time. Called
-// with mu held.
+// note makes the wakers of a queue expect a message at a time. Called with mu held.
 func (m *memoryQueues) note(queue string, at time.Time) {
 	for _, w := range m.wakers[queue] {
 		if at.Before(w.asleepUntil) {
@@ -27,7 +25,6 @@ func (m *memoryQueues) note(queue string, at time.Time) {
 	}
 }
 
-// lookNow ends a sleep.
 func (w *waker) lookNow() {
 	select {
 	case w.earlier <- struct{}{}:
@@ -35,8 +32,8 @@ func (w *waker) lookNow() {
 	}
 }
 
-// Wake implements [store.Waker]. It misses no event, unless the engine has a clock of its
-// own ([WithClock]), which may jump while its timers do not: then consumers poll as well.
+// Wake implements [store.Waker]. It misses events only if the engine has its own clock
+// ([WithClock]), which may jump while its timers do not: then consumers poll as well.
 func (m *Engine) Wake(ctx context.Context, queue string, wake func(misses bool)) error {
 	w := &waker{earlier: make(chan struct{}, 1)}
 	err := m.do(ctx, func() error { m.wakers[queue] = append(m.wakers[queue], w); return nil })
@@ -60,8 +57,8 @@ func (m *Engine) Wake(ctx context.Context, queue string, wake func(misses bool))
 	}
 }
 
-// look reports whether a message of a queue can be taken now, and for how long its waker
-// may sleep otherwise.
+// look reports whether a message can be taken now, and how long its waker may sleep
+// otherwise.
 func (m *Engine) look(ctx context.Context, queue string, w *waker) (isDue bool, now time.Time, sleep time.Duration, err error) {
 	err = m.do(ctx, func() error {
 		now, sleep = m.clock.Now(), longSleep
@@ -79,12 +76,12 @@ func (m *Engine) look(ctx context.Context, queue string, w *waker) (isDue bool, 
 	return isDue, now, sleep, err
 }
 
-// sleep waits until d has passed since from, or until a message is due earlier.
+// sleep waits until d has passed since from, or a message is due earlier.
 func (m *Engine) sleep(ctx context.Context, w *waker, from time.Time, d time.Duration) error {
 	timer := m.machine.Timer(d)
 	defer timer.Stop()
 	if m.clock.Now().Sub(from) >= min(d, time.Millisecond) {
-		return nil // the timer began too late: a test has moved the clock, or the machine is slow
+		return nil // a test has moved the clock, or the machine is slow
 	}
 	select {
 	case <-timer.C:

@@ -568,7 +568,7 @@ func (r *relay) bury(ctx context.Context, l store.Leased) error {
 	return err
 }
 
-// claim leases exactly these entries, not another message with one of their ids.
+// claim leases exactly these entries, not another message with such an id.
 func (r *relay) claim(ctx context.Context, entries []store.Entry) (leased []store.Leased, err error) {
 	ours := make(map[int64]bool, len(entries))
 	ids := make([]string, len(entries))

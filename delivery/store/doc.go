@@ -5,27 +5,27 @@
 //   - A [Message] is bytes and their metadata ([message.Meta]).
 //   - A queue is a name. Putting the first message makes it.
 //   - A message is due when its delay has passed. [Store.Take] returns only due messages.
-//   - A lease is the right to settle a message that was taken, until a time. After that
-//     another consumer can take the message. The [Lease] carries a fencing number that
-//     rises each time the message is taken, so that only its last consumer can settle it.
+//   - A lease is the right to settle a taken message, until a time. After that another
+//     consumer can take the message. The [Lease] carries a fencing number that rises at
+//     each take, so that only the last consumer can settle the message.
 //   - A held message is not taken until it is released.
 //   - The head of a key is the message for which later messages of the key wait, in a
-//     queue whose consumers take them in order ([InOrder]). A message that is due behind
-//     the head is parked: it is not taken until it is the head.
-//   - To settle a message is to remove it ([Store.Done]), to release it
-//     ([Store.Release]), to move it to another queue ([Inspector.Move]), or to replace it
-//     in its place ([InOrder].Replace).
-//   - A message in a queue has an identity: its id, the origin of its put, its visit and
-//     its merges ([Identity]). Putting it again has no effect, so a hand-over that may
-//     have happened can be repeated safely.
+//     queue whose consumers take them in order ([InOrder]). A due message behind the head
+//     is parked: it is not taken until it is the head.
+//   - To settle a message is to remove it ([Store.Done]), release it ([Store.Release]),
+//     move it to another queue ([Inspector.Move]), or replace it in its place
+//     ([InOrder].Replace).
+//   - A message in a queue has an [Identity]: its id, the origin of its put, its visit
+//     and its merges. Putting it again has no effect, so a hand-over that may have
+//     happened can be repeated safely.
 //
 // # Guarantees
 //
 // A message stays until it is settled, moved or purged: a store does not remove messages
 // by age, number or size. A full store refuses messages with an error (law D5). A message
 // is not taken before its delay has passed (law D3). How late it is taken depends on how
-// often the consumer asks. A consumer that dies loses its leases in time, and its
-// messages are taken by another consumer, so delivery is at least once.
+// often the consumer asks. When a consumer dies, its leases end and another consumer
+// takes its messages: delivery is at least once.
 //
 // # Engines
 //
@@ -34,7 +34,7 @@
 //
 //   - [Engine]: it stores messages
 //   - [Store]: it leases them, so that any number of workers share a queue
-//   - [Consumer]: it does not lease messages, and workers share a queue as members of a group
+//   - [Consumer]: it has no leases; workers share a queue as members of a group
 //   - [Inspector]: it looks into its queues, and moves messages between them atomically;
 //     it needs an index, such as a database has
 //   - [ByKey]: it takes the messages of keys in turn
@@ -42,8 +42,8 @@
 //   - [KeyCounter]: it counts the messages of each key
 //   - [Snapshotter]: it gives out positions before a transaction commits
 //   - [Waker]: it notifies consumers when to look into a queue
-//   - [Keeper]: it has locks (package delivery/lock), and keeps records that change in one
-//     transaction with messages; jobs need it (package delivery/jobs)
+//   - [Keeper]: it has locks (package delivery/lock), and keeps records that change in
+//     one transaction with messages; jobs need it (package delivery/jobs)
 //
 // The engines of weir have:
 //
@@ -53,8 +53,8 @@
 //	ext/postgres      x       x           x       x         x       x
 //	ext/jetstream     x       x                             x       x
 //
-// Where an engine is not a Waker, consumers poll an empty queue: after 5 ms at first,
-// then every 100 ms. Package deliverytest checks an engine of your own.
+// Without a Waker, consumers poll an empty queue: after 5 ms at first, then every 100 ms.
+// Package deliverytest checks an engine of your own.
 //
 // # Concurrency
 //

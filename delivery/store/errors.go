@@ -17,8 +17,8 @@ var (
 	ErrClosed = guard.MarkPermanent(errors.New("store: closed"))
 )
 
-// LeaseError names the leases of a call that are lost: the messages were settled, purged
-// or taken by another consumer. The other leases of the call were served.
+// LeaseError names the lost leases of a call: their messages were settled, purged or
+// taken by another consumer. The other leases were served.
 type LeaseError struct {
 	Lost []Lease
 }
@@ -37,8 +37,7 @@ func (e *LeaseError) Error() string {
 	return s
 }
 
-// PutError is the error of the Put of a [Consumer], which may have stored some of the
-// messages.
+// PutError is the error of a [Consumer]'s Put, which may have stored some messages.
 type PutError struct {
 	Errs []error // of each message, in order; nil for a stored message
 }

@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// Filter chooses messages. All fields that are set must match; the zero value matches
-// every message.
+// Filter chooses messages. All set fields must match; the zero value matches every
+// message.
 type Filter struct {
 	IDs      []string  `json:"ids,omitempty"` // any of them
 	Key      string    `json:"key,omitempty"`
-	Source   string    `json:"source,omitempty"` // the source of the origin
+	Source   string    `json:"source,omitempty"` // the origin's source
 	Provider string    `json:"provider,omitempty"`
 	Cause    Cause     `json:"cause,omitempty"`
-	Reason   string    `json:"reason,omitempty"` // among the reasons
+	Reason   string    `json:"reason,omitempty"` // one of the reasons
 	Error    string    `json:"error,omitempty"`  // a part of the last error
 	Since    time.Time `json:"since,omitzero"`   // arrived then or later
 	Before   time.Time `json:"before,omitzero"`  // arrived earlier

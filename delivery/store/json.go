@@ -19,17 +19,17 @@ type messageJSON struct {
 	Payload       json.RawMessage `json:"payload,omitempty"`
 	PayloadBase64 []byte          `json:"payloadBase64,omitempty"`
 	Schema        []byte          `json:"schema,omitempty"` // base64
-	Batch         json.RawMessage `json:"batch,omitempty"`  // of a file of dead letters of an earlier version: ignored, and not written
+	Batch         json.RawMessage `json:"batch,omitempty"`  // of dead letters of an earlier version: ignored, not written
 	CRC           json.RawMessage `json:"crc,omitempty"`    // likewise
 }
 
-// messageMembers has the members of messageJSON, which this version knows.
+// messageMembers has the members that this version knows.
 var messageMembers = unknown.Kind{
 	Prefix: "Weir-Message-", Known: []string{"meta", "cause", "payload", "payloadBase64", "schema", "batch", "crc"},
 }
 
-// MarshalJSON returns m without its delay, in a single line. A JSON payload is embedded
-// as it is; any other payload is base64.
+// MarshalJSON returns m without its delay, in one line. A JSON payload is embedded as it
+// is; any other payload is base64.
 func (m Message) MarshalJSON() ([]byte, error) {
 	j := messageJSON{Meta: m.Meta, Cause: m.Cause, Schema: m.Schema}
 	later, headers := messageMembers.Split(m.Meta.Headers)
@@ -41,15 +41,15 @@ func (m Message) MarshalJSON() ([]byte, error) {
 	}
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false) // or a payload that is JSON would change
+	e.SetEscapeHTML(false) // otherwise a JSON payload would change
 	if err := e.Encode(j); err != nil {
 		return nil, fmt.Errorf("store: message %q: %w", m.Meta.ID, err)
 	}
 	return messageMembers.Append(bytes.TrimSuffix(b.Bytes(), []byte("\n")), later), nil
 }
 
-// isEmbeddable reports whether a payload is JSON that stays the same, byte for byte, as a
-// part of other JSON.
+// isEmbeddable reports whether a payload is JSON that stays the same, byte for byte,
+// inside other JSON.
 func isEmbeddable(payload []byte) bool {
 	if !utf8.Valid(payload) || !json.Valid(payload) || string(payload) == "null" {
 		return false
@@ -58,9 +58,9 @@ func isEmbeddable(payload []byte) bool {
 	return json.Compact(&b, payload) == nil && bytes.Equal(b.Bytes(), payload) && !bytes.ContainsAny(payload, "\u2028\u2029<>&")
 }
 
-// UnmarshalJSON reads the output of MarshalJSON, even if it was reformatted. A member
-// that it does not know is a header whose name begins with "Weir-Message-", and
-// MarshalJSON writes it as it was.
+// UnmarshalJSON reads the output of MarshalJSON, even if reformatted. An unknown member
+// becomes a header whose name begins with "Weir-Message-", and MarshalJSON writes it as
+// it was.
 func (m *Message) UnmarshalJSON(b []byte) error {
 	var j messageJSON
 	later, err := messageMembers.Unmarshal(b, &j)

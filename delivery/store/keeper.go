@@ -8,49 +8,49 @@ import (
 	"github.com/weirflow/weir/delivery/lock"
 )
 
-// ErrChanged is returned by [Tx.Write] for a record that another transaction has written
+// ErrChanged is returned by [Tx.Write] if another transaction has written the record
 // since it was read.
 var ErrChanged = errors.New("store: another transaction changed the record")
 
 // Keeper is an engine that keeps records beside its messages, and changes both in one
-// transaction. Jobs (package jobs) and the reports of workers are kept in records.
+// transaction. Jobs (package jobs) and workers' reports are records.
 type Keeper interface {
 	Inspector
 
-	// Locks returns the locks of the engine. They end with it.
+	// Locks returns the engine's locks. They end with it.
 	Locks() lock.Locks
 
 	// Records returns up to limit records of a kind whose names follow after, in the byte
-	// order of their names.
+	// order of names.
 	Records(ctx context.Context, kind, after string, limit int) ([]Record, error)
 
 	// Update runs f in a transaction, which commits if f returns nil. If f returns an
-	// error, it rolls back and returns that error. f may run more than once, so it must
-	// set its results anew each time, not add to them. It must use only tx of the engine.
+	// error, Update rolls back and returns it. f may run more than once, so it must set
+	// its results anew each time. It must use only tx of the engine.
 	Update(ctx context.Context, f func(ctx context.Context, tx Tx) error) error
-	// Watch calls changed when a transaction that has called [Tx.Announce] was committed,
-	// until ctx ends or it fails, and returns the reason. When it has begun to listen, it
+	// Watch calls changed when a transaction that called [Tx.Announce] has committed,
+	// until ctx ends or it fails, and returns the reason. When it begins to listen it
 	// calls changed once, since earlier changes are not reported. changed does not block.
 	// An engine that cannot watch returns [errors.ErrUnsupported]; then consumers read
 	// once a second what was announced.
 	Watch(ctx context.Context, changed func()) error
 }
 
-// Tx is a transaction of a [Keeper]. It is used by a single goroutine, until f returns.
+// Tx is a transaction of a [Keeper]. A single goroutine uses it, until f returns.
 type Tx interface {
 	// Now returns the time of the engine's clock.
 	Now() time.Time
 
-	// Records is [Keeper.Records], in the transaction.
+	// Records is [Keeper.Records] in the transaction.
 	Records(ctx context.Context, kind, after string, limit int) ([]Record, error)
 
 	// Write writes a record if its stored version is r's, and increments the version.
 	// Version 0 means a record that does not exist. Without a value the record is
-	// removed. If another transaction was faster, it returns ErrChanged.
+	// removed. If another transaction was faster, Write returns ErrChanged.
 	Write(ctx context.Context, r Record) error
 
-	// Announce makes the commit call the functions of [Keeper.Watch], on all machines. An
-	// engine that cannot watch ignores it.
+	// Announce makes the commit call the functions of [Keeper.Watch], on all machines,
+	// unless the engine cannot watch.
 	Announce()
 	// Edit changes messages, and reports for each whether it did.
 	Edit(ctx context.Context, edits ...Edit) (done []bool, err error)
@@ -64,12 +64,12 @@ type Record struct {
 }
 
 // Edit changes a message that [Inspector.List] has shown. It is not done if the message
-// is gone, leased, or was taken since it was shown.
+// is gone, leased, or was taken since.
 type Edit struct {
 	Do    Action
 	Queue string
 	Entry Entry
-	To    string // of Merge: the queue in which the message of Entry is put
+	To    string // of Merge: the target queue
 }
 
 // Action is an action of an [Edit] or a job (package jobs) on messages.
@@ -78,19 +78,18 @@ type Action string
 // The actions.
 const (
 	// Merge puts a message into another queue, and removes it from its own. A job sends
-	// dead letters back so, to be processed again as for a first visit, with their
-	// history: it adds 1 to Meta.Merges. An edit puts the message of its entry, which is
-	// due after its Delay. It is not done if a message with the same identity is there.
+	// dead letters back this way, to be processed as for a first visit, with their
+	// history: it adds 1 to Meta.Merges. An edit puts the message of its entry, due after
+	// its Delay. It is not done if a message with the same identity is there.
 	Merge Action = "merge"
 	// Purge removes messages for good. An edit does so even while they are leased.
 	Purge Action = "purge"
-	// Hold keeps messages from being taken and claimed, until they are released.
+	// Hold keeps messages from being taken and claimed until they are released.
 	Hold Action = "hold"
-	// Release lets held messages be taken again when they are due. It is not done if a
-	// message is not held.
+	// Release lets held messages be taken again when due. It is not done if a message is
+	// not held.
 	Release Action = "release"
-	// Due makes messages due now that wait for their delay, for example in a layer. They
-	// keep their place, visits and order of keys. It is not done if a message is due or
-	// held.
+	// Due makes delayed messages, for example in a layer, due now. They keep their place,
+	// visits and order of keys. It is not done if a message is due or held.
 	Due Action = "due"
 )

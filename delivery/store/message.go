@@ -13,37 +13,36 @@ import (
 
 // Message is a message as a store keeps it.
 type Message struct {
-	// Meta is the metadata of the message. The store sets Meta.Due when the message is
-	// put, by its own clock.
+	// Meta is the metadata. The store sets Meta.Due at the put, by its own clock.
 	Meta message.Meta
 	// Payload is the encoded value. A store does not look into it.
 	Payload []byte
 	// Schema describes the encoding, if the codec has a schema: see codec.SchemaOf.
 	Schema []byte
-	// Cause is the reason why the message is a dead letter. It is empty in other queues.
+	// Cause is why the message is a dead letter; empty in other queues.
 	Cause Cause
 	// Delay is how long after Put the message is due, at least 0. It is 0 in messages
 	// that were taken or listed.
 	Delay time.Duration
 }
 
-// Cause is the reason why a message is a dead letter. Stores keep its bytes, and String
-// returns the name that people see: they differ for UnsafeToRepeat.
+// Cause is why a message is a dead letter. Stores keep its bytes; String returns the name
+// that people see, which differs for UnsafeToRepeat.
 type Cause string
 
 // The causes that weir sets.
 const (
 	Permanent      Cause = "permanent"       // its error is permanent
-	Exhausted      Cause = "exhausted"       // its visit after the last layer has failed
+	Exhausted      Cause = "exhausted"       // its visit after the last layer failed
 	UnsafeToRepeat Cause = "outcome unknown" // a call is unsafe to repeat (asyncop.Failure.UnsafeToRepeat), or has succeeded and its result was rejected
-	Undecodable    Cause = "undecodable"     // its codec cannot read the payload, or the message is damaged in the store
+	Undecodable    Cause = "undecodable"     // its codec cannot read the payload, or it is damaged in the store
 	Lapsed         Cause = "lapsed"          // its leases ended repeatedly: its workers died, or hung
 	Expired        Cause = "expired"         // its deadline has passed, or comes before its next visit
 	Refused        Cause = "refused"         // the engine can never take its failure, or a sink the result of an idempotent call ([message.ErrRefused])
 )
 
-// unsafeToRepeat is how people see UnsafeToRepeat. Its stored name is older, and workers
-// of earlier versions look for that name.
+// unsafeToRepeat is what people see for UnsafeToRepeat. Workers of earlier versions look
+// for the older, stored name.
 const unsafeToRepeat = "unsafe to repeat"
 
 // String returns the name that people see, such as "unsafe to repeat".
@@ -54,7 +53,7 @@ func (c Cause) String() string {
 	return string(c)
 }
 
-// CauseNamed returns the cause with a name that people see, or with a stored name.
+// CauseNamed returns the cause with a name that people see, or a stored name.
 func CauseNamed(name string) Cause {
 	if name == unsafeToRepeat {
 		return UnsafeToRepeat
@@ -63,8 +62,8 @@ func CauseNamed(name string) Cause {
 }
 
 // Identity distinguishes the messages of a queue. A store keeps one message of each
-// identity in a queue. Two puts of a user under one id have the same identity until the
-// first has had its first visit, since both lack an origin. Messages that were handed over
+// identity in a queue. Two puts of a user under one id, which lack an origin, have the
+// same identity until the first has had its first visit. Messages that were handed over
 // have the origins of their puts, so they are kept apart (law W5).
 type Identity struct {
 	ID            string

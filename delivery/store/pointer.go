@@ -1,16 +1,16 @@
 package store
 
 // HeaderPointsTo is a header of a dead letter that is a pointer: it lacks the bytes of
-// its message, because the store of the dead letters has refused them. The value is the
-// place where the message stays. The name is reserved: Queue.Put refuses it, and it is
-// removed from a message that becomes a dead letter with its bytes.
+// its message, because the store of the dead letters refused them. The value is the place
+// where the message stays. The name is reserved: Queue.Put refuses it, and it is removed
+// from a message that becomes a dead letter with its bytes.
 const HeaderPointsTo = "Weir-Points-To"
 
-// PointsTo returns the place of the message if m is a pointer, and "" if m has its bytes.
-// A pointer cannot be sent back: jobs leave it in place.
+// PointsTo returns the place of the message if m is a pointer, and "" otherwise. A
+// pointer cannot be sent back: jobs leave it in place.
 func (m *Message) PointsTo() string {
 	if len(m.Payload) > 0 {
-		return "" // the header of another program
+		return "" // another program's header
 	}
 	return m.Meta.Headers[HeaderPointsTo]
 }

@@ -2,9 +2,9 @@ package store
 
 import "time"
 
-// Repetition is the answer to the question whether a dead letter may be sent back, so
-// that its service is called again. [Message.Repetition] returns it. The jobs, the
-// command and the console all ask there, so they never contradict each other.
+// Repetition is the answer to whether a dead letter may be sent back, so that its service
+// is called again. Jobs, the command and the console all use [Message.Repetition], so
+// they never contradict each other.
 type Repetition uint8
 
 // The answers of [Message.Repetition].
@@ -12,7 +12,7 @@ const (
 	// RepeatSafe: each call has failed without an effect, or may be repeated.
 	RepeatSafe Repetition = iota
 	// RepeatSafeUntil: a call may have taken effect, and its service recognizes the
-	// request until Meta.Remembered. So another call does not have a second effect.
+	// request until Meta.Remembered, so a repeated call has no second effect.
 	RepeatSafeUntil
 	// RepeatPointless: it fails again, unless the program, the service or the payload has
 	// changed. Or it is a pointer ([Message.PointsTo]), which jobs do not send back.
@@ -22,7 +22,7 @@ const (
 	// a second effect.
 	RepeatInDoubt
 	// RepeatLookFirst: its workers died or hung while they had it. A call may have taken
-	// effect, and the message may be the reason why they died.
+	// effect, and the message may have killed them.
 	RepeatLookFirst
 )
 
@@ -55,12 +55,12 @@ func (r Repetition) String() string {
 //	false                  any                Permanent, Expired, Refused       pointless
 //	false                  any                Exhausted, or unknown             safe
 //
-// The cause UnsafeToRepeat counts as a Meta.UnsafeToRepeat that is true: a dead letter
-// may have been written by another program that sets only the cause.
+// The cause UnsafeToRepeat counts as a true Meta.UnsafeToRepeat: another program may set
+// only the cause.
 //
 // A merge leaves messages in doubt in place unless its Spec asks for them
-// (jobs.Spec.UnsafeToRepeat). It sends back messages that are to be looked at first unless
-// its Spec leaves them in place (LeaveLapsed), as the command and the console do.
+// (jobs.Spec.UnsafeToRepeat). It sends back messages that are to be looked at first,
+// unless its Spec leaves them in place (LeaveLapsed), as the command and the console do.
 func (m *Message) Repetition(now time.Time) Repetition {
 	isRemembered := m.Meta.Remembered.After(now)
 	switch {
