@@ -9,15 +9,15 @@
 //     consumer can take the message. The [Lease] carries a fencing number that rises at
 //     each take, so that only the last consumer can settle the message.
 //   - A held message is not taken until it is released.
-//   - The head of a key is the message for which later messages of the key wait, in a
-//     queue whose consumers take them in order ([InOrder]). A due message behind the head
-//     is parked: it is not taken until it is the head.
+//   - In a queue whose consumers take messages in order ([InOrder]), later messages of a
+//     key wait for the head of the key. A due message behind the head is parked: it is
+//     not taken until it is the head.
 //   - To settle a message is to remove it ([Store.Done]), release it ([Store.Release]),
 //     move it to another queue ([Inspector.Move]), or replace it in its place
 //     ([InOrder].Replace).
 //   - A message in a queue has an [Identity]: its id, the origin of its put, its visit
-//     and its merges. Putting it again has no effect, so a hand-over that may have
-//     happened can be repeated safely.
+//     and its merges. Putting it again has no effect, so a hand-over can be repeated
+//     safely.
 //
 // # Guarantees
 //
@@ -42,8 +42,7 @@
 //   - [KeyCounter]: it counts the messages of each key
 //   - [Snapshotter]: it gives out positions before a transaction commits
 //   - [Waker]: it notifies consumers when to look into a queue
-//   - [Keeper]: it has locks (package delivery/lock), and keeps records that change in
-//     one transaction with messages; jobs need it (package delivery/jobs)
+//   - [Keeper]: it has locks, and records for jobs (package delivery/jobs)
 //
 // The engines of weir have:
 //

@@ -10,18 +10,17 @@ import (
 // has the lower position.
 //
 // The head of a key is the message for which the others of the key wait. TakeInOrder
-// makes the message with the lowest position the head. It stays the head while it is
-// delayed, leased, released, replaced or held, and after its lease has ended. When it
-// leaves the queue, by Done, Move, Purge or an [Edit], the key's message with the next
-// position becomes the head, in the same transaction. It is due since then, unless its
-// own delay has not passed, and comes after heads of other keys that have been due for
-// longer. So a dead letter and a purge free the key, and a message that is put back is
-// the last of its key.
+// makes the message with the lowest position the head. It stays the head, whether
+// delayed, leased or held, until it leaves the queue by Done, Move, Purge or an [Edit].
+// The key's next message becomes the head in the same transaction. It is due since then,
+// unless its own delay has not passed, and comes after heads of other keys that have been
+// due for longer. So a dead letter and a purge free the key, and a message that is put
+// back is the last of its key.
 //
 // A consumer that can neither process nor move a message sets it aside by a Release for
 // 100 years or more. The message gives up the head, and its key continues. If the
-// database refuses to make a message the head, its key has no head until a later
-// TakeInOrder succeeds. The call that removed the last head does not fail.
+// database refuses to make a message the head, the call that removed the last head does
+// not fail, and the key has no head until a later TakeInOrder succeeds.
 //
 // Messages of a key that are due behind their head are parked: they are not taken as due
 // messages until they are the head. They count as waiting, but not for [Counts].Next and
@@ -39,12 +38,11 @@ type InOrder interface {
 	// TakeInOrder is [Store.Take] for the heads of keys, and for messages without a key.
 	// Those that could be taken first come first, unless many messages of some keys are
 	// in front of them: then keys come in turn. It may return fewer messages than are
-	// due. If it returns none, no message is due, or it has parked many, or other calls
-	// are taking or settling the due messages. A [Waker] wakes consumers soon after that.
+	// due: it has parked many, or other calls are taking or settling them. A [Waker]
+	// wakes consumers soon after.
 	//
-	// It parks due messages that are not heads, which costs one write for each, once.
-	// After a flood of one key each call parks some, and takes messages of other keys
-	// meanwhile.
+	// Parking a due message that is not a head costs one write. After a flood of one key
+	// each call parks some, and takes messages of other keys meanwhile.
 	TakeInOrder(ctx context.Context, queue string, max int, lease time.Duration) ([]Leased, error)
 
 	// Replace changes taken messages and ends their leases. They keep their positions, so

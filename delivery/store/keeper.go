@@ -12,8 +12,8 @@ import (
 // since it was read.
 var ErrChanged = errors.New("store: another transaction changed the record")
 
-// Keeper is an engine that keeps records beside its messages, and changes both in one
-// transaction. Jobs (package jobs) and workers' reports are records.
+// Keeper is an engine that keeps records, and changes them in one transaction with
+// messages. Jobs (package jobs) and workers' reports are records.
 type Keeper interface {
 	Inspector
 
@@ -28,11 +28,10 @@ type Keeper interface {
 	// error, Update rolls back and returns it. f may run more than once, so it must set
 	// its results anew each time. It must use only tx of the engine.
 	Update(ctx context.Context, f func(ctx context.Context, tx Tx) error) error
-	// Watch calls changed when a transaction that called [Tx.Announce] has committed,
-	// until ctx ends or it fails, and returns the reason. When it begins to listen it
-	// calls changed once, since earlier changes are not reported. changed does not block.
-	// An engine that cannot watch returns [errors.ErrUnsupported]; then consumers read
-	// once a second what was announced.
+	// Watch calls changed once when it begins to listen, and when a transaction that
+	// called [Tx.Announce] has committed. It ends with ctx or when it fails, and returns
+	// the reason. changed does not block. An engine that cannot watch returns
+	// [errors.ErrUnsupported]; then consumers read once a second what was announced.
 	Watch(ctx context.Context, changed func()) error
 }
 
@@ -44,9 +43,9 @@ type Tx interface {
 	// Records is [Keeper.Records] in the transaction.
 	Records(ctx context.Context, kind, after string, limit int) ([]Record, error)
 
-	// Write writes a record if its stored version is r's, and increments the version.
-	// Version 0 means a record that does not exist. Without a value the record is
-	// removed. If another transaction was faster, Write returns ErrChanged.
+	// Write writes a record if its stored version is r's, and increments the version;
+	// otherwise it returns ErrChanged. Version 0 means a record that does not exist.
+	// Without a value the record is removed.
 	Write(ctx context.Context, r Record) error
 
 	// Announce makes the commit call the functions of [Keeper.Watch], on all machines,
@@ -78,9 +77,9 @@ type Action string
 // The actions.
 const (
 	// Merge puts a message into another queue, and removes it from its own. A job sends
-	// dead letters back this way, to be processed as for a first visit, with their
-	// history: it adds 1 to Meta.Merges. An edit puts the message of its entry, due after
-	// its Delay. It is not done if a message with the same identity is there.
+	// dead letters back so, to be processed as for a first visit, with their history: it
+	// adds 1 to Meta.Merges. An edit puts the message of its entry, due after its Delay.
+	// It is not done if a message with the same identity is there.
 	Merge Action = "merge"
 	// Purge removes messages for good. An edit does so even while they are leased.
 	Purge Action = "purge"

@@ -9,11 +9,11 @@ import (
 type KeyCounter interface {
 	Lister
 
-	// CountKeys returns counts for up to q.Max keys that have messages in the queues of
-	// q. The keys in q.First come first, then keys with more waiting messages, then keys
-	// with more dead letters, then the others in byte order. Messages without a key are
-	// not counted. Payloads are not read. An engine on a database reads the queues in one
-	// statement, and needs memory for twice q.Max keys.
+	// CountKeys returns counts for up to q.Max keys with messages in the queues of q. The
+	// keys in q.First come first, then keys with more waiting messages, then keys with
+	// more dead letters, then the others in byte order. Messages without a key are not
+	// counted. Payloads are not read. An engine on a database uses one statement, and
+	// memory for twice q.Max keys.
 	CountKeys(ctx context.Context, q KeyQuery) ([]KeyCounts, error)
 }
 

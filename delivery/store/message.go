@@ -61,10 +61,10 @@ func CauseNamed(name string) Cause {
 	return Cause(name)
 }
 
-// Identity distinguishes the messages of a queue. A store keeps one message of each
-// identity in a queue. Two puts of a user under one id, which lack an origin, have the
-// same identity until the first has had its first visit. Messages that were handed over
-// have the origins of their puts, so they are kept apart (law W5).
+// Identity distinguishes the messages of a queue, which keeps one message of each
+// identity. Two puts of a user under one id, which lack an origin, have the same identity
+// until the first has had its first visit. Messages that were handed over have the
+// origins of their puts, so they are kept apart (law W5).
 type Identity struct {
 	ID            string
 	Visit, Merges int

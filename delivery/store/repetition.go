@@ -2,9 +2,8 @@ package store
 
 import "time"
 
-// Repetition is the answer to whether a dead letter may be sent back, so that its service
-// is called again. Jobs, the command and the console all use [Message.Repetition], so
-// they never contradict each other.
+// Repetition is whether a dead letter may be sent back, so that its service is called
+// again. Jobs, the command and the console all use [Message.Repetition].
 type Repetition uint8
 
 // The answers of [Message.Repetition].

@@ -12,7 +12,7 @@ import (
 
 // Engine keeps messages. It declares its other abilities by the interfaces that it
 // implements, as the package documentation lists them. A queue checks for the interfaces
-// that its options need when it is made.
+// that its options need.
 //
 // A queue's name is UTF-8, without NUL, and not empty. The methods are safe for
 // concurrent use, keep no references to their arguments, and return soon after ctx has
@@ -65,19 +65,18 @@ type Receiver interface {
 //
 // Extend, Done, Release, Amend and [Inspector].Move refuse lost leases with a
 // *[LeaseError] that names them, and serve the others. A lease is lost when the message
-// was settled, purged, or taken again. A lease that has ended is not lost until the
-// message is taken again, or is then held by a person.
+// was settled, purged, or taken again, or if a person holds the message after the lease
+// has ended.
 type Store interface {
 	Engine
 
-	// Take leases up to max due messages, the earliest due first, and returns them. It
-	// does not wait: if no message is due, it returns none. A message is not returned
-	// before its delay has passed by the clock of the store (law D3), nor taken again
-	// before its lease has ended. That clock does not go back with the clock of the
-	// machine, except on PostgreSQL: if the database server's clock is set back, messages
-	// are due later by the same time. Take stops after the message with which the
-	// payloads reach 16 MiB: so a due message is returned whatever its size. With an
-	// error it returns no messages.
+	// Take leases up to max due messages, the earliest due first, and returns them
+	// without waiting for more. A message is not returned before its delay has passed by
+	// the clock of the store (law D3), nor taken again before its lease has ended. That
+	// clock does not go back with the clock of the machine, except on PostgreSQL: if the
+	// database server's clock is set back, messages are due later by the same time. Take
+	// stops after the message with which the payloads reach 16 MiB: so a due message is
+	// returned whatever its size. With an error it returns no messages.
 	Take(ctx context.Context, queue string, max int, lease time.Duration) ([]Leased, error)
 
 	// Extend makes the leases end after the time d from now, even if that is sooner than
@@ -155,7 +154,7 @@ type Inspector interface {
 	Move(ctx context.Context, moves ...Move) error
 
 	// HandOver puts messages that were made of messages in flight, such as their failures
-	// and results. It leaves the messages in flight where they are. It puts a message
+	// and results, and leaves the messages in flight where they are. It puts a message
 	// only if the message of its lease is still in its queue, which it checks in the same
 	// transaction (JetStream's engine checks before it). So a purge wins over running
 	// calls. The check ignores the fencing number: a late worker can hand over a message
@@ -184,28 +183,27 @@ type Lister interface {
 
 // Snapshotter is an Inspector that gives out positions before a transaction commits, such
 // as PostgreSQL. There, a page of List may show a message of a transaction whose earlier
-// messages were missing from the pages before it. Other Inspectors give out positions in
-// commit order.
+// messages were missing from the pages before it.
 type Snapshotter interface {
 	// Snapshot calls f with a function that lists messages as [Inspector.List] does, as
-	// of the first call of list. f must only list, and return soon, since the engine
-	// keeps a transaction open. f may run more than once, so it must set its results anew
-	// each time. Snapshot returns the error of f.
+	// of the first call of list, and returns the error of f. f must only list, and return
+	// soon, since the engine keeps a transaction open. f may run more than once, so it
+	// must set its results anew each time.
 	Snapshot(ctx context.Context, f func(list func(ctx context.Context, queue string, f Filter, p Page) ([]Entry, error)) error) error
 }
 
 // ByKey is a store that takes the messages of keys ([message.Meta].Key) in turn.
 type ByKey interface {
 	// TakeByKey is [Store.Take] for messages of the keys after r.After, in an order that
-	// the store chooses. It takes from up to max keys with due messages, the same number
-	// from each, at least 1. The next call continues at next, even if this call took no
+	// the store chooses. It takes the same number, at least 1, from each of up to max
+	// keys with due messages. The next call continues at next, even if this call took no
 	// message; next is "" after the last key. At the start of a round, messages without a
 	// key come first if they are among the oldest due messages.
 	TakeByKey(ctx context.Context, queue string, r KeyRound, max int, lease time.Duration) (taken []Leased, next string, err error)
 }
 
-// KeyRound is the rest of a round of keys: [ByKey.TakeByKey] visits each key once in a
-// round.
+// KeyRound is the rest of a round of keys, in which [ByKey.TakeByKey] visits each key
+// once.
 type KeyRound struct {
 	After  string   // next of the previous call; "" starts a round
 	Each   int      // most messages of one key, at least 1
@@ -215,13 +213,12 @@ type KeyRound struct {
 // Waker is a store that notifies consumers when to look into a queue, so that they need
 // not poll it.
 type Waker interface {
-	// Wake calls wake when a message of a queue may have become due: it was put or
-	// released, or its delay or its lease has ended. It does so until ctx ends or it
-	// fails, and returns the reason: [ErrClosed] if the store was closed. When it begins
-	// to listen it calls wake once, since earlier events are not reported. If misses is
-	// true, it may miss events, for example because it only notices puts, so the consumer
-	// polls as well. After an error consumers log it, poll every 100 ms, and call Wake
-	// again after a second.
+	// Wake calls wake once when it begins to listen, and when a message of a queue may
+	// have become due: it was put or released, or its delay or its lease has ended. It
+	// ends with ctx or when it fails, and returns the reason: [ErrClosed] if the store
+	// was closed. If misses is true, it may miss events, for example because it only
+	// notices puts, so the consumer polls as well. After an error consumers log it, poll
+	// every 100 ms, and call Wake again after a second.
 	Wake(ctx context.Context, queue string, wake func(misses bool)) error
 }
 
@@ -257,8 +254,7 @@ type Counts struct {
 	Age      time.Duration  // since Oldest, by the store's clock
 }
 
-// Move is a message to be moved or handed over: see [Inspector.Move] and
-// [Inspector.HandOver].
+// Move is an argument of [Inspector.Move] and [Inspector.HandOver].
 type Move struct {
 	Lease   Lease
 	Queue   string // the target, possibly its own queue
