@@ -41,16 +41,15 @@ func (a *app) ask(ctx context.Context, yes bool, question string) error {
 	switch answer := strings.ToLower(strings.TrimSpace(line)); {
 	case answer == "y" || answer == "yes":
 		return nil
-	case err != nil: // end of the input in the middle of the line
+	case err != nil: // end of input within a line
 		fmt.Fprintln(a.err)
 	}
 	return errNo
 }
 
-// messages returns "1 message" or "n messages".
 func messages(n int) string { return counts(n, "message", "messages") }
 
-// counts returns a number with its noun, such as "1 worker reads" or "2 workers read".
+// counts returns a number with its noun, such as "2 workers read".
 func counts(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one

@@ -53,8 +53,7 @@ its workers together.`,
 }
 
 // backendRows returns a row for each backend of a worker, below a row for all processes
-// if they share the backend. It also returns a row for each order of a backend that no
-// worker has.
+// that share it, and a row for each order of a backend that no worker has.
 func (a *app) backendRows(ctx context.Context, j *jobs.Jobs) (rows [][]string, err error) {
 	workers, err := j.Workers(ctx)
 	if err != nil {
@@ -101,7 +100,6 @@ func (a *app) backendRows(ctx context.Context, j *jobs.Jobs) (rows [][]string, e
 	return rows, nil
 }
 
-// processRow returns the row of a process in weir backend list.
 func processRow(p jobs.ServiceProcess) []string {
 	limit := strconv.Itoa(p.Limit)
 	if p.Limit < 0 {
@@ -110,7 +108,7 @@ func processRow(p jobs.ServiceProcess) []string {
 	return []string{p.Name, p.Worker, stateOfProcess(p), when(p.Since), limit, strconv.Itoa(p.InUse), p.Why}
 }
 
-// backendOpen returns the hidden command open, the former name of resume, which warns.
+// backendOpen returns the hidden command open, resume's former name, which warns.
 func (a *app) backendOpen() *cobra.Command {
 	c := a.backendOrder("open NAME", "The former name of weir backend resume", 1)
 	c.Hidden = true
@@ -122,7 +120,7 @@ func (a *app) backendOpen() *cobra.Command {
 	return c
 }
 
-// backendOrder returns the command hold, resume or limit, with n arguments.
+// backendOrder returns a command with n arguments: hold, resume or limit.
 func (a *app) backendOrder(use, short string, n int) *cobra.Command {
 	var p person
 	c := &cobra.Command{
@@ -164,7 +162,7 @@ func (a *app) backendOrder(use, short string, n int) *cobra.Command {
 	return c
 }
 
-// ordered prints the order for a backend, and how many workers have it.
+// ordered prints an order, and how many workers have the backend.
 func (a *app) ordered(ctx context.Context, j *jobs.Jobs, o jobs.BackendOrder) error {
 	if a.json {
 		return a.object(o)

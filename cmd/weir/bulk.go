@@ -15,7 +15,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// person holds the flags that identify the person who acts and the reason.
+// person holds the flags with the person who acts and the reason.
 type person struct{ by, why string }
 
 func (p *person) flags(c *cobra.Command) {
@@ -23,7 +23,6 @@ func (p *person) flags(c *cobra.Command) {
 	c.Flags().StringVar(&p.why, "why", "", "the `REASON`, for the log (default: the name of the command)")
 }
 
-// read returns the flags or their defaults.
 func (p *person) read(c *cobra.Command) (by, why string) {
 	by, why = p.by, p.why
 	if by == "" {
@@ -41,7 +40,7 @@ func (p *person) read(c *cobra.Command) (by, why string) {
 	return strings.ToValidUTF8(by, "?"), strings.ToValidUTF8(why, "?")
 }
 
-// bulk holds the flags of commands that affect many messages.
+// bulk holds flags of commands that affect many messages.
 type bulk struct {
 	filter
 	person
@@ -115,10 +114,10 @@ results are not stored. What is put later stays.
 	return c
 }
 
-// cancel asks with the number of messages of each queue, and runs a job that cancels a
+// cancel asks, with the number of messages of each queue, and runs a job that cancels a
 // key.
 func (a *app) cancel(ctx context.Context, db *database, b *bulk) error {
-	s := db.store.(inspected) // the engines without jobs were refused before
+	s := db.store.(inspected) // engines without jobs were refused before
 	j, err := s.jobs()
 	if err != nil {
 		return err
@@ -196,8 +195,7 @@ func (a *app) holding(b *bulk, c *cobra.Command, all string) *cobra.Command {
 	return c
 }
 
-// chosen runs a job over the messages selected by the flags. All messages of a queue need
-// --all.
+// chosen runs a job over the selected messages. All messages of a queue need --all.
 func (a *app) chosen(c *cobra.Command, b *bulk, ids []string) error {
 	if err := b.read(a, c, ids); err != nil {
 		return err
@@ -213,7 +211,6 @@ func (a *app) chosen(c *cobra.Command, b *bulk, ids []string) error {
 	return a.with(c.Context(), func(ctx context.Context, db *database) error { return a.work(ctx, c, db, b) })
 }
 
-// read copies the flags into the spec.
 func (b *bulk) read(a *app, c *cobra.Command, ids []string) (err error) {
 	b.spec.Queue = queueOf(c)
 	b.spec.By, b.spec.Why = b.person.read(c)
@@ -269,7 +266,7 @@ weir dead show says of each message whether it may be repeated.
 	return c
 }
 
-// work asks for confirmation, runs a job, shows its progress, and prints the result.
+// work asks, runs a job, shows its progress, and prints the result.
 func (a *app) work(ctx context.Context, c *cobra.Command, db *database, b *bulk) error {
 	if _, err := a.deadOf(ctx, c, db, false); err != nil {
 		return err
@@ -313,9 +310,9 @@ func (a *app) work(ctx context.Context, c *cobra.Command, db *database, b *bulk)
 	return a.done(b.spec, job.Progress, err)
 }
 
-// lastOf returns a time just after the arrival of the last matching message, so that a
-// purge keeps messages that arrive while the person thinks. It returns zero for a topic,
-// which is purged up to its end when it was opened.
+// lastOf returns a time just after the last matching arrival, so that a purge keeps
+// messages that arrive while the person thinks. It returns zero for a topic, which is
+// purged up to its end at opening.
 func lastOf(ctx context.Context, db *database, s jobs.Spec) (time.Time, error) {
 	if _, ok := db.store.(inspected); !ok || s.Do != store.Purge {
 		return time.Time{}, nil
@@ -356,8 +353,8 @@ func (a *app) warnOfRepeats(ctx context.Context, db *database, b *bulk) error {
 	return nil
 }
 
-// askBulk asks for confirmation of a job. A merge into a queue that is empty and has no
-// workers is asked about even with --yes, because its name may be mistyped.
+// askBulk asks for confirmation. It asks even with --yes about a merge into a queue
+// without messages and workers, because its name may be mistyped.
 func (a *app) askBulk(ctx context.Context, db *database, b *bulk, total int) error {
 	s := b.spec
 	question := map[store.Action]string{
@@ -395,7 +392,6 @@ type mergedJSON struct {
 	Busy           int `json:"busy"`
 }
 
-// done prints the result of a job.
 func (a *app) done(s jobs.Spec, p jobs.Progress, err error) error {
 	past := map[store.Action]string{store.Purge: "removed", store.Hold: "held", store.Release: "released", store.Due: "due"}[s.Do]
 	switch {

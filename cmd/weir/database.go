@@ -29,7 +29,7 @@ import (
 
 const connectTimeout = 10 * time.Second
 
-// database is the database of a program. The program creates the tables and streams; this
+// database is a program's database. The program creates the tables and streams; this
 // command creates tables only with --create.
 type database struct {
 	store   queues
@@ -40,20 +40,18 @@ type database struct {
 	closers []func() error
 }
 
-// queues are the operations on a store's queues.
+// queues are the operations on queues.
 type queues interface {
 	Put(ctx context.Context, queue string, ms ...store.Message) error
 	List(ctx context.Context, queue string, f store.Filter, p store.Page) ([]store.Entry, error)
 	Count(ctx context.Context, queue string, f store.Filter) (store.Counts, error)
 	Queues(ctx context.Context) ([]string, error)
 
-	// matching returns the number of messages that a job would affect, or an error if the
-	// job is impossible.
+	// matching returns how many messages a job would affect, or an error if it is
+	// impossible.
 	matching(ctx context.Context, s jobs.Spec) (int, error)
-	// do starts a job and runs it, or leaves it to the workers. show receives the
-	// progress.
+	// do starts a job and runs it, or leaves it to the workers. show gets the progress.
 	do(ctx context.Context, s jobs.Spec, leave bool, show func(jobs.Progress)) (jobs.Job, error)
-	// empty reports whether a queue has no messages.
 	empty(ctx context.Context, queue string) (bool, error)
 	// workersRead returns the queues that workers are known to read.
 	workersRead(ctx context.Context) ([]string, error)
@@ -63,7 +61,7 @@ type queues interface {
 type inspected struct {
 	store.Inspector
 	clock clock.Clock
-	log   slog.Handler // for jobs that run in this process
+	log   slog.Handler // for jobs in this process
 }
 
 func (s inspected) empty(ctx context.Context, queue string) (bool, error) {
@@ -83,7 +81,6 @@ func (s inspected) jobs() (*jobs.Jobs, error) {
 	return jobs.New(s.Inspector, jobs.Config{Local: true, Clock: s.clock, Logger: slog.New(s.log)})
 }
 
-// keeps reports whether jobs outlive this process.
 func (s inspected) keeps() bool {
 	_, ok := s.Inspector.(store.Keeper)
 	return ok
@@ -104,7 +101,7 @@ func (s inspected) do(ctx context.Context, spec jobs.Spec, leave bool, show func
 	return s.run(ctx, j, job, show)
 }
 
-// run runs a job. If it is interrupted, the error describes how the job continues.
+// run runs a job. The error of an interruption describes how the job continues.
 func (s inspected) run(ctx context.Context, j *jobs.Jobs, job jobs.Job, show func(jobs.Progress)) (jobs.Job, error) {
 	job, err := j.Run(ctx, job.ID, func(job jobs.Job) { show(job.Progress) })
 	switch {
@@ -127,8 +124,8 @@ type deniedError struct{ error }
 
 func (e *deniedError) Unwrap() error { return e.error }
 
-// with opens the database, runs f, and closes the database. The context of f ends when
-// the server denies an operation, because the client would otherwise wait for an answer.
+// with opens the database, runs f, and closes the database. f's context ends when the
+// server denies an operation, because the client would wait for an answer.
 func (a *app) with(ctx context.Context, f func(ctx context.Context, db *database) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -146,7 +143,7 @@ func (a *app) with(ctx context.Context, f func(ctx context.Context, db *database
 	return err
 }
 
-// engine names the system of the URL, or returns "" for a database with tables.
+// engine names the URL's system, or returns "" for a database with tables.
 func (a *app) engine() string {
 	scheme, _, _ := strings.Cut(a.url, ":")
 	return map[string]string{"nats": "JetStream", "tls": "JetStream", "kafka": "Kafka"}[scheme]
@@ -219,8 +216,7 @@ type versioned interface {
 }
 
 // checked returns db, or closes it and returns an error if a later version of weir has
-// made its tables. A worker refuses such a database, too, because this version would
-// write data that the later one does not expect.
+// made its tables, which does not expect this version's data.
 func (db *database) checked(ctx context.Context, s versioned) (*database, error) {
 	err := s.CheckVersion(ctx)
 	if err == nil {
@@ -286,14 +282,14 @@ func (db *database) close() error {
 	return errors.Join(errs...)
 }
 
-// hasEngine reports whether an engine has created tables in the database.
+// hasEngine reports whether the database has an engine's tables.
 func (db *database) hasEngine(ctx context.Context) bool {
 	var component string
 	row := db.sql.QueryRowContext(ctx, "SELECT component FROM weir_migrations WHERE component LIKE '%store' LIMIT 1")
 	return row.Scan(&component) == nil
 }
 
-// explain adds the likely cause to the error of a missing table.
+// explain adds the likely cause of a missing table.
 func (db *database) explain(ctx context.Context, err error) error {
 	if err == nil || !lacksTable(err) {
 		return err
@@ -317,7 +313,6 @@ func (db *database) explain(ctx context.Context, err error) error {
 	return fmt.Errorf("table missing: start the program once, or, for queues, run weir dead import --create: %w", err)
 }
 
-// lacksTable reports whether err is about a missing table.
 func lacksTable(err error) bool {
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return e.Code == "42P01"
@@ -325,8 +320,8 @@ func lacksTable(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "no such table")
 }
 
-// withoutSecrets hides the secrets of URLs in a text, and the secrets of the given URLs
-// anywhere in it.
+// withoutSecrets hides the secrets of all URLs in a text, and those of urls anywhere in
+// it.
 func withoutSecrets(text string, urls ...string) string {
 	for _, address := range urls {
 		for _, secret := range secrets(address) {
@@ -336,7 +331,7 @@ func withoutSecrets(text string, urls ...string) string {
 	return guard.WithoutSecrets(text)
 }
 
-// secrets returns the password of a URL in every form in which it may appear.
+// secrets returns a URL's password in every form in which it may appear.
 func secrets(address string) (all []string) {
 	scheme, rest, ok := strings.Cut(address, "://")
 	if !ok {
@@ -351,7 +346,7 @@ func secrets(address string) (all []string) {
 		}
 	}
 	authority, _, _ := strings.Cut(rest, "/")
-	for _, s := range []string{rest, authority} { // the password may contain a slash, or an @ may follow it
+	for _, s := range []string{rest, authority} { // the password may contain a slash, or be followed by an @
 		if at := strings.LastIndex(s, "@"); at >= 0 {
 			user, password, ok := strings.Cut(s[:at], ":")
 			add(password)

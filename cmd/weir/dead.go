@@ -26,22 +26,22 @@ import (
 
 const (
 	pageSize  = 1000   // messages per read
-	deadQueue = "dead" // the queue of dead letters of earlier versions
+	deadQueue = "dead" // the dead letters of earlier versions
 )
 
 func (a *app) dead() *cobra.Command {
 	c := group("dead", "Dead letters: messages that were given up",
 		a.deadList(), a.deadShow(), a.deadCount(), a.deadGroups(), a.deadPurge(), a.deadMerge(), a.deadExport(), a.deadImport())
 	c.PersistentFlags().String("queue", deadQueue, "the `QUEUE` of the dead letters, such as orders-dead (default: the only one)")
-	c.PersistentFlags().Lookup("queue").DefValue = "" // only databases of earlier versions have the queue "dead"
+	c.PersistentFlags().Lookup("queue").DefValue = "" // only earlier versions have the queue "dead"
 	return c
 }
 
 func queueOf(c *cobra.Command) string { return c.Flag("queue").Value.String() }
 
 // deadOf returns the dead letter queue of a command. Without --queue, and if the default
-// queue has no messages, the result is an error that lists the other dead letter queues.
-// A command that only reads then takes the queue if there is only one.
+// queue is empty, it returns an error that lists the others. If there is only one, a
+// command that only reads takes it.
 func (a *app) deadOf(ctx context.Context, c *cobra.Command, db *database, reads bool) (string, error) {
 	queue := queueOf(c)
 	if queue != deadQueue || c.Flag("queue").Changed {
@@ -80,12 +80,12 @@ func deadToFill(ctx context.Context, c *cobra.Command, db *database) (string, er
 	return "", whichQueue(ofDeadLetters(queues))
 }
 
-// ofDeadLetters returns the queues that are the dead letters of a queue.
+// ofDeadLetters returns the queues of dead letters.
 func ofDeadLetters(queues []string) []string {
 	return slices.DeleteFunc(queues, func(q string) bool { return storearg.PartOf(q).Role != storearg.RoleDead })
 }
 
-// whichQueue returns the error of a command without --queue, with the possible names.
+// whichQueue returns the error of a missing --queue, with the possible names.
 func whichQueue(names []string) error {
 	if len(names) == 0 {
 		return usagef("which queue? Say --queue QUEUE, such as --queue orders-dead")
@@ -93,7 +93,7 @@ func whichQueue(names []string) error {
 	return usagef("which queue? Say --queue %s", strings.Join(names, ", or --queue "))
 }
 
-// reads runs f with the dead letter queue of a command that only reads.
+// reads runs f with the queue of a command that only reads.
 func (a *app) reads(c *cobra.Command, f func(ctx context.Context, db *database, queue string) error) error {
 	return a.with(c.Context(), func(ctx context.Context, db *database) error {
 		queue, err := a.deadOf(ctx, c, db, true)
@@ -104,7 +104,6 @@ func (a *app) reads(c *cobra.Command, f func(ctx context.Context, db *database, 
 	})
 }
 
-// entry is a message as JSON.
 type entry struct {
 	Position    int64         `json:"position"`
 	Arrived     time.Time     `json:"arrived"`
@@ -117,8 +116,8 @@ func newEntry(e store.Entry) entry {
 	return entry{e.Position, e.Arrived, e.LeasedUntil, e.Held, e.Message}
 }
 
-// withoutSecretsIn hides the secrets of URLs in the errors of a message. Other programs
-// may have stored them.
+// withoutSecretsIn hides the secrets of URLs in a message's errors, perhaps stored by
+// other programs.
 func withoutSecretsIn(m *store.Message) {
 	m.Meta.LastError = guard.WithoutSecrets(m.Meta.LastError)
 	m.Meta.Timeline = slices.Clone(m.Meta.Timeline)
@@ -168,7 +167,7 @@ func (a *app) list(ctx context.Context, db *database, queue string, f store.Filt
 	for page := (store.Page{After: after}); ; {
 		page.Max = pageSize
 		if limit > 0 {
-			page.Max = min(page.Max, limit-shown+1) // one more shows whether there are further messages
+			page.Max = min(page.Max, limit-shown+1) // one more shows whether there are others
 		}
 		entries, err := db.store.List(ctx, queue, f, page)
 		if err != nil {
@@ -213,7 +212,7 @@ func (a *app) list(ctx context.Context, db *database, queue string, f store.Filt
 	return nil
 }
 
-// here returns an error if the filter has an id that the queue does not contain.
+// here returns an error if the queue lacks an id of the filter.
 func here(ctx context.Context, s queues, queue string, f store.Filter) error {
 	missing := map[string]bool{}
 	for _, id := range f.IDs {
@@ -284,7 +283,6 @@ the operator has one (asyncop.WithBackend).`,
 	return c
 }
 
-// show prints all details of a message.
 func (a *app) show(e store.Entry) error {
 	withoutSecretsIn(&e.Message)
 	if a.json {
@@ -349,7 +347,6 @@ func (a *app) show(e store.Entry) error {
 	return a.print(b.String())
 }
 
-// repetition describes whether a dead letter may be sent back.
 func repetition(e *store.Entry, now time.Time) string {
 	r := e.Repetition(now)
 	switch r {
@@ -366,7 +363,6 @@ func repetition(e *store.Entry, now time.Time) string {
 	}
 }
 
-// counted holds the numbers of a queue as JSON.
 type counted struct {
 	Queue    string              `json:"queue"`
 	Messages int                 `json:"messages"`
@@ -380,7 +376,7 @@ type counted struct {
 
 func newCounted(queue string, c store.Counts) counted {
 	n := counted{Queue: queue, Messages: c.Messages, Held: c.Held, Oldest: c.Oldest, Age: c.Age.Seconds(), Causes: maps.Clone(c.Causes), Reasons: c.Reasons}
-	delete(n.Causes, "") // the key of messages that are not dead letters
+	delete(n.Causes, "") // of messages that are not dead letters
 	return n
 }
 
@@ -493,13 +489,12 @@ func (a *app) showGroups(queue string, groups []jobs.Group, limit int) error {
 	return nil
 }
 
-// byNumber returns the keys sorted by descending number.
 func byNumber[K ~string](m map[K]int) []K {
 	return slices.SortedFunc(maps.Keys(m), func(x, y K) int {
 		if m[x] != m[y] {
 			return m[y] - m[x]
 		}
-		return strings.Compare(fmt.Sprint(x), fmt.Sprint(y)) // by the displayed names
+		return strings.Compare(fmt.Sprint(x), fmt.Sprint(y)) // by displayed name
 	})
 }
 
@@ -561,8 +556,8 @@ is the last that reads such directories.`,
 	return c
 }
 
-// importSource returns the messages of a file, of standard input ("-") or of a directory
-// of dead letters, and a function that releases it.
+// importSource returns the messages of a file, standard input ("-") or a directory of
+// dead letters, and a function that releases it.
 func (a *app) importSource(ctx context.Context, name string) (from iter.Seq2[store.Message, error], done func(), err error) {
 	if name == "-" {
 		return exportedMessages(interruptible(ctx, a.in)), func() {}, nil
@@ -585,8 +580,7 @@ func (a *app) importSource(ctx context.Context, name string) (from iter.Seq2[sto
 	return exportedMessages(interruptible(ctx, file)), func() { _ = file.Close() }, nil // it was only read
 }
 
-// interruptible returns a reader that fails when ctx ends, even while r waits for a
-// terminal or a pipe.
+// interruptible returns a reader that fails when ctx ends, even while r waits.
 func interruptible(ctx context.Context, r io.Reader) io.Reader {
 	read, write := io.Pipe()
 	go func() { // cannot be cancelled, so it may outlive the reader
@@ -603,7 +597,6 @@ type importedJSON struct {
 	Replaced int `json:"replaced"`
 }
 
-// importSpec holds the flags of an import.
 type importSpec struct {
 	queue   string
 	replace bool
@@ -643,8 +636,7 @@ func (a *app) importFrom(ctx context.Context, db *database, spec importSpec, fro
 	return errors.Join(a.print(text+"\n"), err)
 }
 
-// importWithoutLog imports into Kafka, which can neither inspect its queues nor keep a
-// log.
+// importWithoutLog imports into Kafka, which can neither inspect queues nor keep a log.
 func (a *app) importWithoutLog(ctx context.Context, q queues, spec importSpec, from iter.Seq2[store.Message, error]) error {
 	if spec.replace {
 		return usagef("--replace is for sqlite:, postgres:// and nats://")

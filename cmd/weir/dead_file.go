@@ -20,8 +20,8 @@ const (
 	maxLine     = 256 << 20 // bytes of a line in an imported file
 )
 
-// export writes the messages of a queue that match f as lines of JSON and returns their
-// number. It leaves the queue unchanged, and skips messages that arrive after it began.
+// export writes a queue's messages that match f as lines of JSON and returns their
+// number. It skips messages that arrive after it began.
 func export(ctx context.Context, s queues, queue string, f store.Filter, w io.Writer) (n int, err error) {
 	buffered := bufio.NewWriter(w)
 	err = storearg.Each(ctx, s, queue, f, func(e store.Entry) error {
@@ -42,8 +42,8 @@ func export(ctx context.Context, s queues, queue string, f store.Filter, w io.Wr
 }
 
 // importMessages puts messages in a queue, a batch at a time, and returns how many it has
-// put. Putting a message that is already queued has no effect, so an import that failed
-// can be repeated. After an error of the sequence the messages before it are put.
+// put. Putting a queued message has no effect, so a failed import can be repeated. If the
+// sequence fails, the messages before the error are put.
 func importMessages(ctx context.Context, s queues, queue string, from iter.Seq2[store.Message, error]) (n int, err error) {
 	var ms []store.Message
 	put := func() error {
@@ -75,9 +75,9 @@ func importMessages(ctx context.Context, s queues, queue string, from iter.Seq2[
 	return n, err
 }
 
-// exportedMessages returns the messages of a file that export wrote, and an error that
-// names the line if one cannot be read. A line has at most 256 MiB. A byte order mark is
-// skipped, and a file that is compressed or not in UTF-8 is refused.
+// exportedMessages returns the messages of an exported file, and an error that names an
+// unreadable line. A line has at most 256 MiB. A byte order mark is skipped, and a file
+// that is compressed or not in UTF-8 is refused.
 func exportedMessages(r io.Reader) iter.Seq2[store.Message, error] {
 	return func(yield func(store.Message, error) bool) {
 		buffered := bufio.NewReader(r)

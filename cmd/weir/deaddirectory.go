@@ -20,31 +20,30 @@ import (
 	"github.com/weirflow/weir/internal/vfs"
 )
 
-// Files of a directory of dead letters, as package deadfile wrote them before it was
-// removed. This file can be removed after one release.
+// Files of a directory of dead letters, as the removed package deadfile wrote them. This
+// file can be removed after one release.
 const (
 	deadLettersName = "dead.jsonl"    // dead letters, one a line
 	replayName      = "replay.jsonl"  // dead letters that a replay has taken, in the same format
 	replayDoneName  = "replay.done"   // a line for each line of replay.jsonl that is done, or waits
-	damagedName     = "damaged.jsonl" // damaged lines, which package deadfile set apart
-	deadLockName    = "LOCK"          // locked by the program that has the directory
+	damagedName     = "damaged.jsonl" // damaged lines
+	deadLockName    = "LOCK"          // locked by the program
 )
 
-// maxDeadLine is the length of the longest line of these files, in bytes.
+// maxDeadLine is the longest line of these files, in bytes.
 const maxDeadLine = 16 << 20
 
-// deadDirectory is a directory of dead letters, which is only read. It is locked, unless
-// its file system is read-only.
+// deadDirectory is a directory of dead letters, which is only read. It is locked if
+// possible.
 type deadDirectory struct {
 	path string
-	lock vfs.Lock // nil without a lock: on a system without locks, or on a read-only file system
+	lock vfs.Lock // nil on a system without locks, or a read-only file system
 	note func(format string, args ...any)
 }
 
-// openDeadDirectory locks a directory of dead letters. It returns an error if a program
-// has locked it, or if the directory has no dead letters. A directory on a read-only file
-// system, such as a snapshot, cannot be locked, and is opened without a lock. note reports
-// to the user.
+// openDeadDirectory locks a directory of dead letters, unless it is on a read-only file
+// system, such as a snapshot. It returns an error if a program has locked it, or if there
+// are no dead letters. note reports to the user.
 func openDeadDirectory(files vfs.FS, path string, note func(format string, args ...any)) (*deadDirectory, error) {
 	d := &deadDirectory{path: path, note: note}
 	hasLetters, err := d.has(deadLettersName)
@@ -76,8 +75,8 @@ func openDeadDirectory(files vfs.FS, path string, note func(format string, args 
 	return d, nil
 }
 
-// has reports whether the directory has a file. A symbolic link counts even if its target
-// is missing: then opening it returns an error, and the file is not silently skipped.
+// has reports whether the directory has a file. A symbolic link to a missing file counts:
+// opening it returns an error, so the file is not silently skipped.
 func (d *deadDirectory) has(name string) (bool, error) {
 	_, err := os.Lstat(filepath.Join(d.path, name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -88,16 +87,15 @@ func (d *deadDirectory) has(name string) (bool, error) {
 
 func (d *deadDirectory) close() {
 	if d.lock != nil {
-		_ = d.lock.Close() // the directory was only read
+		_ = d.lock.Close() // it was only read
 	}
 }
 
 // messages returns the dead letters: the lines of dead.jsonl, and the lines of
-// replay.jsonl that are not done. If a message is in both, the replay has raised its
-// merges and it was rejected again: only the line in dead.jsonl, which is newer, is
-// returned, even if a crash has lost the mark in replay.done. A line that was torn by a
-// crash at the end of a file was never reported as stored, and is skipped. After all
-// messages comes an error if there were other lines that cannot be read.
+// replay.jsonl that are not done. If both have a message, the replay was rejected again:
+// only the newer line in dead.jsonl, with more merges, is returned, even if a crash has
+// lost the mark in replay.done. A line torn by a crash at a file's end was never reported
+// as stored, and is skipped. Last comes an error if other lines cannot be read.
 func (d *deadDirectory) messages() iter.Seq2[store.Message, error] {
 	return func(yield func(store.Message, error) bool) {
 		done, err := d.done()
@@ -105,7 +103,7 @@ func (d *deadDirectory) messages() iter.Seq2[store.Message, error] {
 			yield(store.Message{}, err)
 			return
 		}
-		merges := map[string]int{} // by id, of the messages in dead.jsonl
+		merges := map[string]int{} // by id, of dead.jsonl
 		more, damagedLetters, err := d.file(deadLettersName, func(_ []byte, m store.Message) bool {
 			merges[m.Meta.ID] = max(merges[m.Meta.ID], m.Meta.Merges)
 			return yield(m, nil)
@@ -145,8 +143,8 @@ func (d *deadDirectory) messages() iter.Seq2[store.Message, error] {
 	}
 }
 
-// file calls found for each dead letter of a file, if the directory has it, until found
-// returns false. Then more is false. It returns the number of damaged parts, too.
+// file calls found for each dead letter of a file until found returns false, which makes
+// more false. It also returns the number of damaged parts.
 func (d *deadDirectory) file(name string, found func(raw []byte, m store.Message) bool) (more bool, damaged int, err error) {
 	has, err := d.has(name)
 	if err != nil || !has {
@@ -176,8 +174,8 @@ func (d *deadDirectory) file(name string, found func(raw []byte, m store.Message
 	return more, damaged, err
 }
 
-// done returns the marks of the lines of replay.jsonl that are done. A line that waits for
-// its next delivery is not done. A torn mark is skipped: its message is imported.
+// done returns the marks of the done lines of replay.jsonl. A line that waits for its
+// next delivery is not done. A torn mark is skipped: its message is imported.
 func (d *deadDirectory) done() (map[deadMark]bool, error) {
 	done := make(map[deadMark]bool)
 	has, err := d.has(replayDoneName)
@@ -199,7 +197,7 @@ func (d *deadDirectory) done() (map[deadMark]bool, error) {
 	return done, err
 }
 
-// deadMark is the name of a line in replay.done: the first bytes of its SHA-256.
+// deadMark names a line in replay.done: the first bytes of its SHA-256.
 type deadMark [12]byte
 
 func deadMarkOf(raw []byte) deadMark {
@@ -207,8 +205,8 @@ func deadMarkOf(raw []byte) deadMark {
 	return deadMark(sum[:len(deadMark{})])
 }
 
-// parseDone reads a line of replay.done. It returns false for a line that waits, which
-// has a time after its mark, and for anything else.
+// parseDone reads a line of replay.done. It returns false for a waiting line, which has a
+// time after its mark, and for anything else.
 func parseDone(raw []byte) (mark deadMark, ok bool) {
 	b, err := hex.DecodeString(string(raw))
 	if err != nil || len(b) != len(mark) {
@@ -217,15 +215,14 @@ func parseDone(raw []byte) (mark deadMark, ok bool) {
 	return deadMark(b), true
 }
 
-// deadPiece is the part of a file between two line ends.
 type deadPiece struct {
 	offset int64
 	length int64  // with the line end, in bytes
-	raw    []byte // without the line end, valid until the next piece; nil if longer than maxDeadLine
+	raw    []byte // without the line end, until the next piece; nil if longer than maxDeadLine
 	ended  bool   // it has a line end
 }
 
-// deadPieces calls f for each piece of r, in order, until f returns false.
+// deadPieces calls f for each piece of r until f returns false.
 func deadPieces(r io.Reader, f func(p deadPiece) bool) error {
 	buffered := bufio.NewReaderSize(r, 64<<10)
 	var line []byte
@@ -265,16 +262,16 @@ type deadScan struct {
 	torn    func(p deadPiece)
 }
 
-// read scans a file. A batch of lines was durable before the next batch began, so a piece
-// before the batch of a sound line is damaged, and not torn. A crash leaves a piece
-// without a line end, or with zeros where nothing was written.
+// read scans a file. A batch of lines was durable before the next began, so a piece
+// before a sound line's batch is damaged, not torn. A crash leaves a piece without a line
+// end, or with zeros where nothing was written.
 func (s *deadScan) read(r io.Reader) error {
 	type doubt struct {
 		deadPiece
 
 		cut bool // a crash can have left it
 	}
-	var doubts []doubt // pieces that no line of a later batch has followed yet
+	var doubts []doubt // pieces before any line of a later batch
 	stopped := false
 	err := deadPieces(r, func(p deadPiece) bool {
 		batch, m, err := parseDeadLine(p.raw)
@@ -314,9 +311,9 @@ var (
 	errNoDeadLine = errors.New("not a line of a file of dead letters")
 )
 
-// parseDeadLine reads a line without its end. A line is a [store.Message] as JSON with two
-// more members, the first and the last: batch is the offset at which the batch of the line
-// begins, and crc is the CRC-32C of the bytes before that member.
+// parseDeadLine reads a line without its end: a [store.Message] as JSON with a first and
+// a last member. batch is the offset of the line's batch, and crc is the CRC-32C of the
+// bytes before that member.
 func parseDeadLine(b []byte) (batch int64, m store.Message, err error) {
 	at := len(b) - deadCRCLength
 	if at < 0 || string(b[at:at+len(deadCRCBegin)]) != deadCRCBegin || string(b[len(b)-len(deadCRCEnd):]) != deadCRCEnd {

@@ -23,27 +23,27 @@
 //	tls://host:4222/STREAM?creds=FILE
 //	kafka://user:password@host:9092,host:9092?sasl=scram-sha-512&tls=true&group=GROUP
 //
-// STREAM is a NATS JetStream stream with the queues of an engine (ext/jetstream). A user
-// without a password is a token. The parameters creds, nkey, ca, cert and key name files.
-// JetStream has no requests with keys.
+// STREAM is a NATS JetStream stream with an engine's queues (ext/jetstream). A user
+// without a password is a token. creds, nkey, ca, cert and key name files. JetStream has
+// no requests with keys.
 //
-// On Kafka a queue is a topic. Only dead letters that were not merged are shown, and for
-// the topics of the group the messages that it has not settled. A purge cuts off the
-// whole topic and cannot select messages. Messages that are imported twice are stored
-// twice. Kafka has neither outboxes nor requests with keys. The parameter sasl is plain,
-// scram-sha-256 or scram-sha-512; tls=true, or one of ca, cert and key, encrypts. Because
-// sasl=plain sends the password unencrypted, it needs TLS or plaintext=true.
+// On Kafka a queue is a topic. weir shows dead letters that were not merged, and for the
+// group's topics the messages that it has not settled. A purge cuts off the whole topic.
+// Messages that are imported twice are stored twice. Kafka has neither outboxes nor
+// requests with keys. sasl is plain, scram-sha-256 or scram-sha-512; tls=true, or one of
+// ca, cert and key, encrypts. sasl=plain sends the password unencrypted, so it needs TLS
+// or plaintext=true.
 //
-// The command's output and errors contain no passwords. In the environment variable they
-// are also hidden from lists of processes.
+// Output and errors contain no passwords. The environment variable also hides them from
+// lists of processes.
 //
 // Tables fit the width of the terminal, or COLUMNS. Arguments for other commands are
 // never cut; -o wide never cuts, -o name prints only ids or names, and output to a pipe
 // is never cut. With --json the output is JSON, one object per line. Times are UTC.
-// Control characters in stored text are escaped. Before it removes or moves messages,
-// weir asks. --yes answers in advance, and is required without a terminal. A queue
-// without messages may be a mistyped name, so a merge into such a queue is asked about
-// even with --yes; --to-empty confirms the name.
+// Control characters in stored text are escaped. weir asks before it removes or moves
+// messages. --yes answers in advance, and is required without a terminal. A queue without
+// messages may be a mistyped name, so weir asks about a merge into it even with --yes;
+// --to-empty confirms the name.
 //
 // An SQLite file without write permission can be read.
 //

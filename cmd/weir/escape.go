@@ -9,14 +9,14 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// escaped returns a text as one line without control characters for the terminal.
+// escaped makes one line of a text, without control characters.
 func escaped(s string) string { return guard.Visible(s, "") }
 
 // escapedLines is escaped for text with line breaks and tabs.
 func escapedLines(s string) string { return guard.Visible(s, "\n\t") }
 
 // escapedJSON escapes the unprintable characters of JSON, such as \u202e. JSON itself
-// requires escapes only for the first 32 characters.
+// requires only the first 32.
 func escapedJSON(s string) string {
 	var b strings.Builder
 	for _, r := range s {
@@ -33,7 +33,7 @@ func escapedJSON(s string) string {
 	return b.String()
 }
 
-// oneLine joins the lines of a text, such as joined errors.
+// oneLine joins the lines of a text.
 func oneLine(s string) string {
 	var b strings.Builder
 	for line := range strings.Lines(s) {

@@ -10,8 +10,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// knownCauses are the names of causes of dead letters. Filters also accept the stored
-// name of a cause.
+// knownCauses are the names of causes of dead letters. Filters also accept stored names.
 var knownCauses = func() (names []string) {
 	for _, c := range []store.Cause{
 		store.Permanent, store.Exhausted, store.UnsafeToRepeat, store.Undecodable, store.Lapsed, store.Expired, store.Refused,
@@ -39,7 +38,7 @@ func (f *filter) flags(c *cobra.Command) {
 	c.Flags().StringVar(&f.before, "before", "", "only messages that arrived before this `TIME`")
 }
 
-// read returns the filter of the flags and of ids given as arguments.
+// read returns the filter of the flags and the arguments ids.
 func (f *filter) read(a *app, ids []string) (store.Filter, error) {
 	var err error
 	f.Since, err = a.parseTime("since", f.since)
@@ -75,7 +74,6 @@ func (a *app) parseTime(flag, s string) (time.Time, error) {
 	return time.Time{}, usagef("--%s %q: not a time such as 2026-01-31, 2026-01-31T15:04:05Z, or 90m for 90 minutes ago", flag, s)
 }
 
-// isAll reports whether a filter matches every message.
 func isAll(f store.Filter) bool {
 	return len(f.IDs) == 0 && f.Key == "" && f.Source == "" && f.Provider == "" && f.Cause == "" && f.Reason == "" && f.Error == "" &&
 		f.Since.IsZero() && f.Before.IsZero()

@@ -14,10 +14,9 @@ var alerts string
 //go:embed generate/dashboard.json
 var dashboard string
 
-// exampleConsole is the address of the console in the file of alerts.
+// exampleConsole is the console's address in the file of alerts.
 const exampleConsole = "https://console.example"
 
-// generate writes configuration for other systems.
 func (a *app) generate() *cobra.Command {
 	return group("generate", "Write a dashboard, and alerts with a runbook",
 		&cobra.Command{Use: "dashboard", Short: "Write a dashboard for Grafana, over the metrics of weirprom", Args: none, RunE: func(*cobra.Command, []string) error {

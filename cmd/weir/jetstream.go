@@ -54,7 +54,6 @@ func openJetStream(ctx context.Context, address string, c clock.Clock, denied fu
 	return &database{store: inspected{Inspector: s, clock: c}, locks: s.Locks(), closers: []func() error{s.Close, closeConn}}, nil
 }
 
-// natsOptions returns the connection options: user and encryption.
 func natsOptions(u servers, denied func(error)) ([]nats.Option, error) {
 	opts := []nats.Option{
 		nats.Name("weir"), nats.Timeout(connectTimeout),

@@ -302,7 +302,6 @@ written anew, keep a hash elsewhere.`,
 	return c
 }
 
-// logRow returns a line of the log as a row.
 func logRow(l jobs.Line) []string {
 	about := []string{strconv.Itoa(l.Job.ID), actionOf(l.Job.Spec), l.Job.Queue, strconv.Itoa(l.Job.Done)}
 	if l.Backend != nil {
@@ -378,7 +377,7 @@ func workerRow(w jobs.Worker) []string {
 	}
 }
 
-// actionOf returns the name of the action of a job, as the commands have it.
+// actionOf returns the name of a job's action, as in the commands.
 func actionOf(s jobs.Spec) string {
 	if s.Family {
 		return "cancel"

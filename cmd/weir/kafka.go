@@ -98,7 +98,7 @@ func (s servers) sasl(encrypted bool) ([]kgo.Opt, error) {
 	return nil, usagef("the URL of the database: sasl must be plain, scram-sha-256 or scram-sha-512")
 }
 
-// topics are the queues on Kafka: topics of dead letters, and the topics of a group.
+// topics are the queues on Kafka: topics of dead letters, and a group's topics.
 type topics struct {
 	opts    []kgo.Opt
 	client  *kgo.Client
@@ -108,8 +108,8 @@ type topics struct {
 	views   map[string]*kafka.View
 }
 
-// view opens a topic. All commands see the topic as it was then. For a topic of the group
-// it shows the messages that the group has not settled.
+// view opens a topic, once for all commands. For a topic of the group it shows the
+// messages that the group has not settled.
 func (k *topics) view(ctx context.Context, topic string) (*kafka.View, error) {
 	if v := k.views[topic]; v != nil {
 		return v, nil
@@ -127,8 +127,8 @@ func (k *topics) view(ctx context.Context, topic string) (*kafka.View, error) {
 	return v, err
 }
 
-// known returns the sorted topics of the group: the topics with a commit of the group,
-// and the topics of the queue named after the group, which may not have a commit yet.
+// known returns the group's sorted topics: with a commit of the group, or of the queue
+// named after the group.
 func (k *topics) known(ctx context.Context) ([]string, error) {
 	if k.group == "" || k.looked {
 		return k.ofGroup, nil
@@ -154,7 +154,7 @@ func (k *topics) known(ctx context.Context) ([]string, error) {
 	return k.ofGroup, nil
 }
 
-// Queues returns the topics of the group.
+// Queues returns the group's topics.
 func (k *topics) Queues(ctx context.Context) ([]string, error) {
 	if k.group == "" {
 		return nil, usagef("which topics? Name them, or the group of the workers in the URL: ?group=GROUP")
@@ -242,8 +242,7 @@ func (k *topics) do(ctx context.Context, s jobs.Spec, leave bool, show func(jobs
 	return job, err
 }
 
-// empty reports whether a topic never had a message. If the topic is missing, the
-// merge reports it.
+// empty reports whether a topic never had a message. A merge reports a missing topic.
 func (k *topics) empty(ctx context.Context, topic string) (bool, error) {
 	ends, err := kadm.NewClient(k.client).ListEndOffsets(ctx, topic)
 	if err != nil {

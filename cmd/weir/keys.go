@@ -48,7 +48,6 @@ been down for longest.`,
 	return c
 }
 
-// keyJSON are the counts and the state of a key.
 type keyJSON struct {
 	Key     string         `json:"key"`
 	Waiting int            `json:"waiting"`
@@ -140,8 +139,7 @@ func (a *app) printKeys(list []jobs.KeyState) error {
 	return a.table(columns, rows)
 }
 
-// whyStopped returns the cells STATE, SINCE and WHY of a key. A hold is shown in place of
-// an outage.
+// whyStopped returns a key's cells STATE, SINCE and WHY. A hold replaces an outage.
 func (a *app) whyStopped(hold *jobs.KeyOrder, down *jobs.KeyDown) []string {
 	now := a.clock.Now()
 	switch {

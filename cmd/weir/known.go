@@ -20,10 +20,9 @@ func mustExist(ctx context.Context, s queues, queue string) error {
 	return fmt.Errorf("queue %q has no messages and no workers: the queues are %s", queue, others)
 }
 
-// othersThan returns the names of the known queues if neither messages nor workers of the
-// database belong to a queue or its main queue, because its name is probably mistyped. It
-// returns "" if the queue is known, and in a database without queues and workers, because
-// the queue may be empty.
+// othersThan returns the names of the known queues if a queue's name is probably
+// mistyped: neither messages nor workers belong to it or its main queue. It returns "" if
+// the queue is known, or if the database has neither queues nor workers.
 func othersThan(ctx context.Context, s queues, queue string) (others string, err error) {
 	first, err := s.List(ctx, queue, store.Filter{}, store.Page{Max: 1})
 	if err != nil || len(first) > 0 {
@@ -66,7 +65,7 @@ func isRead(ctx context.Context, s queues, from, to string) (bool, error) {
 	return slices.Contains(read, to), err
 }
 
-// workersRead returns the queues that workers of the database read.
+// workersRead returns the queues that workers read.
 func (s inspected) workersRead(ctx context.Context) (names []string, err error) {
 	if !s.keeps() {
 		return nil, nil
@@ -85,5 +84,5 @@ func (s inspected) workersRead(ctx context.Context) (names []string, err error) 
 	return names, nil
 }
 
-// workersRead returns the topics of the group, if it is known.
+// workersRead returns the group's topics.
 func (k *topics) workersRead(ctx context.Context) ([]string, error) { return k.known(ctx) }

@@ -88,7 +88,6 @@ func (a *app) showLayers(ctx context.Context, db *database, queues []string) err
 	return errors.Join(append([]error{a.table(columns, rows)}, unknown...)...)
 }
 
-// causes formats the causes of dead letters for one cell.
 func causes(n store.Counts) string {
 	var parts []string
 	for _, cause := range byNumber(n.Causes) {

@@ -26,7 +26,6 @@ func main() {
 	os.Exit(status)
 }
 
-// app is one run of the command.
 type app struct {
 	in       *os.File
 	out, err *os.File
@@ -70,7 +69,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 	return exitFailed
 }
 
-// note prints a remark for the user, which is not part of the output.
+// note prints a remark that is not output.
 func (a *app) note(format string, args ...any) {
 	fmt.Fprintf(a.err, format+"\n", args...)
 }

@@ -46,8 +46,8 @@ type outboxJSON struct {
 	Error    string    `json:"lastError,omitempty"`
 }
 
-// relays returns the outboxes of relays, with the error of the last failed publication.
-// Relays report it every 20 s.
+// relays returns the outboxes of relays, with the error of the last failed publication,
+// reported every 20 s.
 func (a *app) relays(ctx context.Context, db *database) (map[string]string, error) {
 	in, ok := db.store.(inspected)
 	if !ok || !in.keeps() {

@@ -10,8 +10,8 @@ import (
 	"github.com/weirflow/weir/progress"
 )
 
-// startProgress shows the progress of a job, on a terminal only. before is the number
-// done by earlier runs.
+// startProgress shows a job's progress on a terminal. before is the number done by
+// earlier runs.
 func (a *app) startProgress(total, before int) (show func(jobs.Progress), stop func()) {
 	if total <= 100 || !isTerminal(a.err) {
 		return func(jobs.Progress) {}, func() {} // too short to read, or not read
@@ -25,11 +25,10 @@ func (a *app) startProgress(total, before int) (show func(jobs.Progress), stop f
 	return func(p jobs.Progress) { done.Store(int64(handled(p))) }, stop
 }
 
-// handled returns the number of messages that a job has processed or skipped.
+// handled returns how many messages a job has processed or skipped.
 func handled(p jobs.Progress) int { return p.Done + p.Looping + p.Unsafe + p.Lapsed + p.Skipped }
 
-// stepLog is the log of jobs in this process. It prints the reason why a step is
-// repeated, once for each cause.
+// stepLog is the log of jobs here. It prints why a step is repeated, once for each cause.
 type stepLog struct {
 	slog.Handler
 	app   *app

@@ -68,7 +68,6 @@ func (a *app) queuesPaused() *cobra.Command {
 	return c
 }
 
-// queueOrder returns the command pause or resume.
 func (a *app) queueOrder(use, short, long string, order func(ctx context.Context, s inspected, j *jobs.Jobs, queue, by, why string) (jobs.QueueOrder, error)) *cobra.Command {
 	return a.workerOrder(use, short, long, one("QUEUE"), func(ctx context.Context, s inspected, j *jobs.Jobs, args []string, by, why string) (any, string, error) {
 		o, err := order(ctx, s, j, args[0], by, why)
@@ -80,8 +79,8 @@ func (a *app) queueOrder(use, short, long string, order func(ctx context.Context
 	})
 }
 
-// workerOrder returns a command that orders something to the workers of the queue that is
-// its first argument. order returns the order, and describes its effect.
+// workerOrder returns a command with an order to the workers of a queue, its first
+// argument. order returns the order, and describes its effect.
 func (a *app) workerOrder(use, short, long string, args cobra.PositionalArgs, order func(ctx context.Context, s inspected, j *jobs.Jobs, args []string, by, why string) (o any, effect string, err error)) *cobra.Command {
 	var p person
 	c := &cobra.Command{
@@ -108,7 +107,7 @@ func (a *app) workerOrder(use, short, long string, args cobra.PositionalArgs, or
 	return c
 }
 
-// orderTable is a list of orders to workers, to be printed.
+// orderTable is a list of orders to print.
 type orderTable struct {
 	app     *app
 	columns []column
@@ -121,7 +120,6 @@ func (a *app) orderTable(columns []column, none string) *orderTable {
 	return &orderTable{app: a, columns: columns, none: none}
 }
 
-// add adds an order, with its row.
 func (t *orderTable) add(order any, row ...string) {
 	t.orders = append(t.orders, order)
 	t.rows = append(t.rows, row)
@@ -145,7 +143,7 @@ func (t *orderTable) print() error {
 	return t.app.table(t.columns, t.rows)
 }
 
-// readersOf returns how many workers report that they read a queue.
+// readersOf returns how many workers report reading a queue.
 func readersOf(queue string, workers []jobs.Worker) int {
 	n := 0
 	for _, w := range workers {

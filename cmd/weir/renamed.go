@@ -5,8 +5,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// renamed also accepts the old name of a flag of c, with a warning. Help does not list
-// the old name. Pflag's own warning would go to standard output, where scripts read JSON.
+// renamed also accepts a flag's old name, with a warning and without help. Pflag's own
+// warning would go to standard output, where scripts read JSON.
 func (a *app) renamed(c *cobra.Command, old, name string) {
 	f := c.Flags().Lookup(name)
 	c.Flags().AddFlag(&pflag.Flag{
@@ -15,7 +15,6 @@ func (a *app) renamed(c *cobra.Command, old, name string) {
 	})
 }
 
-// renamedValue warns when it is set.
 type renamedValue struct {
 	pflag.Value
 	warn func()

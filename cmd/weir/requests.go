@@ -110,14 +110,13 @@ func (a *app) endRequest(ctx context.Context, db *database, q requestsQuery, rea
 	return a.print("The request has been ended\n")
 }
 
-// requestsQuery holds the flags that select requests.
+// requestsQuery holds flags that select requests.
 type requestsQuery struct {
 	all                  bool
 	user, key, operation string
 	limit                int
 }
 
-// requestJSON is a request as JSON.
 type requestJSON struct {
 	ID        string    `json:"id"`
 	User      string    `json:"user,omitempty"`
@@ -141,7 +140,7 @@ func (a *app) showRequests(ctx context.Context, db *database, q requestsQuery) (
 			return failed
 		}
 		if found++; q.limit > 0 && found > q.limit {
-			break // there are more
+			break
 		}
 		if a.json {
 			err = a.object(requestJSON(k))

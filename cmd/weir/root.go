@@ -43,7 +43,7 @@ Exit status: 0 all is well, 1 it failed or the answer was no, 2 wrong usage.`
 	return root
 }
 
-// version returns the version of the module that contains the command.
+// version returns the version of the command's module.
 func version() string {
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
 		return info.Main.Version
@@ -51,7 +51,7 @@ func version() string {
 	return "(devel)"
 }
 
-// group returns a command with subcommands. Without one it prints its help.
+// group returns a command with subcommands, which prints its help without one.
 func group(use, short string, below ...*cobra.Command) *cobra.Command {
 	c := &cobra.Command{
 		Use: use, Short: short,

@@ -22,8 +22,8 @@ type servers struct {
 	query    url.Values
 }
 
-// parseServers parses a URL, because url.Parse refuses URLs with several hosts. Errors
-// contain only the names of parameters.
+// parseServers parses a URL with several hosts, which url.Parse refuses. Errors contain
+// only the names of parameters.
 func parseServers(address string, parameters ...string) (s servers, err error) {
 	invalid := usagef("the URL of the database is not valid: special characters of a user or password are percent-encoded")
 	scheme, rest, ok := strings.Cut(address, "://")
@@ -61,12 +61,11 @@ func parseServers(address string, parameters ...string) (s servers, err error) {
 	return s, nil
 }
 
-// servers returns the hosts, each with a prefix.
 func (s servers) servers(prefix string) string {
 	return prefix + strings.Join(s.hosts, ","+prefix)
 }
 
-// tls returns the settings of the parameters ca, cert and key, or nil without them.
+// tls returns the settings of ca, cert and key, or nil without them.
 func (s servers) tls() (*tls.Config, error) {
 	ca := s.query.Get("ca")
 	cert := s.query.Get("cert")

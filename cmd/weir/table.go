@@ -23,7 +23,7 @@ const (
 
 type column struct {
 	name  string
-	least int  // the column may be cut to this width; 0 means only as a last resort
+	least int  // may be cut to this width; 0 means as a last resort
 	whole bool // never cut: an argument for other commands, printed by -o name
 	right bool
 }
@@ -55,8 +55,7 @@ func (output) String() string { return "" }
 // Type implements pflag.Value.
 func (output) Type() string { return "format" }
 
-// width returns the line width: COLUMNS, or the width of the terminal. Otherwise it is
-// unlimited.
+// width returns the line width: COLUMNS, or the terminal's, or unlimited.
 func (a *app) width() int {
 	if a.wide {
 		return math.MaxInt
@@ -79,13 +78,13 @@ func (a *app) widthOf(f *os.File) int {
 
 func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
-// table writes rows, at most as wide as the terminal. It escapes the cells.
+// table writes rows, at most as wide as the terminal, with escaped cells.
 func (a *app) table(columns []column, rows [][]string) error {
 	return (&pages{app: a, columns: columns}).write(rows)
 }
 
-// pages is a table that is written page by page, so that it need not be in memory. The
-// first page determines the widths of the columns.
+// pages is a table that is written page by page, to save memory. The first page
+// determines the widths of columns.
 type pages struct {
 	app     *app
 	columns []column
@@ -129,7 +128,6 @@ func (p *pages) text(rows [][]string) string {
 	return p.render(rows, first)
 }
 
-// render formats rows as text.
 func (p *pages) render(rows [][]string, header bool) string {
 	t := table.NewWriter()
 	style := table.StyleDefault
@@ -164,11 +162,10 @@ func (p *pages) render(rows [][]string, header bool) string {
 	return t.Render() + "\n"
 }
 
-// ellipsis shortens a cell to the width of its column.
 func ellipsis(cell string, width int) string { return text.Snip(cell, width, "…") }
 
-// fit narrows columns, the widest first, until all fit. If that is not enough, it cuts
-// the last columns further, to zero width.
+// fit narrows columns, the widest first, until all fit. If need be, it cuts the last
+// columns to zero width.
 func fit(columns []column, widths []int, limit int) {
 	total := gap * (len(widths) - 1)
 	for _, w := range widths {
@@ -197,7 +194,6 @@ func fit(columns []column, widths []int, limit int) {
 	}
 }
 
-// object writes a value as a line of JSON.
 func (a *app) object(v any) error {
 	line, err := json.Marshal(v)
 	if err != nil {
@@ -206,7 +202,6 @@ func (a *app) object(v any) error {
 	return a.print(escapedJSON(string(line)) + "\n")
 }
 
-// when formats a time for a table.
 func when(t time.Time) string {
 	if t.IsZero() {
 		return "-"

@@ -8,8 +8,8 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// showTimeline prints the timeline of a message: a line for each call, with its error on
-// the next line unless the previous call had the same error.
+// showTimeline prints a line for each call, and its error unless the previous call had
+// the same.
 func (a *app) showTimeline(e *store.Entry) error {
 	calls := e.Meta.Timeline
 	if len(calls) == 0 {

@@ -20,11 +20,11 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// topGroups is the number of failure groups that top shows.
+// topGroups is how many failure groups top shows.
 const topGroups = 5
 
-// topShare limits the time spent counting to a tenth, so that queues of millions are
-// counted less often.
+// topShare limits counting to a tenth of the time, so that long queues are counted less
+// often.
 const topShare = 10
 
 func (a *app) top() *cobra.Command {
@@ -71,7 +71,6 @@ minutes, the present one at the right: . up, / ramping, H held, # down.`,
 	return c
 }
 
-// top shows live statistics.
 type top struct {
 	*app
 	db      *database
@@ -79,7 +78,6 @@ type top struct {
 	workers map[string]seen // by id
 }
 
-// topJSON is one reading of the statistics.
 type topJSON struct {
 	At      time.Time     `json:"at"`
 	Queues  []counted     `json:"queues"`
@@ -89,7 +87,7 @@ type topJSON struct {
 	KeysDown []jobs.KeyDown  `json:"keysDown,omitempty"`
 }
 
-// seen is the last report of a worker, with its rates since the previous report.
+// seen is a worker's last report, with its rates since the previous report.
 type seen struct {
 	at           time.Time
 	done, failed int
@@ -133,7 +131,7 @@ func (t *top) live(ctx context.Context, every time.Duration) error {
 	}
 }
 
-// fit cuts the text to the terminal, because a line that wraps or scrolls away cannot be
+// fit cuts the text to the terminal, because a line that wraps or scrolls cannot be
 // redrawn.
 func (t *top) fit(text string) string {
 	columns, rows, err := term.GetSize(int(t.out.Fd()))
@@ -237,7 +235,7 @@ func (t *top) drawQueues(s *topJSON) error {
 	}, rows)
 }
 
-// change returns the change of a queue in messages per second since the previous reading.
+// change returns a queue's change per second since the previous reading.
 func (t *top) change(s *topJSON, q counted) string {
 	if t.before == nil {
 		return "-"
@@ -307,10 +305,10 @@ func (t *top) drawBackends(s *topJSON) error {
 	}, rows)
 }
 
-// topKeys is the number of keys that top shows: first keys that people hold.
+// topKeys is how many keys top shows: held keys first.
 const topKeys = 10
 
-// drawKeys draws the keys that people hold, and the keys that workers report to be down.
+// drawKeys draws the keys that people hold or workers report to be down.
 func (t *top) drawKeys(s *topJSON) error {
 	var rows [][]string
 	for _, o := range s.HeldKeys {
@@ -336,10 +334,10 @@ func (t *top) drawKeys(s *topJSON) error {
 	return err
 }
 
-// stripSpans is the number of minutes of a strip of states.
+// stripSpans is the minutes of a strip of states.
 const stripSpans = 20
 
-// strip shows the states of a backend in the last minutes, a sign a minute.
+// strip shows a backend's states in the last minutes, a sign each.
 func strip(b *jobs.Backend, now time.Time) string {
 	signs := map[string]string{"up": ".", "ramping": "/", "held": "H", "down": "#"}
 	var text strings.Builder
@@ -349,11 +347,10 @@ func strip(b *jobs.Backend, now time.Time) string {
 	return text.String()
 }
 
-// processes returns how many processes have a backend.
 func processes(s jobs.Service) string { return counts(len(s.Processes), "process", "processes") }
 
-// stateOf returns the state of a backend, and in how many processes it has this state if
-// they differ.
+// stateOf returns a backend's state, and in how many processes it has this state if they
+// differ.
 func stateOf(s jobs.Service) string {
 	switch {
 	case s.Reporting == 0:
@@ -364,7 +361,6 @@ func stateOf(s jobs.Service) string {
 	return s.State
 }
 
-// stateOfProcess returns the state of a backend in a process.
 func stateOfProcess(p jobs.ServiceProcess) string {
 	if p.IsSilent {
 		return p.State + ", silent"
@@ -372,7 +368,6 @@ func stateOfProcess(p jobs.ServiceProcess) string {
 	return p.State
 }
 
-// limit formats a number of calls at a time.
 func limit(n int) string {
 	if n < 0 {
 		return "-"
@@ -380,7 +375,6 @@ func limit(n int) string {
 	return strconv.Itoa(n)
 }
 
-// since formats the time from an instant until now.
 func since(now, at time.Time) string {
 	if at.IsZero() {
 		return "-"
@@ -388,8 +382,8 @@ func since(now, at time.Time) string {
 	return age(max(0, now.Sub(at)))
 }
 
-// topPartitions is the number of partitions that top shows: first partitions in trouble,
-// then partitions with the largest lag.
+// topPartitions is how many partitions top shows: those in trouble first, then the
+// largest lag.
 const topPartitions = 10
 
 func (t *top) drawPartitions(s *topJSON) error {
@@ -426,7 +420,7 @@ func (t *top) drawPartitions(s *topJSON) error {
 	return nil
 }
 
-// drawGroups draws groups of similar failures of all workers, the largest first.
+// drawGroups draws groups of similar failures, the largest first.
 func (t *top) drawGroups(s *topJSON) error {
 	groups := map[[2]string]*observe.Group{}
 	for _, w := range s.Workers {
@@ -460,7 +454,7 @@ func (t *top) drawGroups(s *topJSON) error {
 	return t.table([]column{{name: "FAILED", right: true}, {name: "LAST", right: true}, {name: "REASON", least: 6}, {name: "ERROR", least: 10}}, rows)
 }
 
-// groupsOf reads a worker's groups of failures. The worker may have another version.
+// groupsOf reads a worker's groups of failures, perhaps of another version.
 func groupsOf(w jobs.Worker) (all []observe.Group) {
 	for _, text := range w.Operators {
 		var s struct{ Groups []observe.Group }
@@ -470,7 +464,7 @@ func groupsOf(w jobs.Worker) (all []observe.Group) {
 	return all
 }
 
-// seen returns the last report of a worker, with its rates since the previous report.
+// seen returns a worker's last report, with its rates since the previous report.
 func (t *top) seen(w jobs.Worker) seen {
 	now := seen{at: w.Seen}
 	now.done, now.failed = countsOf(w)
@@ -493,7 +487,6 @@ func perSecond(n int, d time.Duration) float64 {
 	return float64(n) / d.Seconds()
 }
 
-// rate formats a rate per second for a table.
 func rate(r float64) string {
 	if r != 0 && math.Abs(r) < 10 {
 		return strconv.FormatFloat(r, 'f', 1, 64)
@@ -501,14 +494,14 @@ func rate(r float64) string {
 	return strconv.Itoa(int(math.Round(r)))
 }
 
-// countsOf reads the numbers of a worker, which may have another version.
+// countsOf reads a worker's numbers, perhaps of another version.
 func countsOf(w jobs.Worker) (done, failed int) {
 	var counts struct{ Acknowledged, HandedOver, Rejected, Nacked int }
 	_ = json.Unmarshal(w.Counts, &counts)
 	return counts.Acknowledged, counts.HandedOver + counts.Rejected + counts.Nacked
 }
 
-// operatorsOf reads a worker's operators, which may have another version.
+// operatorsOf reads a worker's operators, perhaps of another version.
 func operatorsOf(w jobs.Worker) (inFlight int, lastError string) {
 	for _, text := range w.Operators {
 		var s struct {

@@ -68,7 +68,7 @@ func (a *app) serve(ctx context.Context, address string, g *gate, ui http.Handle
 	}
 	server := &http.Server{
 		Handler: g.letIn(ui), ReadHeaderTimeout: connectTimeout, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
-		BaseContext: func(net.Listener) context.Context { return ctx }, // so that live pages end with ctx
+		BaseContext: func(net.Listener) context.Context { return ctx }, // ends live pages with ctx
 		ErrorLog:    slog.NewLogLogger(slog.DiscardHandler, slog.LevelWarn),
 	}
 	stop := context.AfterFunc(ctx, func() {
@@ -91,10 +91,8 @@ func (a *app) serve(ctx context.Context, address string, g *gate, ui http.Handle
 
 // gate admits browsers that have the address printed by weir ui.
 //
-// Cookies are not limited to a port: a browser sends a cookie of 127.0.0.1 to every
-// server on the machine, including other users' servers. So the console is below a secret
-// path, and the cookie is limited to that path. A server on another port never receives
-// the cookie.
+// Browsers send a cookie of 127.0.0.1 to every port of the machine, including other
+// users' servers. So the console is below a secret path, to which the cookie is limited.
 type gate struct {
 	code string // in the printed address, and the value of the cookie
 	path string // starts with a slash; as secret as the code
@@ -109,7 +107,7 @@ func newGate(role console.Role, who string) *gate {
 	return &gate{code: rand.Text(), path: "/" + rand.Text(), role: role, who: who}
 }
 
-// address returns the URL of the console at a listener.
+// address returns the console's URL.
 func (g *gate) address(l net.Addr) string {
 	return fmt.Sprintf("http://%s%s/?code=%s", l, g.path, g.code)
 }

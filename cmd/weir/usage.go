@@ -11,7 +11,7 @@ import (
 
 const helpWidth = 80
 
-// wrapped makes the help of all commands fit a terminal.
+// wrapped makes all help fit a terminal.
 func wrapped(root *cobra.Command) {
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", fmt.Sprintf(".FlagUsagesWrapped %d", helpWidth)))
 }
@@ -50,7 +50,7 @@ func flagError(c *cobra.Command, err error) error {
 
 // meant suggests a similar name, or refers to the help.
 func meant(prefix, name string, names []string) string {
-	all := &cobra.Command{SuggestionsMinimumDistance: 1 + min(1, len(name)/4)} // cobra can find similar names of commands
+	all := &cobra.Command{SuggestionsMinimumDistance: 1 + min(1, len(name)/4)} // cobra finds similar names of commands
 	for _, n := range names {
 		all.AddCommand(&cobra.Command{Use: strings.ReplaceAll(n, " ", "\u00a0"), Run: func(*cobra.Command, []string) {}})
 	}
@@ -64,10 +64,8 @@ func meant(prefix, name string, names []string) string {
 	return ": did you mean " + strings.Join(similar, " or ") + "?"
 }
 
-// named returns the name of a command without "weir ".
 func named(c *cobra.Command) string { return strings.TrimPrefix(c.CommandPath(), "weir ") }
 
-// none accepts no arguments.
 func none(c *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return usagef("%s takes no arguments, such as %q (-h for help)", named(c), args[0])
@@ -75,7 +73,7 @@ func none(c *cobra.Command, args []string) error {
 	return nil
 }
 
-// one accepts exactly one argument, named name in errors.
+// one accepts one argument, named name in errors.
 func one(name string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) != 1 {
