@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// apiPage lists all names that a program can use, a line each, without names of
-// parameters: a line that is gone, or was changed, can break a program that compiled.
-// tools/release compares it with the page of the last release.
+// apiPage lists all names that a program can use, a line each, without parameters' names:
+// a removed or changed line can break a program. tools/release compares it with the last
+// release's page.
 func apiPage(packages []pkg) string {
 	var lines []string
 	for _, p := range packages {
@@ -113,7 +113,6 @@ func (p pkg) typeLines(s *ast.TypeSpec) []string {
 	}
 }
 
-// shape is a signature without names.
 func (p pkg) shape(t *ast.FuncType) string {
 	line := p.list(t.TypeParams, "[", "]", true) + "(" + p.list(t.Params, "", "", false) + ")"
 	if results := p.list(t.Results, "", "", false); results != "" {
@@ -122,7 +121,6 @@ func (p pkg) shape(t *ast.FuncType) string {
 	return line
 }
 
-// list writes the types of a list, with names if need be.
 func (p pkg) list(list *ast.FieldList, before, after string, named bool) string {
 	if list == nil {
 		return ""

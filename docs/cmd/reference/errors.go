@@ -14,7 +14,7 @@ import (
 // failure is an error with a name.
 type failure struct {
 	name    string
-	message string // how it reads, with … where it varies; "" if that is not in the code
+	message string // with … where it varies; "" if the code does not have it
 	text    string
 	fields  []field
 }
@@ -104,8 +104,8 @@ func (p pkg) variables(d *ast.GenDecl) (out []failure) {
 	return out
 }
 
-// internalMessage returns the message of a variable of another package, if users cannot
-// import that.
+// internalMessage returns the message of a variable of another package, which users
+// cannot import.
 func (p pkg) internalMessage(e *ast.SelectorExpr) (text string) {
 	name, _ := e.X.(*ast.Ident)
 	for _, file := range p.all {
@@ -130,8 +130,8 @@ func (p pkg) internalMessage(e *ast.SelectorExpr) (text string) {
 	return text
 }
 
-// methodMessage returns the first text that the method Error of a type can make, with a
-// package in front if there is such a text.
+// methodMessage returns the first text that a type's method Error can make, after a
+// package's name if there is such a text.
 func (p pkg) methodMessage(typ string) (text string) {
 	for _, file := range p.all {
 		for _, d := range file.Decls {

@@ -15,20 +15,20 @@ import (
 	"strings"
 )
 
-// The part of a page that lists its imports stands between these lines.
+// The list of a page's imports stands between these lines.
 const (
 	importsBegin = "<!-- imports: go run ./docs/cmd/reference -->\n"
 	importsEnd   = "<!-- end of imports -->\n"
 )
 
-// source is a file that has snippets of pages.
+// source is a file with snippets of pages.
 type source struct {
 	name    string            // as a page of docs links it
 	lines   []string          // without indentation
 	imports map[string]string // import paths by the names of packages
 }
 
-// importsPages returns the pages that list their imports, with a new list.
+// importsPages returns the pages that list their imports.
 func importsPages(root string) (map[string]string, error) {
 	docs := filepath.Join(root, "docs")
 	sources, err := readSources(docs)
@@ -108,10 +108,10 @@ func nameOf(p string) string {
 
 var used = regexp.MustCompile(`\b([a-z]\w*)\.[A-Z]`)
 
-// importsOf lists the imports of the snippets of a page, and the files that have them. A
-// whole program shows its own imports.
+// importsOf lists the imports of a page's snippets, and their files. A whole program
+// shows its own.
 func importsOf(page string, sources []source) string {
-	paths := map[string]string{} // the name before the path, if the file imports the package under another name
+	paths := map[string]string{} // name before path, if the file renames the import
 	files := map[string]bool{}
 	for _, part := range strings.Split(page, "\n```go\n")[1:] {
 		block, _, _ := strings.Cut(part, "\n```")
@@ -172,7 +172,6 @@ func importsOf(page string, sources []source) string {
 	return b.String()
 }
 
-// has reports whether block is a run of lines.
 func has(lines, block []string) bool {
 	for i := 0; i+len(block) <= len(lines); i++ {
 		if slices.Equal(lines[i:i+len(block)], block) {

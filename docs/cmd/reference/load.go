@@ -23,8 +23,8 @@ type pkg struct {
 
 var module = regexp.MustCompile(`(?m)^module (\S+)$`)
 
-// outside are directories without packages for users. Directories of conformance suites,
-// whose names end in test, are skipped too.
+// outside are directories without packages for users, beside conformance suites, whose
+// names end in test.
 var outside = map[string]bool{"internal": true, "testdata": true, "examples": true, "bench": true, "docs": true, "tools": true, "cmd": true, ".git": true}
 
 // load parses all packages for users, in the order of their paths.

@@ -60,7 +60,6 @@ func run(args []string) error {
 	return nil
 }
 
-// pagesOf returns the pages by their paths.
 func pagesOf(root string) (map[string]string, error) {
 	packages, err := load(root)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// metricsPage has the documentation of the packages that report numbers.
+// metricsPage documents the packages that report numbers.
 func metricsPage(packages []pkg) string {
 	var b strings.Builder
 	b.WriteString("# Metrics and traces\n\n" + generated + "\n[Observing](../observing.md) has queries, and [Alerts](../operate.md#alerts) alerts.\n")
@@ -24,7 +24,7 @@ func metricsPage(packages []pkg) string {
 	return b.String()
 }
 
-// headersPage lists the headers of a message beside the fields of Meta that they hold.
+// headersPage lists a message's headers beside their fields of Meta.
 func headersPage(packages []pkg) string {
 	var b strings.Builder
 	b.WriteString("# Headers of a message\n\n" + generated + "\nJetStream and Kafka carry the history of a message in headers, SQL engines in a column. " +
@@ -57,7 +57,7 @@ func headersPage(packages []pkg) string {
 
 type header struct{ name, field string }
 
-// headersIn returns the constants headerX of a file, in order.
+// headersIn returns a file's constants headerX, in order.
 func headersIn(file *ast.File) (headers []header) {
 	for _, d := range file.Decls {
 		d, ok := d.(*ast.GenDecl)
@@ -107,8 +107,8 @@ func tablesPage(root string) (string, error) {
 	return b.String(), nil
 }
 
-// commandsPage has the help of the command weir and of its subcommands. If the root does
-// not have the source of the command, the page has no help.
+// commandsPage has the help of the command weir and of its subcommands, if the root has
+// its source.
 func commandsPage(root string) (string, error) {
 	var b strings.Builder
 	b.WriteString("# The command weir\n\n" + generated + "\n[Running the dead letters](../dead-letters.md) shows how it is used.\n")
@@ -132,7 +132,7 @@ func commandsPage(root string) (string, error) {
 	return b.String(), nil
 }
 
-// commandHelp writes the help of a command, and then of its subcommands.
+// commandHelp writes a command's help, and then its subcommands'.
 func commandHelp(b *strings.Builder, exe string, args []string) error {
 	cmd := exec.Command(exe, append(args, "-h")...)
 	cmd.Env = append(os.Environ(), "WEIR_DB=", "COLUMNS=80")

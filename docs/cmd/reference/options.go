@@ -42,7 +42,7 @@ func optionsPage(packages []pkg) string {
 	return b.String()
 }
 
-// settings returns the options and structs of a package, in the order of their names.
+// settings returns a package's options and structs by name.
 func (p pkg) settings() (out []setting) {
 	for _, t := range p.doc.Types {
 		if !ast.IsExported(t.Name) {

@@ -13,7 +13,7 @@ import (
 )
 
 // permissionsPage lists the rights that tests of JetStream, Kafka and PostgreSQL work
-// with, below their comments.
+// with, and their comments.
 func permissionsPage(root string) (string, error) {
 	var b strings.Builder
 	b.WriteString("# Permissions\n\n" + generated)
@@ -82,7 +82,6 @@ func subject(b *strings.Builder, n ast.Node) bool {
 	return true
 }
 
-// variable returns the value of a variable of a file.
 func variable(file *ast.File, name string) (value ast.Expr) {
 	ast.Inspect(file, func(n ast.Node) bool {
 		if v, ok := n.(*ast.ValueSpec); ok && v.Names[0].Name == name {

@@ -11,7 +11,7 @@ import (
 
 const generated = "<!-- Written by go run ./docs/cmd/reference from the comments of the code. Change those. -->\n"
 
-// title is the path of a package inside of the repository.
+// title is a package's path in the repository.
 func (p pkg) title() string { return strings.TrimPrefix(p.path, "github.com/weirflow/weir/") }
 
 // markdown turns a comment into paragraphs, lists and code. Links to names become code.
@@ -37,7 +37,6 @@ func (p pkg) markdown(text string) string {
 	return b.String()
 }
 
-// cell turns a comment into one line.
 func (p pkg) cell(text string) string {
 	var parts []string
 	for _, block := range p.doc.Parser().Parse(text).Content {
@@ -50,8 +49,8 @@ func (p pkg) cell(text string) string {
 
 var (
 	spaces = regexp.MustCompile(`\s+`)
-	// identifier is a word that Markdown would read as something else: with an
-	// underscore, an asterisk or angle brackets.
+	// identifier is a word that Markdown would misread: with an underscore, an asterisk
+	// or angle brackets.
 	identifier = regexp.MustCompile("[^\\s`(]*[A-Za-z][_*<>][A-Za-z][^\\s`.,:;)]*|[*<][A-Za-z][^\\s`.,:;)]*")
 )
 
@@ -72,14 +71,12 @@ func inline(texts []comment.Text) string {
 	return strings.ReplaceAll(spaces.ReplaceAllString(b.String(), " "), "``", "`")
 }
 
-// signature writes a function as one line.
 func (p pkg) signature(f *ast.FuncDecl) string {
 	bare := *f
 	bare.Doc, bare.Body = nil, nil
 	return p.code(&bare)
 }
 
-// code writes a node as one line of Go.
 func (p pkg) code(n ast.Node) string {
 	var b bytes.Buffer
 	if err := printer.Fprint(&b, p.fset, n); err != nil {
