@@ -12,45 +12,44 @@ import (
 
 // BackendCalls configures the calls of a backend.
 type BackendCalls struct {
-	HasCost   bool    // User.CostOf returns the cost of an attempt; otherwise it is 1
+	HasCost   bool    // User.CostOf returns the cost of an attempt, otherwise 1
 	HasTenant bool    // User.TenantOf returns its tenant
 	HasKey    bool    // its tenant is the key of its message, if it has a message
-	Budget    float64 // settled cost at which calls stop, not the retry budget; 0 means no limit. The settled cost is the reported cost or, without a report, the estimate
+	Budget    float64 // settled cost at which calls stop, not the retry budget; 0 means no limit. Settled is the reported cost or, without a report, the estimate
 }
 
-// maxForgiven bounds the attempts of an element that do not count because they met an
-// outage.
+// maxForgiven bounds the attempts of an element that do not count because of an outage.
 const maxForgiven = 3
 
-// atBackend asks the backend to admit attempts, through the operator's seat.
+// atBackend admits attempts, through the operator's seat at the backend.
 type atBackend[IN, OUT any] struct {
 	BackendCalls
 
 	core       *Machine[IN, OUT]
 	seat       gate.Seat
-	request    gate.Request  // current request; reused
-	evidence   gate.Evidence // current report; reused
+	request    gate.Request  // reused
+	evidence   gate.Evidence // reused
 	requests   perSlot[requestState]
-	lastBatch  *gate.Call // the batch that was started last
-	wasRefused bool       // the backend has refused a call in this step
-	spent      float64    // settled cost so far, including earlier runs
+	lastBatch  *gate.Call // started last
+	wasRefused bool       // a call was refused in this step
+	spent      float64    // settled cost, including earlier runs
 	isSpent    bool       // a call was refused because the budget is spent
 }
 
-// requestState is the state of an element that has asked for an attempt.
+// requestState is the state of an element at the backend.
 type requestState struct {
 	outages   int     // attempts that met an outage
-	throttled int     // attempts that the service answered with a request for fewer calls
-	restarts  int     // times that its timeout began anew: see waitOut
-	number    int     // of the attempt with this cost and tenant; 0 if they are unknown
-	cost      float64 // that the attempt takes from the rate
-	refunded  int     // number of the attempt whose cost was refunded, or 0
+	throttled int     // attempts that the service answered with a demand for fewer calls
+	restarts  int     // of its timeout: see waitOut
+	number    int     // of the attempt with this cost and tenant; 0 if unknown
+	cost      float64 // taken from the rate
+	refunded  int     // attempt whose cost was refunded, or 0
 	tenant    string
 	call      *gate.Call // the batch of its attempt
 
-	// metOutage is true if the last attempt met an outage of the backend, or the element
-	// waited for the end of an outage until its time ran out. An outage of its tenant
-	// does not count.
+	// metOutage is true if the last attempt met an outage of the backend, or the
+	// element's time ran out while it waited for the end of one. Outages of its tenant do
+	// not count.
 	metOutage bool
 }
 
@@ -61,8 +60,8 @@ func (b *atBackend[IN, OUT]) forgiven(s *Slot[IN, OUT]) int {
 	return min(of.outages, maxForgiven) + of.throttled
 }
 
-// mayWaitOut reports whether s, which waits for a retry, may wait for the end of an
-// outage beyond its deadline (FromAttempt). An element may do so up to maxForgiven times.
+// mayWaitOut reports whether s, which waits for a retry, may wait beyond its deadline for
+// the end of an outage (FromAttempt). An element may do so maxForgiven times.
 func (b *atBackend[IN, OUT]) mayWaitOut(s *Slot[IN, OUT]) bool {
 	g := b.core
 	isWaiting := s.phase == ready || s.phase == backoff
@@ -70,39 +69,38 @@ func (b *atBackend[IN, OUT]) mayWaitOut(s *Slot[IN, OUT]) bool {
 		b.seat.IsDown(g.Timers.Time(g.now), b.requests.get(s.index).tenant)
 }
 
-// isTenantPaused reports whether the tenant of s is paused for so long that its message
+// isTenantPaused reports whether the pause of the tenant of s is so long that its message
 // leaves its slot.
 func (b *atBackend[IN, OUT]) isTenantPaused(s *Slot[IN, OUT]) bool {
 	tenant := b.requests.get(s.index).tenant
 	return tenant != "" && b.seat.IsTenantPaused(b.core.Timers.Time(b.core.now), tenant)
 }
 
-// waitOut lets s, whose deadline has come, wait for the end of an outage. The time of s
-// begins anew with its next attempt.
+// waitOut lets s wait beyond its deadline for the end of an outage. Its time begins anew
+// with its next attempt.
 func (b *atBackend[IN, OUT]) waitOut(s *Slot[IN, OUT]) {
 	b.requests.ref(s.index).restarts++
 	b.core.stopTimeout(s)
 }
 
-// isVisited reports whether an attempt of s ended with anything but a request for fewer
-// calls. Otherwise its message was not visited (law B6).
+// isVisited reports whether an attempt of s was not throttled. Otherwise its message was
+// not visited (law B6).
 func (b *atBackend[IN, OUT]) isVisited(s *Slot[IN, OUT]) bool {
 	return int(s.attempts) > b.requests.get(s.index).throttled
 }
 
-// takeRetry takes a retry from the retry budget of the backend, and reports whether there
-// was one.
+// takeRetry takes a retry from the retry budget, and reports whether there was one.
 func (b *atBackend[IN, OUT]) takeRetry() bool {
 	return b.seat.MayRetry(b.core.Timers.Time(b.core.now))
 }
 
-// doneAsking reports that the operator has asked for all calls that it can start.
+// doneAsking reports that the operator has asked for all calls it can start.
 func (b *atBackend[IN, OUT]) doneAsking() {
 	b.seat.DoneAsking(b.core.Timers.Time(b.core.now), b.wasRefused)
 }
 
 // admit asks for an attempt of s. A member joins the call of its batch, which has a
-// permit. If only s must wait, it does so as in a back-off, and others may start.
+// permit. If only s must wait, it waits as in a back-off.
 func (b *atBackend[IN, OUT]) admit(s *Slot[IN, OUT], isMember bool) permission {
 	if b.Budget > 0 && b.spent >= b.Budget {
 		b.isSpent = true
@@ -154,7 +152,7 @@ func (b *atBackend[IN, OUT]) join(s *Slot[IN, OUT]) permission {
 	return granted
 }
 
-// Spent returns the settled cost of all calls at the backend, including earlier runs.
+// Spent returns the settled cost of all calls, including earlier runs.
 func (g *Machine[IN, OUT]) Spent() float64 {
 	if g.backend == nil {
 		return 0
@@ -169,16 +167,16 @@ func (g *Machine[IN, OUT]) AddSpent(cost float64) {
 	}
 }
 
-// IsSpent reports whether the run must end because its budget is spent: an element
-// was refused, and all calls have ended.
+// IsSpent reports whether the run must end because its budget is spent: an element was
+// refused, and all calls have ended.
 func (g *Machine[IN, OUT]) IsSpent() bool {
 	isIdle := g.permits == g.MaxCalls && g.state.Stats.Deciding == 0 && (g.lookups == nil || g.lookups.reservedRunning == 0)
 	return g.backend != nil && g.backend.isSpent && isIdle
 }
 
-// taken returns the cost that the current attempt of s has taken from the rate: 0 after a
-// refund, otherwise the cost by the function of Cost. Without this function a call takes
-// 1, and a member that joins a batch 0.
+// taken returns the cost that the attempt of s has taken from the rate: 0 after a refund,
+// otherwise the result of the Cost function. Without this function a call takes 1, and
+// each later member of a batch 0.
 func (b *atBackend[IN, OUT]) taken(s *Slot[IN, OUT]) float64 {
 	of := b.requests.get(s.index)
 	switch {
@@ -198,8 +196,8 @@ func (b *atBackend[IN, OUT]) hasJoined(s *Slot[IN, OUT]) bool {
 	return c != nil && c.Element != element(s)
 }
 
-// refund gives the cost of the attempt of s back to the rate, once per attempt. The
-// element gets its outcome from another call, or without a call.
+// refund gives the cost of the attempt of s back to the rate, once. The element gets its
+// outcome without a call of its own.
 func (b *atBackend[IN, OUT]) refund(s *Slot[IN, OUT]) {
 	of := b.requests.get(s.index)
 	if of.refunded == int(s.attempts) {
@@ -212,8 +210,7 @@ func (b *atBackend[IN, OUT]) refund(s *Slot[IN, OUT]) {
 	b.requests.ref(s.index).refunded = int(s.attempts)
 }
 
-// chargeNoRate records that the next attempt of s is free of charge to the rates, because
-// it makes no call.
+// chargeNoRate records that the next attempt of s makes no call, so it is free.
 func (b *atBackend[IN, OUT]) chargeNoRate(s *Slot[IN, OUT]) {
 	b.requests.ref(s.index).refunded = int(s.attempts) + 1
 }
@@ -223,9 +220,9 @@ func element[IN, OUT any](s *Slot[IN, OUT]) uint64 {
 	return uint64(s.accepted)<<16 | uint64(uint16(s.index))
 }
 
-// askCost finds the cost and the tenant of the next attempt of s, once for each attempt,
-// even if the attempt is refused often. If a user's function panics, s has failed. If the
-// functions have used up the time of s, the attempt does not start.
+// askCost finds the cost and the tenant of the next attempt of s, once for each attempt.
+// If a user's function panics, s has failed. If the functions have used up the time of s,
+// the attempt does not start.
 func (b *atBackend[IN, OUT]) askCost(s *Slot[IN, OUT]) permission {
 	if !b.HasCost && !b.HasTenant && !b.HasKey {
 		return granted
@@ -239,7 +236,7 @@ func (b *atBackend[IN, OUT]) askCost(s *Slot[IN, OUT]) permission {
 	}
 	err := b.callUser(s)
 	c := b.request.Cost
-	if err == nil && !(c >= 0 && c <= math.MaxFloat64) { // this form rejects NaN, too
+	if err == nil && !(c >= 0 && c <= math.MaxFloat64) { // rejects NaN, too
 		err = fmt.Errorf("asyncop: Cost: want a finite number of 0 or more: %v", c)
 	}
 	if err != nil {
@@ -280,18 +277,18 @@ func (b *atBackend[IN, OUT]) callUser(s *Slot[IN, OUT]) (err error) {
 	return nil
 }
 
-// putOff makes s wait as in a back-off, because its tenant must wait. Other elements may
-// start. As after a demand of a server, the end of the input does not cut this wait.
+// putOff makes s wait as in a back-off, because its tenant must wait. The end of the
+// input does not cut this wait.
 func (b *atBackend[IN, OUT]) putOff(s *Slot[IN, OUT], wait time.Duration) {
 	b.core.putOff(s, later(b.core.now, wait))
 	s.retry |= Demanded
 }
 
-// asksAgainAt returns when to ask again: Now, an instant, or Never if the backend wakes
-// the operator when it may ask, or if the budget is spent.
+// asksAgainAt returns when to ask again: Now, an instant, or Never if the budget is spent
+// or the backend will wake the operator.
 func (b *atBackend[IN, OUT]) asksAgainAt() time.Duration {
 	if b.isSpent {
-		return Never // the run ends when all calls have ended
+		return Never
 	}
 	if !b.wasRefused {
 		return Now
@@ -312,8 +309,7 @@ func (b *atBackend[IN, OUT]) asksAgainAt() time.Duration {
 }
 
 // reportIgnored reports the end of the attempt of s, whose message was purged or snoozed.
-// It is no evidence about the service. A call that may have been sent costs what it was
-// charged.
+// It is not evidence about the service. A call that may have been sent costs its charge.
 func (b *atBackend[IN, OUT]) reportIgnored(s *Slot[IN, OUT], t *call.Token) {
 	cost, isReported := t.Cost()
 	if !isReported && s.phase == running {
@@ -323,8 +319,8 @@ func (b *atBackend[IN, OUT]) reportIgnored(s *Slot[IN, OUT], t *call.Token) {
 }
 
 // report reports the end of the attempt of s. It returns whether a retry is free: the
-// attempt met an outage or was throttled, so the retry is not taken from the budget, and
-// does not count towards Policy.MaxRetries.
+// attempt met an outage or was throttled, so the retry does not use the retry budget, nor
+// count towards Policy.MaxRetries.
 func (b *atBackend[IN, OUT]) report(s *Slot[IN, OUT], o gate.Evidence) (isFree bool) {
 	g := b.core
 	if o.Borrowed {
@@ -336,7 +332,7 @@ func (b *atBackend[IN, OUT]) report(s *Slot[IN, OUT], o gate.Evidence) (isFree b
 	b.evidence.Tenant, b.evidence.Call = of.tenant, of.call
 	b.evidence.Cost = b.taken(s)
 	effect := b.seat.AttemptEnded(g.Timers.Time(g.now), &b.evidence)
-	b.spent += b.evidence.Cost // AttemptEnded has set it to the cost that counts
+	b.spent += b.evidence.Cost // set by AttemptEnded
 	switch effect {
 	case gate.Outage:
 		of.outages++
@@ -369,8 +365,8 @@ func (b *atBackend[IN, OUT]) noteWaited(s *Slot[IN, OUT]) {
 	}
 }
 
-// whyWaited returns why the backend made s wait until its deadline, and how long it will
-// still refuse calls. It returns nil if s could have started.
+// whyWaited returns why the backend made s wait until its deadline, or nil if s could
+// have started, and how long it will still refuse calls.
 func (b *atBackend[IN, OUT]) whyWaited(s *Slot[IN, OUT]) (why error, wait time.Duration) { //nolint:staticcheck // the error is the answer
 	g := b.core
 	late := gate.Late{Tenant: b.requests.get(s.index).tenant, PutOff: s.attempts == 0 && s.phase == backoff}
@@ -380,11 +376,11 @@ func (b *atBackend[IN, OUT]) whyWaited(s *Slot[IN, OUT]) (why error, wait time.D
 	late.Throttled = s.attempts > 0 && !b.isVisited(s)
 	if s.attempts > 0 {
 		late.Begun = g.Timers.Time(s.last)
-		// If the service has answered other calls since the message failed before, the
-		// message itself may be the cause: see gate.ErrAnswered.
+		// If the service has answered others since the message failed, the message itself
+		// may be the cause: see gate.ErrAnswered.
 		ctx := g.contextForReport(s)
 		if ctx != g.Host.Values { // otherwise there is no message
-			_ = call.OffLoop(func() error { // to read the context of an observer is to run user code
+			_ = call.OffLoop(func() error { // to read an observer's context is to run user code
 				meta, _ := message.MetaFromContext(ctx)
 				late.Failed = meta.LastFailure
 				return nil

@@ -8,45 +8,44 @@ import (
 
 // Batching configures calls for several elements.
 //
-// User.Invoke is called for each member. Its function, perhaps inside wrappers, finds
-// the batch in the context and joins it. Then the batch becomes a job.
+// User.Invoke is called for each member. The user's function, perhaps inside wrappers,
+// finds the batch in the context and joins it. Then the batch becomes a job.
 type Batching struct {
-	Of      any           // the function: the key under which it finds its batch
+	Of      any           // the key under which the function finds its batch
 	MaxSize int           // in members
-	MaxWait time.Duration // of an element that may start; 0 means one step
+	MaxWait time.Duration // for an element that may start; 0 means one step
 }
 
-// Batches starts a call for several elements at once, in place of Machine.startWaiting.
-// Each member has its own attempt. The members share the job and the permits of the
-// batch, which takePermit takes for the first member.
+// Batches starts calls for several elements, in place of Machine.startWaiting. Each
+// member has its own attempt. The members share the job and the permits, which takePermit
+// takes for the first one.
 type Batches[IN, OUT any] struct {
 	Batching
 	core  *Machine[IN, OUT]
-	ended bool // the input has ended
+	ended bool
 }
 
 func (b *Batches[IN, OUT]) calls(elements int) int { return 1 + (elements-1)/b.MaxSize }
 
-// EndInput notes that the input has ended, so batches do not wait for more elements.
+// EndInput notes that the input has ended, so batches do not wait for more.
 func (b *Batches[IN, OUT]) EndInput() { b.ended = true }
 
-// isComplete reports whether a batch can start without a wait: it is full, or no other
-// element can come. An element that waits to leave will free its slot, so another can
-// come.
+// isComplete reports whether a batch can start now: it is full, or no other element can
+// come. An element that waits to leave will free its slot, so another can come.
 func (b *Batches[IN, OUT]) isComplete() bool {
 	return b.core.startable() >= b.MaxSize || b.ended || b.core.FreeSlots() == 0 && b.core.Queue.Head() == nil
 }
 
 // startsAt returns when the next batch may start: Now if it is complete or has waited for
 // MaxWait, otherwise the end of this wait. For first attempts, the wait begins when the
-// oldest fresh element was accepted. For retries, it begins when the first of the ready
-// retries became ready; with key order, the same holds for first attempts.
+// oldest fresh element was accepted. For retries, and for first attempts with key order,
+// it begins when the first of them became ready.
 func (b *Batches[IN, OUT]) startsAt() time.Duration {
 	g, since := b.core, Never
 	if g.keys != nil {
 		since = g.keys.freshSince()
 	} else if g.fresh != nil {
-		since = max(0, g.fresh.accepted) // a restored element may have been accepted before the start of the clock
+		since = max(0, g.fresh.accepted) // restored elements may be older than the clock
 	}
 	if g.ready.Len() > 0 {
 		since = min(since, g.readied)
@@ -85,9 +84,9 @@ func (b *Batches[IN, OUT]) startFull() (sent bool) {
 	return sent
 }
 
-// start starts a batch with s as its first member. It returns the permission of s, and
-// reports whether the batch became a job. The other members follow in the order of
-// nextStart. While members get their permits and begin, the batch is Machine.forming.
+// start starts a batch with s as its first member, and the others in the order of
+// nextStart. It returns the permission of s, and reports whether the batch became a job.
+// While members get their permits and begin, the batch is Machine.forming.
 func (b *Batches[IN, OUT]) start(s *Slot[IN, OUT]) (p permission, sent bool) {
 	g := b.core
 	if g.lookups != nil && g.lookups.start(s) {
@@ -117,8 +116,8 @@ func (b *Batches[IN, OUT]) start(s *Slot[IN, OUT]) (p permission, sent bool) {
 }
 
 // send sends the batch that is being formed, and reports whether it became a job. If no
-// member has joined, for example because wrappers of the function have completed all of
-// them, there is no call, and the permits of the batch are freed.
+// member has joined, for example because wrappers have completed all, there is no call,
+// and the permits are freed.
 func (b *Batches[IN, OUT]) send() (sent bool) {
 	g, formed := b.core, b.core.forming
 	if formed == nil {

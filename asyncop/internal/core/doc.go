@@ -1,15 +1,14 @@
 // Package core is an asynchronous operator as a state machine: slots, order, attempts,
-// retries, deadlines, and the contents of a checkpoint. It has no loop, no input or
-// output channel, and no logger.
+// retries, deadlines, and the contents of a checkpoint. It has no loop, no channels and
+// no logger.
 //
-// Comments name laws, such as A5. DESIGN.md lists them in section 3.
+// Laws, such as A5, are in section 3 of DESIGN.md.
 //
 // # Owner
 //
 // The driver's goroutine owns a [Machine] and everything in it. It calls AsyncInvoke,
 // too. Blocking calls run on other goroutines, and any goroutine may complete an attempt.
-// They share state in package call with the core, which reads it only while the driver
-// calls a method of the core.
+// They share state in package call, which the core reads only while the driver calls it.
 //
 // # Calls
 //
@@ -32,17 +31,15 @@
 //   - reports that time may have passed: [Machine.Away].
 //
 // The core calls the user's functions, and makes the user's errors and log lines, through
-// [User]. Calls for workers are in Config.Jobs.
+// [User]. Config.Jobs has calls for workers.
 //
 // # Files
 //
-// path.go has the path of an element, step by step, below a diagram; slot.go the slot of
-// an element and the diagram of its phases; machine.go the step of the loop; ending.go
-// the end of the run; item.go the contents of a checkpoint; workers.go user code that may
-// block.
+// path.go has the path of an element, step by step; slot.go the slot of an element and
+// its phases; machine.go the step of the loop; ending.go the end of the run; item.go the
+// contents of a checkpoint; workers.go user code that may block.
 //
-// Each part has a file. The core calls it directly. A core has the following parts only
-// if [Config] has their option:
+// Each part has a file. A core has the following parts only if [Config] has their option:
 //
 //   - keys.go: calls the elements of a key one after the other
 //   - batches.go: calls for several elements
@@ -62,7 +59,6 @@
 // # User code
 //
 // The loop calls each piece of user code in a small function, whose deferred function
-// turns a panic into an error. If the code calls runtime.Goexit, the function fails the
-// run with a [GoexitError], and the deferred functions of the driver finish the operator
-// (law A6).
+// turns a panic into an error. After runtime.Goexit, it fails the run with a
+// [GoexitError], and the deferred functions of the driver finish the operator (law A6).
 package core

@@ -9,12 +9,12 @@ import (
 	"github.com/weirflow/weir/timers"
 )
 
-// EndedBy is the party that ended a run.
+// EndedBy is who ended a run.
 type EndedBy uint8
 
 // The values of EndedBy.
 const (
-	ByDriver  EndedBy = iota // End, or user code that called runtime.Goexit
+	ByDriver  EndedBy = iota // End, or runtime.Goexit in user code
 	ByElement                // an element failed, and FailsRun is set
 	ByCancel                 // a context of the host ended
 )
@@ -28,7 +28,7 @@ func (g *Machine[IN, OUT]) fail(err error, by EndedBy) {
 	}
 }
 
-// EndIfCancelled makes the run end if a context of the host has ended.
+// EndIfCancelled ends the run if a context of the host has ended.
 func (g *Machine[IN, OUT]) EndIfCancelled() {
 	if g.state.Failure != nil || !g.Host.Cancelled() {
 		return
@@ -41,8 +41,8 @@ func (g *Machine[IN, OUT]) EndIfCancelled() {
 }
 
 // EndRetries ends retries, because the input has ended. By law A5 an element in back-off
-// gets one more attempt at once, or after the wait that a server has demanded. Running
-// attempts are awaited, and not repeated.
+// gets one more attempt, at once or after the wait that a server has demanded. Running
+// attempts are not repeated.
 func (g *Machine[IN, OUT]) EndRetries() {
 	g.noRetries = true
 	for s := g.first(); s != nil; s = s.next() {
@@ -53,9 +53,9 @@ func (g *Machine[IN, OUT]) EndRetries() {
 }
 
 // EndPurged ends the elements whose messages were purged, so no call starts for them. The
-// context of a running call ends, with message.ErrPurged as its cause. An element whose
-// failure is being handled is left alone: its hand-over finds the purge. An element that
-// is accepted later is ended before its first attempt: see takePermit.
+// context of a running call ends with cause message.ErrPurged. An element whose failure
+// is being handled is left alone: its hand-over finds the purge. takePermit ends elements
+// that are accepted later.
 func (g *Machine[IN, OUT]) EndPurged() {
 	g.tick()
 	g.sawPurge = true
@@ -89,7 +89,7 @@ func (g *Machine[IN, OUT]) endPurged(s *Slot[IN, OUT]) {
 }
 
 // Abandon ends the contexts of all attempts. It returns the elements that have not ended,
-// in input order (law A1), and the driver calls Ended for each.
+// in input order (law A1). The driver calls Ended for each.
 func (g *Machine[IN, OUT]) Abandon() (cut []*Slot[IN, OUT]) {
 	g.abandoned = true
 	g.tick()
@@ -100,7 +100,7 @@ func (g *Machine[IN, OUT]) Abandon() (cut []*Slot[IN, OUT]) {
 		g.sink.Cut()
 	}
 	if g.batches != nil {
-		g.batches.send() // frees the permits of a batch that runtime.Goexit has interrupted
+		g.batches.send() // frees the permits of a batch that Goexit has interrupted
 	}
 	for s := g.first(); s != nil; s = s.next() {
 		if g.abandon(s) {
@@ -134,7 +134,7 @@ func (g *Machine[IN, OUT]) abandon(s *Slot[IN, OUT]) bool {
 			return false
 		}
 		if s.attempts > 0 {
-			s.doubt = notDeduplicated // its results are lost, so its effect is unknown to others
+			s.doubt = notDeduplicated // its results are lost
 		}
 	default: // no attempt
 	}
@@ -142,8 +142,8 @@ func (g *Machine[IN, OUT]) abandon(s *Slot[IN, OUT]) bool {
 	return true
 }
 
-// Forget drops all elements, because user code may keep futures and contexts, and with
-// them the core. It is the last call.
+// Forget drops all elements, because user code may keep futures and contexts that refer
+// to the core. It is the last call.
 func (g *Machine[IN, OUT]) Forget() {
 	empty := timers.Heap[*Slot[IN, OUT]]{}
 	g.slots.forget()

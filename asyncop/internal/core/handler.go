@@ -9,13 +9,13 @@ import (
 
 // Handling configures calls of User.HandleFailure.
 type Handling struct {
-	All      bool          // for all failures; otherwise only for timeouts
+	All      bool          // for all failures; otherwise for timeouts
 	Limit    time.Duration // of a call
-	ErrLimit error         // the error of a call that exceeds Limit
+	ErrLimit error         // of a call that exceeds Limit
 }
 
-// handler gets results in place of failures. Its answer is final, because a retry would
-// start after the deadline or after the last retry (law A3).
+// handler gets results in place of failures. Its answer is final (law A3): a retry would
+// start after the deadline or the last retry.
 type handler[IN, OUT any] struct {
 	Handling
 	core *Machine[IN, OUT]
@@ -31,8 +31,8 @@ type handlerCall[OUT any] struct {
 	err     error
 }
 
-// rescue calls the handler for s, which has failed, and reports whether it has called it.
-// If so, returned or exceeded continues.
+// rescue calls the handler for s, which has failed, and reports whether it did. If so,
+// returned or exceeded continues.
 func (h *handler[IN, OUT]) rescue(s *Slot[IN, OUT], failure error, timedOut bool) (called bool) {
 	if !timedOut && !h.All {
 		return false
@@ -40,7 +40,7 @@ func (h *handler[IN, OUT]) rescue(s *Slot[IN, OUT], failure error, timedOut bool
 	g := h.core
 	s.attempt = nil
 	s.err = failure
-	g.refresh() // the limit counts from now
+	g.refresh() // for the limit
 	until := g.now + h.Limit
 	r := g.report(s)
 	r.Failed = true
@@ -58,23 +58,21 @@ func (h *handler[IN, OUT]) rescue(s *Slot[IN, OUT], failure error, timedOut bool
 	return true
 }
 
-// returned continues after the handler of s has returned or panicked, or could not run.
+// returned continues after the handler of s has ended, or could not run.
 func (h *handler[IN, OUT]) returned(s *Slot[IN, OUT]) {
 	c := h.core.handled.take(s.index)
 	h.finish(s, c, c.broke)
 }
 
-// exceeded continues after the handler of s has exceeded its limit. It may still be
-// running.
+// exceeded continues after the handler of s has exceeded its limit. It may still run.
 func (h *handler[IN, OUT]) exceeded(s *Slot[IN, OUT]) {
 	c := h.core.handled.take(s.index)
 	c.Expire()
 	h.finish(s, c, h.ErrLimit)
 }
 
-// finish ends s with the answer of its handler. If broke is not nil, finish ends s with a
-// failure, and does not read the answer, because a handler that has exceeded its limit
-// may still be writing it.
+// finish ends s with the answer of its handler. If broke is not nil, s fails, and the
+// answer is not read: a handler that has exceeded its limit may still be writing it.
 func (h *handler[IN, OUT]) finish(s *Slot[IN, OUT], c *handlerCall[OUT], broke error) {
 	g := h.core
 	g.Timers.Cancel(&s.timer)

@@ -6,10 +6,9 @@ import (
 	"github.com/weirflow/weir/asyncop/observe"
 )
 
-// Limits of the kept histories.
 const (
-	liveHistories = 512 // of elements in flight
-	maxSteps      = 32  // of a history: the first firstSteps and the last ones
+	liveHistories = 512
+	maxSteps      = 32 // the first firstSteps and the last ones
 	firstSteps    = 8
 	keptHistories = 10 // per keptPeriod
 	keptPeriod    = time.Second
@@ -21,14 +20,14 @@ type attemptHistory struct {
 }
 
 // history keeps the attempts of elements. An element that succeeds at once needs no
-// history, and no allocation, unless it was slow or asked for. The failure sink finds the
-// history of its element, a []observe.Step, in its context under [ctxkey.Timeline].
+// history, unless it was slow or asked for. The failure sink finds the history, a
+// []observe.Step, in its context under [ctxkey.Timeline].
 type history[IN, OUT any] struct {
 	core     *Machine[IN, OUT]
 	attempts perSlot[*attemptHistory]
 	live     int           // histories of elements in flight
-	period   time.Duration // start of the period in which histories are counted
-	kept     int           // histories to keep that ended in the period; 0 before the first period
+	period   time.Duration // start of the period
+	kept     int           // to keep, ended in the period; 0 before the first
 }
 
 func (w *history[IN, OUT]) stepsOf(s *Slot[IN, OUT]) []observe.Step {
@@ -38,16 +37,16 @@ func (w *history[IN, OUT]) stepsOf(s *Slot[IN, OUT]) []observe.Step {
 	return nil
 }
 
-// attemptEnded adds the end of an attempt to the history of s, if s needs one. The
-// history is kept if s is not retried and was slow or asked for.
+// attemptEnded adds an attempt to the history of s, if s needs one. The history is kept
+// if s is not retried and was slow or asked for.
 func (w *history[IN, OUT]) attemptEnded(s *Slot[IN, OUT], o *attemptEnd, again bool, delay time.Duration) {
 	g, p := w.core, w.attempts.get(s.index)
-	if p != nil { // a reading of the clock is too expensive for each element without a history
+	if p != nil { // without a history, a reading of the clock is too expensive
 		g.refresh()
 	}
 	keep := false
 	if !again {
-		isSlow := g.isHurried(s, g.now) // it has used more than half of its timeout
+		isSlow := g.isHurried(s, g.now) // it has used half of its timeout
 		keep = isSlow || g.AsksForTimelines && g.User.AsksForTimeline(s.in)
 	}
 	isNeeded := o.err != nil || again || keep

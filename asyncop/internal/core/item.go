@@ -9,36 +9,35 @@ import (
 )
 
 // Item is an element outside the queue: in a checkpoint, or in the driver's backlog. It
-// is small, because the core copies all elements in flight at a barrier.
+// is small, because a barrier copies all elements in flight.
 type Item[IN, OUT any] struct {
 	In   IN
 	Rest any // see Kind
 
-	// The state of a restored element; zero for an element from upstream.
+	// The state of a restored element.
 
-	// First is the start of the first attempt that counts, in Unix nanoseconds. 0 means
-	// that no attempt was made, in this run or an earlier one. If only earlier runs have
-	// made attempts, and these do not count (KeepNothing), First is the start of this
-	// run, or the end of a back-off in it: see restoreFromScratch.
+	// First is the start of the first attempt that counts, in Unix nanoseconds, or 0
+	// without attempts, also in earlier runs. If only attempts of earlier runs were made,
+	// and these do not count (KeepNothing), First is the start of this run, or the end of
+	// a back-off in it: see restoreFromScratch.
 	First    int64
 	Spent    time.Duration // of its timeout
 	Wait     time.Duration // the rest of the back-off at the checkpoint, or 0
-	Attempts int32         // that count as made: an attempt that will be repeated does not
+	Attempts int32         // that count: an attempt that will be repeated does not
 
 	Kind  ItemKind
-	Retry RetryKind // of the awaited retry
+	Retry RetryKind // that it waits for
 
-	Restored bool // it comes from a checkpoint
+	Restored bool // from a checkpoint
 }
 
-// ItemKind is the kind of an item.
+// ItemKind is the kind of an [Item].
 type ItemKind uint8
 
-// Kinds of items.
 const (
-	Record    ItemKind = iota // an element to be called; Rest belongs to the driver
+	Record    ItemKind = iota // to be called; Rest belongs to the driver
 	Control                   // Rest is a control element
-	Completed                 // an element with results, which are in Rest
+	Completed                 // Rest has the results
 )
 
 // Marker returns the item of a control element that checkpoints do not contain.
@@ -56,9 +55,9 @@ func (it *Item[IN, OUT]) SetResults(results []OUT) {
 	it.Kind, it.Rest = Completed, &call.Attempt[OUT]{Results: results}
 }
 
-// Items appends to into copies of the elements that law C1 asks for (see holds), in input
-// order. They can be encoded while the core continues. The memory of into beyond its
-// length must be zero.
+// Items appends copies of the elements that law C1 asks for to into, in input order. They
+// can be encoded while the core continues. The memory of into beyond its length must be
+// zero.
 func (g *Machine[IN, OUT]) Items(into []Item[IN, OUT], withResults bool) []Item[IN, OUT] {
 	g.tick()
 	start := g.Timers.Time(0).UnixNano()
@@ -72,8 +71,7 @@ func (g *Machine[IN, OUT]) Items(into []Item[IN, OUT], withResults bool) []Item[
 	return into
 }
 
-// item fills in a zero item for an element. start is the start of the clock in Unix
-// nanoseconds.
+// item fills in a zero item. start is the start of the clock in Unix nanoseconds.
 func (g *Machine[IN, OUT]) item(it *Item[IN, OUT], s *Slot[IN, OUT], start int64, withResults bool) {
 	if s.phase == controlElement {
 		it.Kind, it.Rest = Control, g.control.get(s.index)
@@ -87,7 +85,7 @@ func (g *Machine[IN, OUT]) item(it *Item[IN, OUT], s *Slot[IN, OUT], start int64
 	switch {
 	case s.phase == done && withResults:
 		it.Kind, it.Rest = Completed, s.attempt // not copied: results do not change
-	case s.phase == done: // its call was in time, and is repeated with the whole time from now on
+	case s.phase == done: // its call was in time, and is repeated with the whole timeout
 		it.Attempts = max(0, it.Attempts-1)
 		it.Spent = 0
 		if it.First != 0 {
@@ -99,7 +97,7 @@ func (g *Machine[IN, OUT]) item(it *Item[IN, OUT], s *Slot[IN, OUT], start int64
 			it.Wait, it.Retry = due-g.now, s.retry
 		}
 	case s.phase == fresh || s.phase == behind || s.phase == ready:
-		// No attempt is repeated: the next one has not begun.
+		// The next attempt has not begun, so no attempt is repeated.
 	case it.Attempts > 0: // preparing, running, deciding, handling or failing
 		it.Attempts-- // its last attempt is repeated, with the same number unless Keep is KeepNothing
 	}
@@ -110,8 +108,8 @@ func sinceEpoch(start int64, at time.Duration) int64 {
 	return cmp.Or(start+int64(at), 1)
 }
 
-// holds reports whether a checkpoint contains an element of the queue. Ended elements,
-// and complete elements without results, are left out.
+// holds reports whether a checkpoint contains s: it has not ended, and is not complete
+// without results.
 func (g *Machine[IN, OUT]) holds(s *Slot[IN, OUT]) bool {
 	switch s.phase {
 	case endedWithoutResults:
@@ -125,8 +123,8 @@ func (g *Machine[IN, OUT]) holds(s *Slot[IN, OUT]) bool {
 	}
 }
 
-// Restore takes a slot for an item. number is its number at the observers, or 0: see
-// Observing.Numbers. There must be a free slot.
+// Restore takes a slot for an item. There must be a free slot. number is the item's
+// number at the observers, or 0: see Observing.Numbers.
 func (g *Machine[IN, OUT]) Restore(it Item[IN, OUT], number int64) {
 	if it.Kind == Control {
 		g.acceptControl(it)
@@ -145,8 +143,8 @@ func (g *Machine[IN, OUT]) Restore(it Item[IN, OUT], number int64) {
 	}
 }
 
-// continueRestored continues with the newest element, which was an item. Its results wait
-// to leave, or it gets the rest of its time, and starts after the rest of its back-off.
+// continueRestored continues with the newest element. Its results wait to leave, or it
+// starts after the rest of its back-off, with the rest of its time.
 func (g *Machine[IN, OUT]) continueRestored(s *Slot[IN, OUT], it *Item[IN, OUT]) {
 	if it.Kind == Completed {
 		g.settle(s, nil)
@@ -162,9 +160,8 @@ func (g *Machine[IN, OUT]) continueRestored(s *Slot[IN, OUT], it *Item[IN, OUT])
 		}
 	}
 	if timeout < 0 && it.Restored && g.timeoutFailsRun() {
-		// A negative timeout means that the time of the element has passed. To time out
-		// would fail this run, and each run after a restart, so it gets the reserve of
-		// the operator's timeout.
+		// The time of the element has passed. A timeout would fail this run, and each run
+		// after a restart, so it gets the reserve of the operator's timeout.
 		timeout = g.leastTime(g.Timeout)
 	}
 	if g.Restored.Keep == KeepNothing || it.First == 0 || timeout == 0 {
@@ -187,19 +184,17 @@ func (g *Machine[IN, OUT]) continueRestored(s *Slot[IN, OUT], it *Item[IN, OUT])
 	g.Timers.Arm(&s.timer, later(g.now, it.Wait))
 }
 
-// timeoutFailsRun reports whether a restored element without time left would fail the
-// run, and each run after a restart.
+// timeoutFailsRun reports whether the timeout of a restored element would fail the run,
+// and each run after a restart.
 func (g *Machine[IN, OUT]) timeoutFailsRun() bool {
 	return g.handler == nil && g.FailsRun && g.sink == nil
 }
 
 // restoreFromScratch sets the deadline of an element that keeps only the rest of its
-// back-off. If the back-off leaves too little of the timeout for an attempt, the element
-// gets more time.
+// back-off. If the back-off leaves too little time for an attempt, the element gets more.
 //
-// In this case, its first attempt is recorded as beginning at the end of the back-off: a
-// later run with KeepSince counts the time since the first attempt, and this wait must not
-// use it up.
+// Then its first attempt is recorded as beginning at the end of the back-off: a later run
+// with KeepSince counts the time since then, and this wait must not use it up.
 func (g *Machine[IN, OUT]) restoreFromScratch(s *Slot[IN, OUT], it *Item[IN, OUT], timeout time.Duration) {
 	left := g.extendFor(it, timeout, timeout)
 	switch {
@@ -215,15 +210,15 @@ func (g *Machine[IN, OUT]) restoreFromScratch(s *Slot[IN, OUT], it *Item[IN, OUT
 }
 
 // restoreLimited sets the deadline of an element that keeps its attempts and the rest of
-// its timeout. Without time left the element times out at once, because no attempt starts
-// at the deadline (law A5), unless that would fail this run and each run after a restart.
+// its timeout. Without time left it times out at once, because no attempt starts at the
+// deadline (law A5), unless that would fail this run and each run after a restart.
 func (g *Machine[IN, OUT]) restoreLimited(s *Slot[IN, OUT], it *Item[IN, OUT], timeout time.Duration) (hasEnded bool) {
 	least := g.leastTime(timeout)
 	left := timeout - it.Spent
 	accepted := g.now - it.Spent
 	sinceFirst := g.Timers.Time(g.now).Sub(time.Unix(0, it.First))
 	if g.Restored.Keep == KeepSince {
-		since := max(0, sinceFirst) // the wall clock may have gone back
+		since := max(0, sinceFirst) // the wall clock may go back
 		left = min(timeout, max(timeout-since, least))
 		accepted = g.now - since
 	}
@@ -233,7 +228,7 @@ func (g *Machine[IN, OUT]) restoreLimited(s *Slot[IN, OUT], it *Item[IN, OUT], t
 	}
 	s.accepted = accepted
 	s.attempts, s.doubt = it.Attempts, notDeduplicated
-	s.first, s.last = g.now-sinceFirst, g.now-sinceFirst // the last attempt began then, or later
+	s.first, s.last = g.now-sinceFirst, g.now-sinceFirst // the last attempt began then or later
 	s.knowsFirst = true
 	g.setDeadline(s, later(g.now, left), timeout)
 	if hasEnded {
@@ -242,7 +237,7 @@ func (g *Machine[IN, OUT]) restoreLimited(s *Slot[IN, OUT], it *Item[IN, OUT], t
 	return hasEnded
 }
 
-// leastTime returns the least time that a restored element with this timeout gets.
+// leastTime returns the least time of a restored element with this timeout.
 func (g *Machine[IN, OUT]) leastTime(timeout time.Duration) time.Duration {
 	if g.Restored.LeastPart == 0 {
 		return 0
@@ -250,10 +245,9 @@ func (g *Machine[IN, OUT]) leastTime(timeout time.Duration) time.Duration {
 	return timeout / time.Duration(g.Restored.LeastPart)
 }
 
-// extendFor returns left, the time that is left to a restored element, extended to allow
-// an attempt after the rest of its back-off. It does not extend the time if the back-off
-// ends after the deadline: that was so before the restart as well, and the element waits
-// for its deadline.
+// extendFor returns left, the time of a restored element, extended for an attempt after
+// the rest of its back-off. If the back-off ends after the deadline, as before the
+// restart, the time is not extended, and the element waits for its deadline.
 func (g *Machine[IN, OUT]) extendFor(it *Item[IN, OUT], left, timeout time.Duration) time.Duration {
 	if it.Wait > 0 && it.Wait <= left {
 		left = max(left, later(it.Wait, g.leastTime(timeout)))

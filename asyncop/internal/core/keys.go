@@ -10,16 +10,14 @@ import (
 )
 
 // Key order (law K1). The elements of a key that have not ended form a line, in input
-// order. Only the first of a line may be called. The others are in phase behind. An
-// element that times out there keeps its position, and its results, or its offer to the
-// failure sink, wait until it is the first. Without a failure sink its failure takes
-// effect at once: it is dropped, or fails the run. The queue of a core with key order is
-// unordered, and the elements of a key complete in the order of their line.
+// order. Only the first may be called. The others are in phase behind. If one times out
+// there, its results, or its offer to the failure sink, wait until it is the first.
+// Without a failure sink, it is dropped or fails the run at once. The queue is unordered,
+// and the elements of a key complete in the order of their line.
 
 // Keys finds the lines of elements. It hides the key type from the core.
 type Keys[IN, OUT any] interface {
-	// line calls the key function and returns the line of the key, a new one if
-	// necessary.
+	// line calls the key function and returns the line of the key, perhaps a new one.
 	line(in IN) (*line[IN, OUT], error)
 	// forget removes a line without elements and calls.
 	forget(l *line[IN, OUT])
@@ -32,13 +30,13 @@ type line[IN, OUT any] struct {
 	first, last *Slot[IN, OUT]
 	len         int
 	calls       int // running calls whose attempts have ended
-	owner       any // the keyedLine that contains it
+	owner       any // its keyedLine
 }
 
 type linePosition[IN, OUT any] struct {
 	line       *line[IN, OUT] // nil once the element has ended
 	prev, next *Slot[IN, OUT]
-	number     time.Duration // position in the input, a Duration because heads orders those
+	number     time.Duration // position in the input, of the type that heads orders
 	call       caller        // of its attempt
 }
 
@@ -59,16 +57,16 @@ type keyOrder[IN, OUT any] struct {
 	core *Machine[IN, OUT]
 
 	positions perSlot[linePosition[IN, OUT]]
-	heads     timers.Heap[*Slot[IN, OUT]] // elements in phase fresh, in input order
-	headed    time.Duration               // since when heads is not empty
+	heads     timers.Heap[*Slot[IN, OUT]] // fresh elements in input order
+	headed    time.Duration               // since when
 	numbers   time.Duration               // number of the newest linePosition
-	crowded   int                         // lines with at least MaxWaitingPerKey elements besides the called one
+	crowded   int                         // lines that have reached MaxWaitingPerKey
 	outliving []outlivingCall[IN, OUT]    // they hold the keys of elements that have continued
 }
 
 const keepSpare = 1024
 
-// forget drops all lines, because the options of the operator still refer to Config.Keys.
+// forget drops all lines, because the operator's options still refer to Config.Keys.
 func (o *keyOrder[IN, OUT]) forget() {
 	o.core.Keys.clear()
 	*o = keyOrder[IN, OUT]{core: o.core}
@@ -86,7 +84,6 @@ func (o *keyOrder[IN, OUT]) freshSince() time.Duration {
 	return o.headed
 }
 
-// started records the call of an attempt of s.
 func (o *keyOrder[IN, OUT]) started(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
 	p := o.positions.ref(s.index)
 	p.call = a
@@ -99,7 +96,7 @@ func (o *keyOrder[IN, OUT]) started(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
 }
 
 // join appends s, the newest element, to the line of its key, and reports whether s
-// continues. It fails s if the key function panics or the key is unusable (law A6).
+// continues. s fails if the key function panics or the key is unusable (law A6).
 func (o *keyOrder[IN, OUT]) join(s *Slot[IN, OUT]) (continues bool) {
 	g := o.core
 	l, err := o.findLine(s.in)
@@ -157,7 +154,7 @@ func (o *keyOrder[IN, OUT]) head() *Slot[IN, OUT] {
 	return nil
 }
 
-// leavePhase updates heads, Machine.fresh and statistics when s changes its phase to p.
+// leavePhase updates heads, Machine.fresh and statistics when s enters phase p.
 func (o *keyOrder[IN, OUT]) leavePhase(s *Slot[IN, OUT], p phase) {
 	switch s.phase {
 	case fresh:
@@ -179,7 +176,7 @@ func (o *keyOrder[IN, OUT]) mayBeCalled(s *Slot[IN, OUT]) bool {
 }
 
 // leaveLine removes s, which has ended, from its line. The next elements complete as well
-// if they ended behind s: they have timed out, or were restored with their results.
+// if they have timed out behind s, or were restored with their results.
 func (o *keyOrder[IN, OUT]) leaveLine(s *Slot[IN, OUT]) {
 	g, p := o.core, o.positions.get(s.index)
 	l := p.line
@@ -187,9 +184,9 @@ func (o *keyOrder[IN, OUT]) leaveLine(s *Slot[IN, OUT]) {
 		return
 	}
 	o.unlink(s)
-	wasFirst := p.prev == nil // p is a copy from before unlink
+	wasFirst := p.prev == nil // p is from before unlink
 	if !wasFirst {
-		return // s was dropped, has failed the run, or was released, while it was behind others
+		return // s ended at once, behind others
 	}
 	for l.first != nil && l.first.phase == done {
 		g.Queue.Complete(l.first.entry)
@@ -221,7 +218,7 @@ func (o *keyOrder[IN, OUT]) unlink(s *Slot[IN, OUT]) {
 	}
 }
 
-// release lets the first of a line be called, unless a call holds the key. It removes an
+// release lets the first of a line be called, unless a call holds the key. It forgets an
 // empty line.
 func (o *keyOrder[IN, OUT]) release(l *line[IN, OUT]) {
 	g, s := o.core, l.first
@@ -238,8 +235,8 @@ func (o *keyOrder[IN, OUT]) release(l *line[IN, OUT]) {
 	}
 }
 
-// attemptEnded records the call of an attempt of s if it is still running. The call holds
-// the key until it returns.
+// attemptEnded records the call of an attempt of s if it is still running. It holds the
+// key until it returns.
 func (o *keyOrder[IN, OUT]) attemptEnded(s *Slot[IN, OUT], how call.Released) {
 	p := o.positions.ref(s.index)
 	if how.OperatorPermit || p.call == nil {
@@ -264,8 +261,7 @@ func (o *keyOrder[IN, OUT]) freeReturned() {
 }
 
 // NewKeys returns lines by the results of key. unusable returns the error for a key that
-// a map cannot find again: a key that is not equal to itself, such as NaN, or cannot be
-// compared.
+// a map cannot find again: it is not equal to itself, such as NaN, or cannot be compared.
 func NewKeys[K comparable, IN, OUT any](key func(in IN) K, unusable func(key any) error) Keys[IN, OUT] {
 	return &keys[K, IN, OUT]{key: key, unusable: unusable, lines: make(map[K]*keyedLine[K, IN, OUT])}
 }
@@ -274,7 +270,7 @@ type keys[K comparable, IN, OUT any] struct {
 	key      func(in IN) K
 	unusable func(key any) error
 	lines    map[K]*keyedLine[K, IN, OUT]
-	most     int // largest len(lines) since the map was made, because a map does not shrink
+	most     int // largest len(lines) of this map, because a map does not shrink
 	spare    []*keyedLine[K, IN, OUT]
 }
 
@@ -305,7 +301,7 @@ func (m *keys[K, IN, OUT]) line(in IN) (*line[IN, OUT], error) {
 }
 
 func isUsable[K comparable](k K) (usable bool) {
-	defer func() { _ = recover() }() // a key in an interface may not be comparable
+	defer func() { _ = recover() }() // the key in an interface may not be comparable
 	return equal(k, k)
 }
 
@@ -319,7 +315,7 @@ func (m *keys[K, IN, OUT]) forget(l *line[IN, OUT]) {
 	if len(m.spare) < keepSpare {
 		m.spare = append(m.spare, k)
 	}
-	if m.most > keepSpare && len(m.lines) <= m.most/8 { // frees the memory of a burst, at a constant cost per line
+	if m.most > keepSpare && len(m.lines) <= m.most/8 { // frees memory after a burst, at constant cost per line
 		small := make(map[K]*keyedLine[K, IN, OUT], len(m.lines))
 		maps.Copy(small, m.lines)
 		m.lines, m.most = small, len(small)

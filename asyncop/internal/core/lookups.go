@@ -7,25 +7,24 @@ import (
 	"github.com/weirflow/weir/internal/decision"
 )
 
-// lookups starts attempts that need no call of their own, without permits. It also makes
-// the elements of a key share their failures: the first element that is judged after a
-// failed call decides for all others that waited for this call, and elements that come
-// before the retry wait for it. So a key that fails has one lineage of attempts, however
-// many elements ask for it.
+// lookups starts attempts that need no call of their own, without permits. Elements of a
+// key also share failures: the first element that is judged after a failed call decides
+// for all that waited for it, and elements that come before the retry wait for it. So a
+// failing key has one lineage of attempts, however many elements ask for it.
 type lookups[IN, OUT any] struct {
 	call.Lookups[IN]
 
 	core            *Machine[IN, OUT]
 	states          perSlot[lookingUp]
 	lineages        map[any]*lineage // by key
-	reserved        call.Reservation // of the attempt that begins; otherwise nil
+	reserved        call.Reservation // of the attempt that begins, or nil
 	reservedRunning int              // running attempts without permits
 	changes         int64            // Changes at the last startOthers
 }
 
 // lookingUp is the state of an element.
 type lookingUp struct {
-	lineage    *lineage // nil unless the element shares the attempts of its key
+	lineage    *lineage // nil unless it shares the attempts of its key
 	began      uint64   // generation of its last attempt
 	isReserved bool     // its attempt runs without permits
 }
@@ -34,18 +33,18 @@ type lookingUp struct {
 type lineage struct {
 	key       any
 	members   int
-	leader    *call.Token       // the running attempt that makes a call, or nil
-	decidedAt uint64            // newest generation at the last decision; 0 before the first decision
-	due       time.Duration     // of the retry, if the decision is a retry
-	decision  decision.Decision // the last one
+	leader    *call.Token       // the running attempt with a call, or nil
+	decidedAt uint64            // newest generation at the last decision; 0 before
+	due       time.Duration     // of the retry, if there is one
+	decision  decision.Decision // the last
 }
 
 // start makes s wait if its key waits for a retry. Otherwise it starts an attempt of s if
-// the attempt needs no call of its own. It reports whether it did either.
+// that needs no call of its own. It reports whether it did either.
 //
 // The wait comes first, because the function may still let s join a call that has just
-// failed. The attempt of s would begin after the decision about this call, so the
-// decision would not count for s (see share), and s would get a retry of its own.
+// failed. Such an attempt would begin after the decision about this call, so the decision
+// would not count for s (see share), and s would get a retry of its own.
 func (l *lookups[IN, OUT]) start(s *Slot[IN, OUT]) bool {
 	g := l.core
 	if !g.checkBegin(s) {
@@ -71,8 +70,8 @@ func (l *lookups[IN, OUT]) start(s *Slot[IN, OUT]) bool {
 	return true
 }
 
-// reserve returns a reservation for the next attempt of s, or nil. It returns nil for a
-// retry with a step before it, because the step may take long.
+// reserve returns a reservation for the next attempt of s, or nil. A retry with a step
+// before it, which may take long, gets none.
 func (l *lookups[IN, OUT]) reserve(s *Slot[IN, OUT]) (r call.Reservation) {
 	g := l.core
 	if g.before.get(s.index) != nil {
@@ -82,7 +81,7 @@ func (l *lookups[IN, OUT]) reserve(s *Slot[IN, OUT]) (r call.Reservation) {
 	returned := false
 	defer func() {
 		if !returned {
-			_ = g.broke("the key function of a lookup", recover()) // the attempt meets a panic again, and fails
+			_ = g.broke("the key function of a lookup", recover()) // the attempt panics again, and fails
 		}
 	}()
 	r = l.Reserve(s.in, int(s.attempts)+1)
@@ -90,8 +89,7 @@ func (l *lookups[IN, OUT]) reserve(s *Slot[IN, OUT]) (r call.Reservation) {
 	return r
 }
 
-// find returns the lineage of the key of s, or nil. If isNew is set, it makes the lineage
-// if necessary.
+// find returns the lineage of the key of s, or nil. If isNew is set, it may make one.
 func (l *lookups[IN, OUT]) find(s *Slot[IN, OUT], isNew bool) (found *lineage) {
 	g := l.core
 	g.ranCode = true
@@ -114,9 +112,9 @@ func (l *lookups[IN, OUT]) find(s *Slot[IN, OUT], isNew bool) (found *lineage) {
 }
 
 // waitForRetry makes s wait for the retry of its key, and reports whether s waits. If the
-// call for the key is complete and its letter was not read yet, s waits for the next
-// step. While a worker asks the strategy about the first failure of a key, other elements
-// of the key start calls of their own.
+// letter of the key's completed call was not read yet, s waits for the next step. While a
+// worker asks the strategy about a key's first failure, other elements start calls of
+// their own.
 func (l *lookups[IN, OUT]) waitForRetry(s *Slot[IN, OUT]) bool {
 	g := l.core
 	if len(l.lineages) == 0 {
@@ -140,7 +138,7 @@ func (l *lookups[IN, OUT]) waitForRetry(s *Slot[IN, OUT]) bool {
 	}
 	l.shareLineage(s, n)
 	if s.err == nil {
-		s.err = d.Err // the last error, if its time runs out before the retry
+		s.err = d.Err // the last error, if its time runs out
 	}
 	g.putOff(s, n.due)
 	if d.Demanded > 0 {
@@ -149,8 +147,8 @@ func (l *lookups[IN, OUT]) waitForRetry(s *Slot[IN, OUT]) bool {
 	return true
 }
 
-// started records an attempt of s. An attempt that makes or joins a call shares the
-// lineage of its key.
+// started records an attempt of s. If it makes or joins a call, it shares the lineage of
+// its key.
 func (l *lookups[IN, OUT]) started(s *Slot[IN, OUT], t *call.Token) {
 	of := l.states.ref(s.index)
 	of.began = s.generation
@@ -186,9 +184,8 @@ func (l *lookups[IN, OUT]) attemptEnded(s *Slot[IN, OUT], t *call.Token) {
 	}
 }
 
-// share replaces d, the decision about the last attempt of s, by the decision of the
-// lineage of s. It reports whether the lineage has a decision that counts: it counts for
-// attempts that began before the decision.
+// share replaces d, the decision about the last attempt of s, by the decision of its
+// lineage, if that was made after the attempt began. It reports whether it did.
 func (l *lookups[IN, OUT]) share(s *Slot[IN, OUT], d *decision.Decision) bool {
 	g := l.core
 	of := l.states.get(s.index)
@@ -207,8 +204,8 @@ func (l *lookups[IN, OUT]) share(s *Slot[IN, OUT], d *decision.Decision) bool {
 	return true
 }
 
-// keepDecision keeps the decision about the last attempt of s, which has failed, for the
-// other elements of its key. A decision that only the deadline of s has cut is not kept.
+// keepDecision keeps the decision about the last failed attempt of s for the other
+// elements of its key, unless only the deadline of s has cut it.
 func (l *lookups[IN, OUT]) keepDecision(s *Slot[IN, OUT], d *decision.Decision) {
 	g := l.core
 	if d.Capped {
@@ -222,7 +219,7 @@ func (l *lookups[IN, OUT]) keepDecision(s *Slot[IN, OUT], d *decision.Decision) 
 	n.decidedAt = g.slots.generations
 	n.due = later(g.now, max(d.Delay, d.Demanded))
 	n.decision = *d
-	n.decision.NeedsBudget, n.decision.Before = false, nil // they are for one element
+	n.decision.NeedsBudget, n.decision.Before = false, nil // for one element only
 }
 
 // sharesKey reports whether s shares the attempts of its key.
@@ -253,8 +250,7 @@ func (l *lookups[IN, OUT]) leave(s *Slot[IN, OUT]) {
 }
 
 // startOthers starts the attempts that need no call of their own, while the backend
-// refuses calls. Otherwise such attempts would wait for the elements before them, which
-// need a call.
+// refuses calls. Otherwise they would wait for elements that need a call.
 func (l *lookups[IN, OUT]) startOthers() {
 	g := l.core
 	changes := l.Changes()

@@ -19,15 +19,14 @@ import (
 
 // Config configures a core. It is read-only after New.
 type Config[IN, OUT any] struct {
-	Queue  queue.Queue[*Slot[IN, OUT]]     // owned by the core
-	Timers *timers.Service[*Slot[IN, OUT]] // owned by the core; its driver sets the alarm
+	Queue  queue.Queue[*Slot[IN, OUT]]
+	Timers *timers.Service[*Slot[IN, OUT]] // owned by the core; the driver sets the alarm
 	Host   *call.Host                      // shared by the calls
 	User   User[IN, OUT]
-	Jobs   *[]call.Job[IN, OUT] // for workers: the core appends, the driver takes
-	// Direct means that the function is blocking, so the core makes jobs of attempts, and
-	// does not call User.Invoke. An attempt whose context is not the attempt itself (it
-	// has values of observers, or a reservation) is started by User.Invoke, which runs
-	// the function by RunBlocking.
+	Jobs   *[]call.Job[IN, OUT] // the core appends, the driver takes
+	// Direct means that the function is blocking, so the core makes jobs, and does not
+	// call User.Invoke. An attempt whose context has values of observers or a reservation
+	// is no job: User.Invoke runs the function by RunBlocking.
 	Direct bool
 
 	Policy *decision.Steps[OUT]
@@ -35,38 +34,38 @@ type Config[IN, OUT any] struct {
 
 	Limits
 
-	FailsRun           bool // the first element that fails ends the run; otherwise it is dropped
-	ExhaustedAsFailure bool // a result that asks for a retry, which is refused, is a failure
+	FailsRun           bool // the first failed element ends the run; otherwise it is dropped
+	ExhaustedAsFailure bool // a result whose retry is refused is a failure
 
 	Restored Restored
 
-	// The optional parts. The zero value means that the option is off.
+	// The optional parts. Zero means that the option is off.
 	Keys             Keys[IN, OUT] // needs a queue without order
-	MaxWaitingPerKey int           // elements of a key besides the called one; 0 means no limit
+	MaxWaitingPerKey int           // besides the called one; 0 means no limit
 	Batching         *Batching
 	Calls            *BackendCalls    // the backend of Host.Seat admits the attempts
 	Lookups          call.Lookups[IN] // elements with the same key share calls, answers and retries
 	Handling         *Handling
-	OwnTimeouts      bool // elements have timeouts of their own
-	ChecksResults    bool // results may be invalid
-	AsksForTimelines bool // elements may ask for their timelines
-	HandsOver        bool // failed elements are handed over to the failure sink
+	OwnTimeouts      bool
+	ChecksResults    bool
+	AsksForTimelines bool
+	HandsOver        bool
 	Observers        []observe.Observer
-	Counters         []counting.Counter // observers that only count
+	Counters         []counting.Counter
 }
 
 // Limits bound elements and attempts. 0 means no limit.
 type Limits struct {
 	Timeout        time.Duration // of each element, over all attempts
-	FromAttempt    bool          // Timeout counts from the start of the first attempt, not from the acceptance
+	FromAttempt    bool          // Timeout begins with the first attempt
 	AttemptTimeout time.Duration // of each attempt
-	EarlyTimeout   bool          // an element times out as soon as no retry can start within its timeout
-	MaxCalls       int           // permits; 0 means as many as there are slots
+	EarlyTimeout   bool          // time out as soon as no retry can start within the timeout
+	MaxCalls       int           // permits; 0 means one for each slot
 }
 
-// LongestCall returns how long a call takes at most if it obeys its context, or 0 if that
-// is not known. A call that elements with the same key share may take twice their timeout:
-// an element may join it just before the first one times out.
+// LongestCall returns how long a call that obeys its context takes at most, or 0 if that
+// is unknown. A shared call may take twice the timeout: an element may join it just
+// before the first one times out.
 func (c *Config[IN, OUT]) LongestCall() time.Duration {
 	if c.Lookups != nil {
 		return 2 * min(c.longestAttempt(), math.MaxInt64/2)
@@ -74,7 +73,6 @@ func (c *Config[IN, OUT]) LongestCall() time.Duration {
 	return c.longestAttempt()
 }
 
-// longestAttempt returns the longest timeout of an attempt, or 0 if that is not known.
 func (c *Config[IN, OUT]) longestAttempt() time.Duration {
 	switch {
 	case c.AttemptTimeout > 0 && (c.OwnTimeouts || c.Timeout == 0):
@@ -87,48 +85,45 @@ func (c *Config[IN, OUT]) longestAttempt() time.Duration {
 	return c.Timeout
 }
 
-// Restored sets which attempts, and how much of the time before the restart, count for a
+// Restored sets which attempts, and how much time before the restart, count for a
 // restored element. The rest of its back-off always counts.
 type Restored struct {
 	Keep Keep
 	// LeastPart reserves 1/LeastPart of the timeout for an attempt, so that an element
-	// can end after any number of restarts. It is 1 to 10 in operators. 0 means no
-	// reserve.
+	// can end after many restarts. Operators use 1 to 10; 0 means no reserve.
 	LeastPart int
 }
 
-// Keep selects what a restored element keeps.
 type Keep uint8
 
-// The choices of Keep.
+// Keep is what a restored element keeps.
 const (
 	KeepNothing Keep = iota // no attempts, and the whole timeout
-	KeepSince               // the attempts; all the time since the first of them is used up
-	KeepSpent               // the attempts; the time before the restart is used up
+	KeepSince               // the attempts; the time since the first is used up
+	KeepSpent               // the attempts and the used time
 )
 
-// TimedOut describes a timeout.
 type TimedOut struct {
 	Attempt bool  // an attempt has timed out, not its element
-	Early   bool  // the element has time left, but no retry could start within it, or its tenant is down
-	Waited  error // why the backend made the element wait, or nil
+	Early   bool  // no retry could start within the remaining time, or its tenant is down
+	Waited  error // why the backend made it wait, or nil
 }
 
 // Report describes an element to the methods of User.
 type Report[IN any] struct {
 	Element       IN
-	Err           error         // of the last attempt; once the element has failed, its failure
-	Attempts      int           // begun so far
-	Elapsed       time.Duration // since it took its slot
-	First         time.Time     // start of its first attempt, or zero
-	Last          time.Time     // start of its last attempt, or zero
+	Err           error // of the last attempt or, once it has failed, of the element
+	Attempts      int   // begun so far
+	Elapsed       time.Duration
+	First         time.Time // start of its first attempt, or zero
+	Last          time.Time // start of its last attempt, or zero
 	NoRetryReason decision.NoRetryReason
 	Reason        predicates.Reason    // of the last attempt
 	Reasons       predicates.ReasonSet // of the retries that began
 	InDoubt       bool                 // an attempt may have taken effect
-	Deduplicated  bool                 // and every server involved recognises its requests when they are repeated
-	Timeout       time.Duration        // 0 without a timeout
-	Failed        bool                 // it has failed and was not handed over yet
+	Deduplicated  bool                 // every server recognises its repeated requests
+	Timeout       time.Duration
+	Failed        bool // it has failed and was not handed over
 
 	Context context.Context //nolint:containedctx // from its observers, or the operator's
 }
@@ -155,43 +150,43 @@ type Machine[IN, OUT any] struct {
 	retryLog retryLog[IN, OUT]
 
 	slots         slots[IN, OUT]
-	reasons       perSlot[reasons]               // empty unless attempts have reasons
-	reasonRetries perSlot[[]int32]               // retries for each reason that the policy limits; nil before the first
-	ownDeadlines  perSlot[*ownDeadline[IN, OUT]] // deadlines out of input order, and timeouts that begin with the first attempt
+	reasons       perSlot[reasons]
+	reasonRetries perSlot[[]int32]               // retries for each limited reason; nil before the first
+	ownDeadlines  perSlot[*ownDeadline[IN, OUT]] // see ownDeadline
 	control       perSlot[any]                   // of control elements: a queue.Watermark or a participant.Barrier
-	before        perSlot[beforeRetry]           // phases backoff and ready: the step before the retry
+	before        perSlot[beforeRetry]           // in phases backoff and ready
 	asked         perSlot[*question[OUT]]        // phase deciding
 	handled       perSlot[*handlerCall[OUT]]     // phase handling
 
-	fresh   *Slot[IN, OUT]              // the oldest element in phase fresh, which makes its first attempt next
+	fresh   *Slot[IN, OUT]              // the oldest element in phase fresh
 	unbegun int                         // elements in phase fresh
-	ready   timers.Heap[*Slot[IN, OUT]] // elements in phase ready that may be called, the oldest first
-	readied time.Duration               // since when ready is not empty
+	ready   timers.Heap[*Slot[IN, OUT]] // that may be called, the oldest first
+	readied time.Duration               // since when
 	permits int                         // free
-	forming *call.Batch[IN, OUT]        // the batch that is being formed, or nil: see Batches.start
-	stamp   gate.Stamp                  // of the last call that the backend admitted
-	overdue bool                        // the next element to start has reached its deadline: see checkBegin
+	forming *call.Batch[IN, OUT]        // or nil: see Batches.start
+	stamp   gate.Stamp                  // of the last admitted call
+	overdue bool                        // see checkBegin
 
 	oldest     *Slot[IN, OUT]
-	live       *Slot[IN, OUT]              // the oldest element with a live deadline in input order
+	live       *Slot[IN, OUT]              // the oldest with a live deadline in input order
 	outOfOrder timers.Heap[*Slot[IN, OUT]] // live deadlines out of input order
 
 	now      time.Duration // the last reading of the clock
 	slept    bool          // since that reading the driver may have slept
 	ranCode  bool          // since that reading user code has run
-	isExact  bool          // limits or back-offs depend on the time that user code takes
-	timesAll bool          // measure the duration of each attempt, also if it succeeded
+	isExact  bool          // limits or back-offs depend on the time of user code
+	timesAll bool          // measure every attempt, even if it succeeded
 
-	hasReasons  bool // decision.Steps.HasReasons; without reasons, attempts need fewer fields, and retries have no step before them
-	asksWorkers bool // the strategy may block, so a worker asks it
+	hasReasons  bool // without reasons, attempts need fewer fields, and retries have no step
+	asksWorkers bool // the strategy may block
 	noRetries   bool // retries have ended (law A5)
 	abandoned   bool // Abandon was called
 	sawPurge    bool // EndPurged was called: messages may be purged
 
-	unread     *call.Letter            // letters from the mailbox that are not handled yet
+	unread     *call.Letter            // letters that were taken and not handled yet
 	attemptEnd attemptEnd              // of the attempt that ended last, until reportEnd
-	view       predicates.Attempt[OUT] // of the attempt that is judged
-	situation  decision.Situation      // for the policy; reused
+	view       predicates.Attempt[OUT] // the attempt that is judged
+	situation  decision.Situation      // reused
 
 	state State
 }
@@ -199,7 +194,6 @@ type Machine[IN, OUT any] struct {
 // stepLimit bounds the repetitions of one kind of work in a step.
 const stepLimit = 128
 
-// New returns a core without elements.
 func New[IN, OUT any](c Config[IN, OUT]) *Machine[IN, OUT] {
 	g := &Machine[IN, OUT]{Config: c}
 	g.slots.sideTables = new([]anyPerSlot)
@@ -222,7 +216,7 @@ func New[IN, OUT any](c Config[IN, OUT]) *Machine[IN, OUT] {
 	return g
 }
 
-// addParts makes the parts of the core. Limits, and parts that look at the time, need an
+// addParts makes the parts of the core. Limits, and parts that use the time, need an
 // exact clock.
 func (g *Machine[IN, OUT]) addParts() {
 	c := &g.Config
@@ -259,8 +253,6 @@ func (g *Machine[IN, OUT]) addParts() {
 	g.retryLog.core, g.retryLog.validUntil = g, math.MinInt64
 }
 
-// The parts of the core that the driver uses.
-
 // Messages settles messages.
 func (g *Machine[IN, OUT]) Messages() *Messages[IN, OUT] { return &g.messages }
 
@@ -273,24 +265,23 @@ func (g *Machine[IN, OUT]) Batches() *Batches[IN, OUT] { return g.batches }
 // HandOver offers failed elements to the failure sink, or is nil.
 func (g *Machine[IN, OUT]) HandOver() *HandOver[IN, OUT] { return g.sink }
 
-// State describes a core to its driver.
+// State is the state of a core for its driver.
 type State struct {
 	Len     int // slots that are taken
 	Running int // permits that are taken
 
 	Now            time.Duration // the last reading of the clock
-	Oldest         time.Duration // when the oldest element was accepted, or Never
+	Oldest         time.Duration // when it was accepted, or Never
 	Stats          observe.Stats // without Running and InFlight: see Counts
-	Done           int           // complete elements that wait to leave
+	Done           int           // that wait to leave
 	Erred          time.Duration // when Stats.LastError came
-	FailedAttempts int64         // that ended with an error, or at the deadline of their element
+	FailedAttempts int64         // with an error, or by the deadline of their element
 
 	Failure  error           // why the run must end, or nil
 	EndedBy  EndedBy         // who caused Failure
 	FailedIn context.Context //nolint:containedctx // of the element that failed the run; otherwise the operator's
 }
 
-// Counts returns the counters.
 func (s *State) Counts() observe.Stats {
 	c := s.Stats
 	c.Running = int64(s.Running)
@@ -298,7 +289,7 @@ func (s *State) Counts() observe.Stats {
 	return c
 }
 
-// State returns the state of the core. It is read-only, and valid until the next call.
+// State returns the state of the core. It is read-only and valid until the next call.
 func (g *Machine[IN, OUT]) State() *State {
 	s := &g.state
 	s.Len = g.slots.taken
@@ -310,8 +301,8 @@ func (g *Machine[IN, OUT]) State() *State {
 	return s
 }
 
-// FreeSlots returns the number of elements that may be accepted. It is 0 if the run must
-// end, or if too many elements wait for their keys.
+// FreeSlots returns how many elements may be accepted. It is 0 if the run must end, or if
+// too many elements wait for their keys.
 func (g *Machine[IN, OUT]) FreeSlots() int {
 	isCrowded := g.keys != nil && g.keys.crowded > 0
 	if g.state.Failure != nil || isCrowded {
@@ -320,9 +311,9 @@ func (g *Machine[IN, OUT]) FreeSlots() int {
 	return g.Queue.Cap() - g.slots.taken
 }
 
-// Away reports that the driver has slept, or is about to run user code outside the core.
-// If mayWait is set, the core reads the clock before it uses the time. Otherwise it does
-// so only if limits or back-offs depend on the time.
+// Away reports that the driver has slept, or is about to run user code. If mayWait is set,
+// the core reads the clock before it uses the time. Otherwise it does so only if limits or
+// back-offs depend on it.
 func (g *Machine[IN, OUT]) Away(mayWait bool) {
 	if mayWait {
 		g.slept = true
@@ -337,7 +328,7 @@ func (g *Machine[IN, OUT]) tick() {
 }
 
 // refresh reads the clock if time may have passed. Without limits and back-offs, one
-// reading serves a whole step, even if calls block the loop.
+// reading serves a whole step.
 func (g *Machine[IN, OUT]) refresh() {
 	if g.slept || g.ranCode && g.isExact {
 		g.now = g.Timers.Now()
@@ -345,7 +336,7 @@ func (g *Machine[IN, OUT]) refresh() {
 	}
 }
 
-// later returns the instant d after at, or the last instant there is.
+// later returns at + d, or the last possible instant.
 func later(at, d time.Duration) time.Duration {
 	if d > math.MaxInt64-at {
 		return math.MaxInt64
@@ -354,7 +345,7 @@ func later(at, d time.Duration) time.Duration {
 }
 
 // Step handles the events since the last step. It reads the clock first, so completions
-// posted until then go before timers that are due (law T1).
+// posted until then go before due timers (law T1).
 func (g *Machine[IN, OUT]) Step() {
 	g.tick()
 	now := g.now
@@ -364,8 +355,8 @@ func (g *Machine[IN, OUT]) Step() {
 		g.backend.wasRefused = false
 	}
 	if g.batches != nil && g.batches.startFull() {
-		// The worker gets the batch now. To read completions first may take as long as a
-		// short call. The next step, which follows at once, reads them.
+		// The worker gets the batch now: to read completions first may take as long as a
+		// short call. The next step follows at once.
 		return
 	}
 	g.unread = g.Host.Mail.Take()
@@ -405,8 +396,7 @@ const (
 )
 
 // Next returns when the next step is due: an instant, Now, or Never. A letter wakes the
-// driver earlier, but only if the driver has announced its sleep. So the driver announces
-// it before it calls Next, or it could miss a letter.
+// driver earlier, but only if the driver has announced its sleep before it calls Next.
 func (g *Machine[IN, OUT]) Next() time.Duration {
 	g.tick()
 	g.view = predicates.Attempt[OUT]{} // an idle core keeps no results
@@ -441,8 +431,8 @@ func (g *Machine[IN, OUT]) nextTimer() time.Duration {
 	return next
 }
 
-// startsAt returns when the next element may start, if there is a permit. A batch may
-// wait for more elements, and the backend may refuse calls for a time.
+// startsAt returns when the next element may start, given a permit. A batch may wait for
+// more elements, and the backend may refuse calls.
 func (g *Machine[IN, OUT]) startsAt() time.Duration {
 	if g.batches != nil {
 		at := g.batches.startsAt()
@@ -456,8 +446,8 @@ func (g *Machine[IN, OUT]) startsAt() time.Duration {
 	return Now
 }
 
-// readLetters handles completions and answers in the order of posting. A letter that no
-// element waits for is late, and is ignored (law A2). Late completions were counted.
+// readLetters handles completions and answers in the order of posting. A letter of an
+// earlier generation is ignored (law A2); late completions were counted.
 func (g *Machine[IN, OUT]) readLetters() {
 	for g.unread != nil && g.state.Failure == nil {
 		l := g.unread
@@ -477,7 +467,7 @@ func (g *Machine[IN, OUT]) readLetters() {
 			g.handler.returned(s)
 		case failing:
 			g.sink.answered(s)
-		default: // the other phases do not wait for letters
+		default: // the others do not wait for letters
 		}
 	}
 }
@@ -505,15 +495,14 @@ func (g *Machine[IN, OUT]) fireTimers(now time.Duration) {
 			g.handler.exceeded(s)
 		case failing:
 			g.sink.failing.Push(s)
-		default: // the other phases have no timer
+		default: // the others have no timer
 		}
 	}
 }
 
-// The loop calls each piece of user code in a small function, whose deferred function
-// turns a panic into an error (law A6). broke returns this error. If recovered is nil,
-// the code has called runtime.Goexit, which ends the goroutine of the loop: broke makes
-// the run end, and the deferred functions of the loop finish the operator.
+// broke returns the error of user code that broke (law A6): see User code in doc.go. If
+// recovered is nil, the code has called runtime.Goexit, which ends the goroutine of the
+// loop. Then the run ends, and the deferred functions of the loop finish the operator.
 func (g *Machine[IN, OUT]) broke(name string, recovered any) error {
 	err := call.Panicked(recovered)
 	if recovered == nil {
@@ -532,5 +521,4 @@ func (e *GoexitError) Error() string {
 	return "asyncop: " + e.Code + " ended the goroutine of the operator: " + e.Err.Error()
 }
 
-// Unwrap returns the error of the code.
 func (e *GoexitError) Unwrap() error { return e.Err }

@@ -27,10 +27,10 @@ type Messages[IN, OUT any] struct {
 	// and IN lacks a method Idempotent.
 	mayBeIdempotent bool
 
-	Seen        bool                  // there was a message; before, the core skips messages
+	Seen        bool                  // there was a message; before, messages are skipped
 	next        call.Message          // of the next accepted element
 	attached    perSlot[call.Message] // of elements, without their values
-	carried     bool                  // the head has several results, and some were emitted with parts of its message
+	carried     bool                  // some of the head's results were emitted with parts of its message
 	settlements fifo.Queue[settlement]
 }
 
@@ -48,7 +48,7 @@ func (m *Messages[IN, OUT]) SetNext(msg call.Message) {
 	m.next = msg
 }
 
-// attach sets the message of s, the newest element, if it has a message.
+// attach sets the message of s, the newest element.
 func (m *Messages[IN, OUT]) attach(s *Slot[IN, OUT]) {
 	if m.next != (call.Message{}) {
 		*m.attached.ref(s.index) = m.next
@@ -71,21 +71,21 @@ func (m *Messages[IN, OUT]) isPending(s *Slot[IN, OUT]) bool {
 	return m.attached.get(s.index).Pending()
 }
 
-// releaseAfter releases the message of s for redelivery after wait. It reports whether s
-// had a message that was not settled.
+// releaseAfter releases the message of s for redelivery after wait, and reports whether
+// it was pending.
 func (m *Messages[IN, OUT]) releaseAfter(s *Slot[IN, OUT], why error, wait time.Duration) bool {
 	return m.settle(m.attached.get(s.index), message.Settlement{Kind: message.Released, Delay: wait, Err: why})
 }
 
-// Head returns the message of the head of the queue, or zero. There must be a head.
+// Head returns the message of the head of the queue, or zero.
 func (m *Messages[IN, OUT]) Head() call.Message {
 	return m.attached.get(m.core.Queue.Head().Value.index)
 }
 
 // PrepareHead returns the message of the head, whose results leave next, or zero. If a
 // sink can never take a result, the message becomes a dead letter, although its call has
-// succeeded. Unless the call is idempotent, PrepareHead notes this in the message, and
-// the dead letter is marked as unsafe to repeat.
+// succeeded. PrepareHead notes that it is unsafe to repeat, unless the call is
+// idempotent.
 func (m *Messages[IN, OUT]) PrepareHead() call.Message {
 	s := m.core.Queue.Head().Value
 	msg := m.attached.get(s.index)
@@ -95,8 +95,8 @@ func (m *Messages[IN, OUT]) PrepareHead() call.Message {
 	return msg
 }
 
-// isIdempotent reports whether the call for in may happen twice. It returns false if user
-// code panics.
+// isIdempotent reports whether the call for in may happen twice, and false if user code
+// panics.
 func (m *Messages[IN, OUT]) isIdempotent(in IN) (isIdempotent bool) {
 	if !m.mayBeIdempotent {
 		return false
@@ -121,18 +121,18 @@ func (m *Messages[IN, OUT]) Context(s *Slot[IN, OUT]) context.Context {
 	return m.core.Host.Values
 }
 
-// NoteCarried notes that the head has several results, and that a result was emitted with a
-// part of its message. From then on the parts settle the message, even if the run ends before the
-// last one is emitted. A single result needs no note: an element that ends as Emitted does
-// not settle its message.
+// NoteCarried notes that one of several results of the head was emitted with a part of
+// its message. From then on the parts settle the message, even if the run ends first. A
+// single result needs no note: an element that ends as Emitted does not settle its
+// message.
 func (m *Messages[IN, OUT]) NoteCarried() { m.carried = m.Head() != (call.Message{}) }
 
 func (m *Messages[IN, OUT]) isCarried(s *Slot[IN, OUT]) bool {
 	return m.carried && s.entry == m.core.Queue.Head()
 }
 
-// ComesAgain reports whether s, which Abandon has returned, is a message that its source
-// redelivers.
+// ComesAgain reports whether the source redelivers the message of s, which Abandon has
+// returned.
 func (m *Messages[IN, OUT]) ComesAgain(s *Slot[IN, OUT]) bool {
 	return m.attached.get(s.index).Pending() || m.isCarried(s)
 }
@@ -156,16 +156,16 @@ func (m *Messages[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 	}
 }
 
-// failure returns the settlement of the message of s, which has failed. Its Refused means
-// that the service has rejected the call. The kind message.Rejected is something else: it
-// is for a message that a sink can never take.
+// failure returns the settlement of the message of s, which has failed. Refused means
+// that the service has rejected the call; the kind message.Rejected that a sink can never
+// take the message.
 func (m *Messages[IN, OUT]) failure(s *Slot[IN, OUT], kind message.Kind) message.Settlement {
 	isRefused := m.core.reasons.get(s.index).last.IsRejection()
 	return message.Settlement{Kind: kind, Err: s.err, Refused: isRefused}
 }
 
 // Reject settles the message of s for good, because the sink can never take it. It
-// reports whether the message was pending (law D2).
+// reports whether the message was pending.
 func (m *Messages[IN, OUT]) Reject(s *Slot[IN, OUT], unsafeToRepeat bool) bool {
 	return m.settle(m.attached.get(s.index), message.Settlement{Kind: message.Rejected, Err: s.err, UnsafeToRepeat: unsafeToRepeat})
 }
@@ -175,9 +175,9 @@ func (m *Messages[IN, OUT]) Release(msg call.Message) {
 	m.settle(msg, message.Settlement{Kind: message.Released})
 }
 
-// settle queues a settlement, and reports whether the message was pending. The message
-// stays pending until Settle. So for a message that was rejected or released before its
-// element ended, ended queues a second settlement. The first takes effect (law D2).
+// settle queues a settlement, and reports whether the message was pending. It stays
+// pending until Settle. If it was rejected or released before its element ended, ended
+// queues a second settlement, but the first takes effect (law D2).
 func (m *Messages[IN, OUT]) settle(msg call.Message, v message.Settlement) (isPending bool) {
 	isPending = msg.Pending()
 	if isPending {
@@ -189,8 +189,8 @@ func (m *Messages[IN, OUT]) settle(msg call.Message, v message.Settlement) (isPe
 // MaySettle reports whether Settle has work.
 func (m *Messages[IN, OUT]) MaySettle() bool { return m.settlements.Len() > 0 }
 
-// Settle settles the messages of ended elements, by code of their sources. The driver
-// calls it once per step, and after the end.
+// Settle settles messages, by code of their sources. The driver calls it once per step,
+// and after the end.
 func (m *Messages[IN, OUT]) Settle() {
 	for m.settlements.Len() > 0 {
 		err := m.settleAll()

@@ -11,8 +11,7 @@ import (
 	"github.com/weirflow/weir/internal/fifo"
 )
 
-// Observing calls observers and counters (law O1). Report passes the recorded events on
-// in order.
+// Observing calls observers and counters (law O1).
 type Observing[IN, OUT any] struct {
 	core    *Machine[IN, OUT]
 	tracks  perSlot[*Track]
@@ -23,23 +22,21 @@ type Observing[IN, OUT any] struct {
 	informed int                   // observers called with the first note so far
 	attempts []counting.AttemptEnd // for the counters
 	elements []counting.Element    // for the counters
-	counted  int                   // counters called with them so far
+	counted  int                   // counters called with both so far
 }
 
-// Track describes an observed element. It is owned by the core until the driver takes it
-// with Observing.TakeLeaving. The driver returns it with Observing.RecordEnd. Tracks are
-// reused.
+// Track is the record of an observed element. The core owns it until the driver takes it
+// with TakeLeaving, and returns it with RecordEnd. Tracks are reused.
 type Track struct {
 	accepted time.Duration
-	started  time.Duration  // start of the first attempt, counted from accepted; 0 before
+	started  time.Duration  // first attempt, counted from accepted; 0 before
 	ending   observe.Ending // set when it leaves
 
-	// With observers.
 	base    context.Context // of the element, without observers
 	ctx     context.Context // of the element, from Accepted
 	attempt context.Context // of the attempt, or nil
 	call    context.Context // of the call, or nil
-	broken  error           // of an observer that panicked in Accepted; every attempt fails with it
+	broken  error           // of an observer that panicked in Accepted
 }
 
 // note is an event for observers.
@@ -55,8 +52,8 @@ func (o *Observing[IN, OUT]) forget() {
 	o.attempts, o.elements = nil, nil
 }
 
-// accepted calls the observers for a new element. If an observer panics, the others are
-// still called, and every attempt of the element will fail: see started.
+// accepted calls the observers for a new element. If one panics, the others are still
+// called, and every attempt of the element will fail.
 func (o *Observing[IN, OUT]) accepted(s *Slot[IN, OUT], i introduction) {
 	var r *Track
 	if n := len(o.spare); n > 0 {
@@ -95,8 +92,6 @@ func (o *Observing[IN, OUT]) callAccepted(observer observe.Observer, r *Track, i
 	return nil
 }
 
-// notifyAccepted calls an observer for an element, which may have been restored with a
-// number.
 func notifyAccepted(ctx context.Context, o observe.Observer, element any, i introduction) context.Context {
 	if i.restored {
 		if c, ok := o.(observe.CheckpointedObserver); ok {
@@ -106,9 +101,9 @@ func notifyAccepted(ctx context.Context, o observe.Observer, element any, i intr
 	return o.Accepted(ctx, element, i.restored)
 }
 
-// Numbers returns the numbers of the elements that Items returns, by the contexts of an
+// Numbers returns the numbers of the elements that Items returns, from the contexts of an
 // observer. Control elements have number 0. Another goroutine may call it while the
-// core's goroutine waits for the call.
+// core's goroutine waits.
 func (o *Observing[IN, OUT]) Numbers(number func(ctx context.Context) int64) (all []int64) {
 	g := o.core
 	for s := g.first(); s != nil; s = s.next() {
@@ -123,9 +118,8 @@ func (o *Observing[IN, OUT]) Numbers(number func(ctx context.Context) int64) (al
 	return all
 }
 
-// started calls the observers for a new attempt, and reports whether the attempt
-// continues. If an observer panics, or panicked in Accepted, the attempt fails with that
-// error (law A6).
+// started calls the observers for a new attempt, and reports whether it continues. If an
+// observer panics, or panicked in Accepted, the attempt fails (law A6).
 func (o *Observing[IN, OUT]) started(s *Slot[IN, OUT], a *call.Attempt[OUT]) (continues bool) {
 	g, r := o.core, o.tracks.get(s.index)
 	if r.started == 0 {
@@ -165,9 +159,8 @@ func (o *Observing[IN, OUT]) callStarted(r *Track, number int) (err error) {
 	return nil
 }
 
-// contextOf returns own with the values of observers for the element and its attempt. own
-// is an attempt for its call and its observers, and a token for other user code, such as
-// the policy.
+// contextOf returns own, an attempt or a token, with the values of observers for the
+// element and its attempt.
 func (o *Observing[IN, OUT]) contextOf(s *Slot[IN, OUT], own call.Cancellable) context.Context {
 	r := o.tracks.get(s.index)
 	if r == nil || len(o.core.Observers) == 0 {
@@ -186,7 +179,6 @@ func (o *Observing[IN, OUT]) contextOf(s *Slot[IN, OUT], own call.Cancellable) c
 	return r.call
 }
 
-// contextForReport returns the context of an element with the values of its observers.
 func (o *Observing[IN, OUT]) contextForReport(s *Slot[IN, OUT]) context.Context {
 	if r := o.tracks.get(s.index); r != nil {
 		return r.ctx
@@ -194,7 +186,7 @@ func (o *Observing[IN, OUT]) contextForReport(s *Slot[IN, OUT]) context.Context 
 	return o.core.messages.Context(s)
 }
 
-// attemptEnded records the end of an attempt, and whether a retry follows after d.
+// attemptEnded records the end of an attempt. If again is set, a retry follows after d.
 func (o *Observing[IN, OUT]) attemptEnded(s *Slot[IN, OUT], out *attemptEnd, again bool, d time.Duration) {
 	g, r := o.core, o.tracks.get(s.index)
 	if r == nil {
@@ -215,14 +207,14 @@ func (o *Observing[IN, OUT]) attemptEnded(s *Slot[IN, OUT], out *attemptEnd, aga
 	}
 }
 
-// ended records the end of an element. An element with results has left when the driver
-// calls Observing.RecordEnd.
+// ended records the end of an element. If the element has results, the driver calls
+// RecordEnd when they have left.
 func (o *Observing[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 	r := o.tracks.get(s.index)
 	if r == nil {
 		return
 	}
-	if !o.core.abandoned { // otherwise the last offer to the sink needs the context
+	if !o.core.abandoned { // otherwise the last offer to the sink needs it
 		*o.tracks.ref(s.index) = nil
 	}
 	e := &r.ending
@@ -243,21 +235,21 @@ func (o *Observing[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 	o.RecordEnd(r, how)
 }
 
-// TakeLeaving returns the track of the element that left last, for RecordEnd, or nil for
-// a control element.
+// TakeLeaving returns the track of the element that left last, or nil for a control
+// element.
 func (o *Observing[IN, OUT]) TakeLeaving() (r *Track) {
 	r, o.leaving = o.leaving, nil
 	return r
 }
 
-// RecordEnd records the end of an element. The driver calls it with Emitted or Discarded
-// for an element whose track it has. The method ended calls it for all others.
+// RecordEnd records the end of an element whose track the driver has: Emitted or
+// Discarded.
 func (o *Observing[IN, OUT]) RecordEnd(r *Track, how observe.EndKind) {
 	o.core.refresh()
 	e := &r.ending
 	e.How, e.Total = how, o.core.now-r.accepted
 	e.Queued = cmp.Or(r.started, e.Total)
-	if how == observe.Discarded { // its results are lost, so its effect is unknown to others
+	if how == observe.Discarded { // its results are lost
 		e.InDoubt = e.Attempts > 0
 	}
 	o.noteEnd(r.ctx, e, true)
@@ -270,7 +262,8 @@ func (o *Observing[IN, OUT]) RecordEnd(r *Track, how observe.EndKind) {
 	}
 }
 
-// Refused records that an element was received but not accepted: Discarded or Kept.
+// Refused records the end of an element that was received but not accepted: Discarded or
+// Kept.
 func (o *Observing[IN, OUT]) Refused(how observe.EndKind) {
 	o.noteEnd(o.core.Host.Values, &observe.Ending{How: how}, false)
 }
@@ -286,13 +279,12 @@ func (o *Observing[IN, OUT]) noteEnd(ctx context.Context, e *observe.Ending, isA
 	}
 }
 
-// MayReport reports whether there are events for Report.
 func (o *Observing[IN, OUT]) MayReport() bool {
 	return o.notes.Len() > 0 || len(o.attempts) > 0 || len(o.elements) > 0
 }
 
 // Report calls counters and observers with the events, in order. The driver calls it once
-// per step, and after the end. If an observer panics, the others are still called.
+// per step, and after the end. After a panic the others are still called.
 func (o *Observing[IN, OUT]) Report() {
 	for o.MayReport() {
 		err := o.reportAll()

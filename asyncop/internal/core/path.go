@@ -27,10 +27,9 @@ import (
 //	                                                  │          giveUp
 //	                                                  └─▶ PopHead ◀─┘
 //
-// judge reports the attempt to the backend after it has found the reason. An attempt with
-// results that the policy does not consider is reported without judge, and settled. If
-// several optional parts take part in a step, the part that is called first has
-// precedence.
+// judge finds the reason before it reports the attempt to the backend. Results that the
+// policy does not consider are reported without judge, and settled. If several optional
+// parts take part in a step, the part called first has precedence.
 
 // Accept takes a slot for in, and starts its first attempt if a permit is free. There
 // must be a free slot.
@@ -46,7 +45,6 @@ func (g *Machine[IN, OUT]) Accept(in IN) {
 	}
 }
 
-// takeSlot takes a slot for a fresh element with its whole timeout.
 func (g *Machine[IN, OUT]) takeSlot(in IN) *Slot[IN, OUT] {
 	s := g.slots.take()
 	s.entry = g.Queue.Put(s)
@@ -63,7 +61,7 @@ func (g *Machine[IN, OUT]) takeSlot(in IN) *Slot[IN, OUT] {
 	if g.oldest == nil {
 		g.oldest = s
 	}
-	if g.live == nil && !g.FromAttempt { // otherwise deadlines do not come in input order
+	if g.live == nil && !g.FromAttempt { // otherwise deadlines are not in input order
 		g.live = s
 	}
 	return s
@@ -76,8 +74,7 @@ type introduction struct {
 }
 
 // introduce shows a new element to the optional parts, and reports whether it continues.
-// If the key function panics, the element has failed. If an observer panics, the element
-// continues, and every attempt of it will fail: see Track.broken.
+// If an observer panics, it continues, but all its attempts fail: see Track.broken.
 func (g *Machine[IN, OUT]) introduce(s *Slot[IN, OUT], i introduction) (continues bool) {
 	if g.messages.Seen {
 		g.messages.attach(s) // first: the observers see the message
@@ -91,7 +88,6 @@ func (g *Machine[IN, OUT]) introduce(s *Slot[IN, OUT], i introduction) (continue
 	return true
 }
 
-// acceptControl takes a slot for a control element.
 func (g *Machine[IN, OUT]) acceptControl(it Item[IN, OUT]) {
 	g.tick()
 	s := g.slots.take()
@@ -100,8 +96,8 @@ func (g *Machine[IN, OUT]) acceptControl(it Item[IN, OUT]) {
 	s.entry = g.Queue.PutControl(s)
 }
 
-// nextStart returns the element that starts next, or nil. Retries go before first
-// attempts, older elements before younger ones.
+// nextStart returns the element that starts next, or nil: retries go before first
+// attempts, then older before younger elements.
 func (g *Machine[IN, OUT]) nextStart() *Slot[IN, OUT] {
 	if t := g.ready.Peek(); t != nil {
 		return t.Value
@@ -112,8 +108,7 @@ func (g *Machine[IN, OUT]) nextStart() *Slot[IN, OUT] {
 // startable returns the number of elements that wait for a permit.
 func (g *Machine[IN, OUT]) startable() int { return g.ready.Len() + g.unbegun }
 
-// startNewest starts s if it may start now. With batches it starts the batch that s
-// completes, if any. With key order s may be behind another element of its key.
+// startNewest starts s, or the batch that s completes, if it may start now.
 func (g *Machine[IN, OUT]) startNewest(s *Slot[IN, OUT]) {
 	if g.lookups != nil && s.phase == fresh && g.lookups.start(s) {
 		return
@@ -128,18 +123,16 @@ func (g *Machine[IN, OUT]) startNewest(s *Slot[IN, OUT]) {
 	}
 }
 
-// startWaiting starts elements that wait for a permit: first retries and first attempts in
-// the order of nextStart, then first attempts only.
+// startWaiting starts elements that wait for a permit, in the order of nextStart.
 func (g *Machine[IN, OUT]) startWaiting() {
 	for n := 0; n < stepLimit && g.permits > 0; n++ {
 		if !g.start(g.nextStart()) {
 			break
 		}
 	}
-	// If there are permits for all ready retries, first attempts start as well. Without
-	// this loop they might never start: a function that fails in place makes its retry
-	// ready again during the first loop, so retries could use up the limit of that loop
-	// in every step.
+	// If there are permits for all ready retries, first attempts start as well. Otherwise
+	// a function that fails in place could make retries ready so fast that they use up
+	// the first loop in every step.
 	for n := 0; n < stepLimit && g.permits > g.ready.Len(); n++ {
 		if !g.start(g.fresh) {
 			return
@@ -147,7 +140,6 @@ func (g *Machine[IN, OUT]) startWaiting() {
 	}
 }
 
-// start starts s, which may be nil, and reports whether another element may be tried.
 func (g *Machine[IN, OUT]) start(s *Slot[IN, OUT]) bool {
 	if s == nil {
 		return false
@@ -162,19 +154,17 @@ func (g *Machine[IN, OUT]) start(s *Slot[IN, OUT]) bool {
 	return p != refused
 }
 
-// permission is the result of takePermit.
 type permission uint8
 
 const (
-	granted    permission = iota // the attempt starts
-	refused                      // no attempt starts now
-	passedOver                   // this attempt does not start, but others may: the element has failed, or was put off
+	granted    permission = iota
+	refused               // no attempt starts now
+	passedOver            // others may start: the element has failed, or was put off
 )
 
-// checkBegin looks for a cancel, reads the clock, and reports whether an attempt of s may
-// begin now. By law A5 no attempt starts after a cancel or at the deadline. At the
-// deadline it sets overdue: s stays the next element to start, so no attempt starts until
-// the next step has fired the timers.
+// checkBegin reports whether an attempt of s may begin now. By law A5 no attempt starts
+// after a cancel or at the deadline. At the deadline it sets overdue: s stays the next
+// element to start, so no attempt starts until the next step has fired the timers.
 func (g *Machine[IN, OUT]) checkBegin(s *Slot[IN, OUT]) bool {
 	g.EndIfCancelled() // the driver may not have noticed the cancel yet
 	if g.state.Failure != nil || g.overdue {
@@ -186,7 +176,7 @@ func (g *Machine[IN, OUT]) checkBegin(s *Slot[IN, OUT]) bool {
 }
 
 // takePermit takes the permits for the next attempt of s. The caller has checked that the
-// operator has a permit. A member of a batch shares the permit of the batch.
+// operator has one. A member shares the permit of its batch.
 func (g *Machine[IN, OUT]) takePermit(s *Slot[IN, OUT]) permission {
 	if !g.checkBegin(s) {
 		return refused
@@ -208,11 +198,11 @@ func (g *Machine[IN, OUT]) takePermit(s *Slot[IN, OUT]) permission {
 	return granted
 }
 
-// begin starts an attempt of s. No other function does.
+// begin is the only function that starts an attempt.
 func (g *Machine[IN, OUT]) begin(s *Slot[IN, OUT]) {
 	var before beforeRetry
 	if s.phase == ready {
-		if g.hasReasons { // otherwise retries have no step before them
+		if g.hasReasons { // otherwise there is no step
 			before = g.before.take(s.index)
 		}
 		g.ready.Cancel(&s.timer)
@@ -255,8 +245,8 @@ func (g *Machine[IN, OUT]) begin(s *Slot[IN, OUT]) {
 	g.invoke(s, a)
 }
 
-// newAttempt returns a new attempt of s. It may be a member of the batch that is being
-// formed, or have space for the message of s or for a result.
+// newAttempt returns a new attempt of s, or a member of the batch that is being formed.
+// An attempt may have space for a message or a result.
 func (g *Machine[IN, OUT]) newAttempt(s *Slot[IN, OUT]) *call.Attempt[OUT] {
 	if g.forming != nil {
 		return g.forming.Add()
@@ -276,7 +266,7 @@ func (g *Machine[IN, OUT]) newAttempt(s *Slot[IN, OUT]) *call.Attempt[OUT] {
 	return new(call.Attempt[OUT])
 }
 
-// countRetry counts the retry of s, which begins, and keeps the reason for it.
+// countRetry counts the retry of s, and keeps its reason.
 func (g *Machine[IN, OUT]) countRetry(s *Slot[IN, OUT]) {
 	if s.retry&putOff != 0 { // it is the first attempt
 		s.retry = 0
@@ -297,7 +287,7 @@ func (g *Machine[IN, OUT]) countRetry(s *Slot[IN, OUT]) {
 	}
 }
 
-// bind makes s wait for the letter of t, in a new generation of its slot.
+// bind makes s wait for the letter of t in a new generation of its slot.
 func (g *Machine[IN, OUT]) bind(s *Slot[IN, OUT], t *call.Token, number int32, until time.Duration) {
 	g.slots.generations++
 	s.generation = g.slots.generations
@@ -309,8 +299,7 @@ func (g *Machine[IN, OUT]) bind(s *Slot[IN, OUT], t *call.Token, number int32, u
 	}
 }
 
-// invoke starts the call of an attempt. A blocking call becomes a job, which the driver
-// passes to the workers.
+// invoke starts the call of an attempt. A blocking call becomes a job for the workers.
 func (g *Machine[IN, OUT]) invoke(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
 	var ctx context.Context = a
 	if g.batches != nil || g.lookups != nil || g.observing != nil {
@@ -326,7 +315,7 @@ func (g *Machine[IN, OUT]) invoke(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
 	}
 	err := g.callFunction(ctx, s.in, a)
 	if err != nil {
-		a.CompleteExceptionally(err) // late if the function has completed the attempt before (law A2)
+		a.CompleteExceptionally(err) // late if the function has completed the attempt (law A2)
 	}
 	if g.backend != nil && a.Borrowed() {
 		g.backend.refund(s)
@@ -334,8 +323,8 @@ func (g *Machine[IN, OUT]) invoke(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
 	g.invoked(s)
 }
 
-// contextOfCall returns the context of the call of a, the attempt of s. It is a itself,
-// unless a belongs to a batch, has a reservation, or observers have added values.
+// contextOfCall returns the context of the call of a. It is a itself, unless a belongs to
+// a batch, has a reservation, or observers have added values.
 func (g *Machine[IN, OUT]) contextOfCall(s *Slot[IN, OUT], a *call.Attempt[OUT]) context.Context {
 	var own call.Cancellable = a
 	if g.forming != nil {
@@ -347,10 +336,9 @@ func (g *Machine[IN, OUT]) contextOfCall(s *Slot[IN, OUT], a *call.Attempt[OUT])
 	return g.context(s, own)
 }
 
-// awaitLease starts a wait for the lease if the permit of a, the attempt of s, depends on
-// a lease that has ended (law B5). Then it returns false, and prepared continues after
-// the wait. A batch looks before its call, and an attempt with a reservation makes no
-// call.
+// awaitLease starts a wait and returns false if the permit of a depends on a lease that
+// has ended (law B5). prepared continues after the wait. A batch looks before its call,
+// and an attempt with a reservation makes no call.
 func (g *Machine[IN, OUT]) awaitLease(s *Slot[IN, OUT], a *call.Attempt[OUT]) (continues bool) {
 	lease := g.Host.Lease
 	makesCall := g.forming == nil && (g.lookups == nil || g.lookups.reserved == nil)
@@ -360,7 +348,7 @@ func (g *Machine[IN, OUT]) awaitLease(s *Slot[IN, OUT], a *call.Attempt[OUT]) (c
 	return g.prepare(s, a, func(ctx context.Context) error { return lease.Await(ctx, a.Ref.Stamp) })
 }
 
-// callFunction calls the function of the operator. A panic becomes its error.
+// callFunction calls the function. A panic becomes its error.
 func (g *Machine[IN, OUT]) callFunction(ctx context.Context, in IN, a *call.Attempt[OUT]) (err error) {
 	g.ranCode = true
 	returned := false
@@ -382,11 +370,10 @@ func (g *Machine[IN, OUT]) context(s *Slot[IN, OUT], own call.Cancellable) conte
 	return own
 }
 
-// invoked continues after the function has returned. An attempt that has completed in
-// place is concluded at once. If the attempt is complete and has a letter, other letters
-// may be before it in the mailbox (law Q1): package call describes this under Completion
-// in place. Then the loop reads the mailbox now. If it is reading letters or forming a
-// batch, it reads the mailbox in the next step.
+// invoked continues after the function has returned. An attempt completed in place is
+// concluded at once. If it has a letter, other letters may be before it in the mailbox
+// (law Q1): see Completion in place in package call. Then the loop reads the mailbox now
+// or, while it reads letters or forms a batch, in the next step.
 func (g *Machine[IN, OUT]) invoked(s *Slot[IN, OUT]) {
 	a := s.attempt
 	isInPlace := a.EndInvoke()
@@ -401,24 +388,23 @@ func (g *Machine[IN, OUT]) invoked(s *Slot[IN, OUT]) {
 
 // attemptEnd describes the end of an attempt, until reportEnd.
 type attemptEnd struct {
-	isKnown bool // there is an end to report
+	isKnown bool // the end was not reported yet
 	results int
 	err     error
-	took    time.Duration // the duration of the attempt
-	isTimed bool          // took is set; otherwise it is measured at the report, and includes the time of the policy
+	took    time.Duration
+	isTimed bool // took is set; otherwise the report measures it, including the time of the policy
 }
 
-// howEnded is the kind of the end of an attempt.
 type howEnded uint8
 
 const (
-	completed howEnded = iota // it was completed in time
-	ranOut                    // its own time ran out, or its element's
+	completed howEnded = iota // in time
+	ranOut                    // its time ran out, or its element's
 	cutOff                    // the run ends, or its message was purged
 )
 
-// conclude ends the attempt of s. The policy judges the attempt if it considers results,
-// or the attempt has failed.
+// conclude ends the attempt of s. The policy judges it if it has failed, or if the policy
+// considers results.
 func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 	a := s.attempt
 	released := g.endAttempt(s, how)
@@ -444,7 +430,7 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 		}
 	}
 	g.attemptEnd = attemptEnd{isKnown: true, results: len(results), err: err}
-	if err != nil || g.timesAll { // otherwise a reading of the clock can be spared
+	if err != nil || g.timesAll { // otherwise the clock is not needed
 		g.refresh()
 		g.attemptEnd.took, g.attemptEnd.isTimed = g.now-s.last, true
 	}
@@ -465,7 +451,7 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 	v.Stage, v.InDoubt = released.Stage, released.InDoubt
 	v.Idempotent = false // FindReason sets it, and the reason
 	v.ReasonRetries = 0
-	if g.hasReasons { // otherwise the policy does not read these fields
+	if g.hasReasons { // otherwise the policy does not read them
 		v.Input = s.in
 		v.Values = g.context(s, a)
 		v.Reasons = g.reasons.get(s.index).retried
@@ -473,23 +459,22 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 	g.judge(s, &a.Token, released.Deduplicated)
 }
 
-// timeOutAttempt counts the timeout of the attempt of s, which has run out of time, and
-// returns its error. It sets the stage that the call may have reached, and removes the
-// attempt from s, because another goroutine may be writing its results.
+// timeOutAttempt counts the timeout of the attempt of s, and returns its error. It sets
+// the stage that the call may have reached. It removes the attempt from s, because
+// another goroutine may be writing its results.
 func (g *Machine[IN, OUT]) timeOutAttempt(s *Slot[IN, OUT], end *call.Released) error {
 	s.attempt = nil
 	end.Stage = max(predicates.NetworkTime, end.Stage) // the call may be about to send
 	if s.phase == preparing {
-		end.Stage = predicates.ClientDispatch // there is no call yet
+		end.Stage = predicates.ClientDispatch // there is no call
 	}
 	g.state.Stats.AttemptTimeouts++
 	return g.User.TimeoutError(g.report(s), TimedOut{Attempt: true})
 }
 
-// endAttempt ends the attempt of s. No other function does. It frees the permits of the
-// operator and the backend, unless a function of the attempt is still running, whose
-// goroutine then frees them. If the attempt is complete, the goroutine that completed it
-// has freed the permit of the backend.
+// endAttempt is the only function that ends the attempt of s. It frees the permits of the
+// operator and the backend. If a function of the attempt is still running, its goroutine
+// frees them. If the attempt is complete, the permit of the backend is free already.
 func (g *Machine[IN, OUT]) endAttempt(s *Slot[IN, OUT], how howEnded) (end call.Released) {
 	a := s.attempt
 	switch how {
@@ -502,8 +487,7 @@ func (g *Machine[IN, OUT]) endAttempt(s *Slot[IN, OUT], how howEnded) (end call.
 	}
 	around := g.Host.Around
 	if around != nil && how != completed && s.phase == running && end.Stage < predicates.NetworkTime {
-		// The call may be about to send, and can no longer report this to the call around
-		// the operator.
+		// The call may be about to send. It can no longer report this to the outer call.
 		around.ReportStage(predicates.NetworkTime)
 	}
 	if end.OperatorPermit {
@@ -523,13 +507,13 @@ func (g *Machine[IN, OUT]) endAttempt(s *Slot[IN, OUT], how howEnded) (end call.
 	return end
 }
 
-// reportToBackend reports the end of an attempt of s, whose token is t, to the backend of
-// the operator. It returns whether a retry is free: see atBackend.report.
+// reportToBackend reports the end of an attempt of s to the backend. It returns whether a
+// retry is free: see atBackend.report.
 func (g *Machine[IN, OUT]) reportToBackend(
 	s *Slot[IN, OUT], t *call.Token, err error, reason predicates.Reason, pushback time.Duration,
 ) (isFree bool) {
 	g.refresh()
-	// A call that began with less than half of the element's time, and was cut off by the
+	// A call that began in the second half of the element's time, and was cut off by the
 	// deadline, may have been late rather than lost.
 	isCut := g.now >= s.due && g.isHurried(s, s.last) && pushback == 0 && guard.Is(err, context.DeadlineExceeded)
 	cost, isReported := t.Cost()
@@ -543,14 +527,14 @@ func (g *Machine[IN, OUT]) reportToBackend(
 
 // judging is the state of judge for judgeExited.
 type judging struct {
-	isDeduplicated bool // every server involved recognises repeated requests
+	isDeduplicated bool // every server recognises repeated requests
 	isReported     bool // to the backend
-	isFree         bool // a retry is free: see atBackend.report
+	isFree         bool
 }
 
 // judge asks the policy about the attempt in g.view, and applies the decision. If the
-// strategy may block, a worker asks it, and strategyAnswered continues. The steps of the
-// policy turn panics into errors, so only runtime.Goexit skips the end of judge.
+// strategy may block, a worker asks it, and strategyAnswered continues. The policy turns
+// panics into errors, so only runtime.Goexit skips the end of judge.
 func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated bool) {
 	v, j := &g.view, judging{isDeduplicated: isDeduplicated}
 	returned := false
@@ -559,7 +543,7 @@ func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated
 			g.judgeExited(s, t, &j)
 		}
 	}()
-	// Step 1: find the reason for a retry, and the reason of the failure.
+	// Step 1: find the reason for a retry and the reason of the failure.
 	situation := g.readSituation(s, v)
 	isKnown, err := g.Policy.FindReason(v)
 	failureReason := g.Policy.FindReasonOfFailure(v, isKnown)
@@ -572,14 +556,14 @@ func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated
 	// Step 2: report the attempt to the backend.
 	if g.backend != nil {
 		var pushback time.Duration
-		if err == nil && g.Policy.Considers(v.Err) { // otherwise the backend asks the error: see gate.Evidence.Pushback
+		if err == nil && g.Policy.Considers(v.Err) { // otherwise see gate.Evidence.Pushback
 			pushback, err = decision.FindPushback(v)
 		}
 		j.isReported = true
 		j.isFree = g.reportToBackend(s, t, g.attemptEnd.err, failureReason, pushback)
 		g.updateAfterReport(s, v)
 	}
-	// Step 3: decide, with the answer of the strategy if it is needed.
+	// Step 3: decide, with the strategy's answer if needed.
 	var d decision.Decision
 	isDecided := true
 	if err != nil {
@@ -596,9 +580,9 @@ func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated
 		isDecided = true
 	}
 	returned = true
-	// Step 4: set the doubt, before s ends or reaches its deadline. A reason that allows
-	// to repeat any call leaves no doubt: see addDoubt. An attempt with results has no
-	// reason of a failure, so the reason for its retry counts.
+	// Step 4: set the doubt before s ends or reaches its deadline: see addDoubt. An
+	// attempt with results has no reason of a failure, so the reason for its retry
+	// counts.
 	reason := failureReason
 	if v.Err == nil {
 		reason = v.Reason
@@ -614,11 +598,9 @@ func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated
 	}
 }
 
-// readSituation sets the times of v, and returns the other state that the policy looks
-// at. Only a policy with reasons reads Elapsed and Remaining in user code, so it needs
-// the current time. For other policies the last reading of the clock is enough, although
-// Remaining may be too long: backOff reads the clock before it checks whether the retry
-// comes too late.
+// readSituation sets the times of v, and returns the other state that the policy reads.
+// Only a policy with reasons reads Elapsed and Remaining in user code, so it needs the
+// current time. For others, Remaining may be too long: backOff reads the clock again.
 func (g *Machine[IN, OUT]) readSituation(s *Slot[IN, OUT], v *predicates.Attempt[OUT]) *decision.Situation {
 	if g.hasReasons {
 		g.tick()
@@ -634,7 +616,7 @@ func (g *Machine[IN, OUT]) readSituation(s *Slot[IN, OUT], v *predicates.Attempt
 	return situation
 }
 
-// judgeAnswer completes judge after a worker has asked the strategy about v.
+// judgeAnswer continues judge after a worker has asked the strategy about v.
 func (g *Machine[IN, OUT]) judgeAnswer(s *Slot[IN, OUT], v *predicates.Attempt[OUT], answer decision.Answer, isFree bool) {
 	returned := false
 	defer func() {
@@ -648,8 +630,7 @@ func (g *Machine[IN, OUT]) judgeAnswer(s *Slot[IN, OUT], v *predicates.Attempt[O
 	g.applyDecision(s, &d, isFree)
 }
 
-// judgeExited ends s after the policy has ended the goroutine of the loop. The run fails
-// as well.
+// judgeExited ends s after the policy has called runtime.Goexit. The run fails as well.
 func (g *Machine[IN, OUT]) judgeExited(s *Slot[IN, OUT], t *call.Token, j *judging) {
 	err := g.broke("the retry strategy or one of its predicates", nil)
 	if g.backend != nil && !j.isReported {
@@ -659,10 +640,9 @@ func (g *Machine[IN, OUT]) judgeExited(s *Slot[IN, OUT], t *call.Token, j *judgi
 	g.failElement(s, guard.Join(err, g.attemptEnd.err), false)
 }
 
-// updateAfterReport updates v after reportToBackend, which has read the clock. If
-// Remaining was measured before user code that has blocked the loop, it is too long: the
-// policy would not notice that a retry comes too late, and the retry would use the
-// budget. The number becomes the number of attempts that count: see atBackend.forgiven.
+// updateAfterReport updates v after reportToBackend, which has read the clock. An old
+// value of Remaining could be too long: the policy would take a late retry from the
+// budget. Attempts that were forgiven do not count: see atBackend.forgiven.
 func (g *Machine[IN, OUT]) updateAfterReport(s *Slot[IN, OUT], v *predicates.Attempt[OUT]) {
 	if s.due != Never { // Remaining stays NoDeadline otherwise
 		v.Remaining = max(0, s.due-g.now)
@@ -672,9 +652,9 @@ func (g *Machine[IN, OUT]) updateAfterReport(s *Slot[IN, OUT], v *predicates.Att
 }
 
 // applyDecision carries out the decision of the policy or, with lookups, the decision
-// that was made about another element of the same key: see lookups.share. Before a retry
-// it takes the retry from the retry budget of the backend, unless the retry is free. A
-// retry that will not be made does not use that budget.
+// about another element of the same key: see lookups.share. It takes the retry from the
+// retry budget of the backend, unless the retry is free. A refused retry does not use
+// that budget.
 func (g *Machine[IN, OUT]) applyDecision(s *Slot[IN, OUT], d *decision.Decision, isFree bool) {
 	mayShare := g.lookups != nil && g.attemptEnd.err != nil
 	isShared := mayShare && g.lookups.share(s, d)
@@ -701,7 +681,7 @@ func (g *Machine[IN, OUT]) applyDecision(s *Slot[IN, OUT], d *decision.Decision,
 	}
 }
 
-// retriesFor returns how often s was retried for a reason, if the policy limits it.
+// retriesFor returns how often s was retried for a reason that the policy limits.
 func (g *Machine[IN, OUT]) retriesFor(s *Slot[IN, OUT], reason predicates.Reason) int {
 	i := g.Policy.LimitOf(reason)
 	counts := g.reasonRetries.get(s.index)
@@ -711,7 +691,7 @@ func (g *Machine[IN, OUT]) retriesFor(s *Slot[IN, OUT], reason predicates.Reason
 	return int(counts[i])
 }
 
-// countRetryFor counts a retry of s for a reason, if the policy limits it.
+// countRetryFor counts a retry of s for a reason that the policy limits.
 func (g *Machine[IN, OUT]) countRetryFor(s *Slot[IN, OUT], reason predicates.Reason) {
 	i := g.Policy.LimitOf(reason)
 	if i < 0 {
@@ -724,7 +704,7 @@ func (g *Machine[IN, OUT]) countRetryFor(s *Slot[IN, OUT], reason predicates.Rea
 	(*counts)[i]++
 }
 
-// refuseRetry ends s without a retry, although there was a reason for one.
+// refuseRetry ends s without a retryfor which there was a reason.
 func (g *Machine[IN, OUT]) refuseRetry(s *Slot[IN, OUT], d *decision.Decision) {
 	s.noRetry = d.NoRetryReason
 	g.retryLog.write(s, d, false)
@@ -748,8 +728,8 @@ func (g *Machine[IN, OUT]) refuseRetry(s *Slot[IN, OUT], d *decision.Decision) {
 	g.settle(s, d.Err)
 }
 
-// backOff makes s wait for its next attempt. If no attempt can start before the deadline,
-// s waits for the deadline, or times out at once with EarlyTimeout.
+// backOff makes s wait for its next attempt. If that cannot start before the deadline, s
+// waits for the deadline, or times out at once with EarlyTimeout.
 func (g *Machine[IN, OUT]) backOff(s *Slot[IN, OUT], d *decision.Decision) {
 	if d.Err != nil {
 		s.err = d.Err
@@ -768,7 +748,7 @@ func (g *Machine[IN, OUT]) backOff(s *Slot[IN, OUT], d *decision.Decision) {
 	g.enter(s, backoff)
 	g.state.Stats.WaitingForRetry++
 	left := max(0, s.due-g.now)
-	isTooLate := s.due != Never && d.Delay >= left // d.Capped is from an earlier reading of the clock, so it may be out of date
+	isTooLate := s.due != Never && d.Delay >= left // d.Capped is from an earlier reading of the clock
 	if isTooLate && g.backend != nil && g.backend.mayWaitOut(s) {
 		isTooLate = false
 	}
@@ -786,10 +766,9 @@ func (g *Machine[IN, OUT]) backOff(s *Slot[IN, OUT], d *decision.Decision) {
 	case d.Delay == 0 && !isTooLate:
 		g.retryNow(s)
 	default:
-		// If it is too late for a retry, this timer is due at the deadline or, if a
-		// server demanded a longer wait, after it. The deadline goes first, and s times
-		// out. Only if the backend goes down before, waitOut removes the deadline, and
-		// the timer fires.
+		// If it is too late for a retry, this timer is due at or after the deadline. The
+		// deadline goes first, and s times out. Only if the backend goes down before,
+		// waitOut removes the deadline, and the timer fires.
 		g.Timers.Arm(&s.timer, later(g.now, max(d.Delay, d.Demanded)))
 		if d.Demanded > 0 && g.backend != nil && g.backend.isTenantPaused(s) {
 			g.leaveForTenant(s)
@@ -797,8 +776,8 @@ func (g *Machine[IN, OUT]) backOff(s *Slot[IN, OUT], d *decision.Decision) {
 	}
 }
 
-// putOff makes s, which cannot start yet, wait as in a back-off. Other elements may
-// start. A fresh element waits for its first attempt, a ready element for its retry.
+// putOff makes s, which is fresh or ready but cannot start yet, wait as in a back-off.
+// Other elements may start.
 func (g *Machine[IN, OUT]) putOff(s *Slot[IN, OUT], until time.Duration) {
 	if s.phase == ready {
 		g.ready.Cancel(&s.timer)
@@ -809,8 +788,8 @@ func (g *Machine[IN, OUT]) putOff(s *Slot[IN, OUT], until time.Duration) {
 	g.Timers.Arm(&s.timer, until)
 }
 
-// retryNow ends the back-off of s, which then waits for a permit or, with key order, for
-// calls that still hold its key.
+// retryNow ends the back-off of s. It then waits for a permit or, with key order, for
+// calls that hold its key.
 func (g *Machine[IN, OUT]) retryNow(s *Slot[IN, OUT]) {
 	g.Timers.Cancel(&s.timer)
 	g.enter(s, ready)
@@ -823,9 +802,8 @@ func (g *Machine[IN, OUT]) retryNow(s *Slot[IN, OUT]) {
 	g.ready.Arm(&s.timer, s.accepted)
 }
 
-// timeOut ends s, which is in a phase from firstLive to lastLive, at its deadline or,
-// with EarlyTimeout, before it. This is final (law A3), unless s waits for the end of an
-// outage.
+// timeOut ends s at its deadline or, with EarlyTimeout, before it. Its phase is from
+// firstLive to lastLive. This is final (law A3), unless s waits for the end of an outage.
 func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 	if g.backend != nil && g.now >= s.due && g.backend.mayWaitOut(s) {
 		g.backend.waitOut(s)
@@ -861,8 +839,8 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 }
 
 // releaseUnvisited ends s, which has waited for its backend, if its message was not
-// visited: the message is released, and redelivered after wait at the earliest (laws B2
-// and B6). Throttled calls are no visit. It reports whether s has ended.
+// visited. The message is released, and redelivered after wait at the earliest (laws B2
+// and B6). It reports whether s has ended.
 func (g *Machine[IN, OUT]) releaseUnvisited(s *Slot[IN, OUT], failure error, wait time.Duration) bool {
 	if g.backend.isVisited(s) || !g.messages.releaseAfter(s, failure, wait) {
 		return false
@@ -871,16 +849,15 @@ func (g *Machine[IN, OUT]) releaseUnvisited(s *Slot[IN, OUT], failure error, wai
 	return true
 }
 
-// leaveForTenant ends s, which waits for its next attempt, if it has a message: its
-// tenant is down, and meanwhile the slot is for messages of others. The message waits in
-// its queue or, if it was visited, where its failure takes it. It reports whether s has
-// ended.
+// leaveForTenant ends s, whose tenant is down, if it has a message, so that the slot
+// serves other messages. The message waits in its queue or, if it was visited, where its
+// failure takes it. It reports whether s has ended.
 func (g *Machine[IN, OUT]) leaveForTenant(s *Slot[IN, OUT]) bool {
 	if !g.messages.Seen || !g.messages.isPending(s) {
 		return false
 	}
 	refusal, wait := g.backend.whyWaited(s)
-	if refusal == nil { // the tenant came up meanwhile
+	if refusal == nil { // the tenant came up
 		return false
 	}
 	g.endWait(s)
@@ -892,7 +869,6 @@ func (g *Machine[IN, OUT]) leaveForTenant(s *Slot[IN, OUT]) bool {
 	return true
 }
 
-// endReleased ends s, whose message was released because of err.
 func (g *Machine[IN, OUT]) endReleased(s *Slot[IN, OUT], err error) {
 	s.err = err
 	g.enter(s, endedWithoutResults)
@@ -900,8 +876,7 @@ func (g *Machine[IN, OUT]) endReleased(s *Slot[IN, OUT], err error) {
 	g.Ended(s, observe.Abandoned)
 }
 
-// endWait ends the wait of s, which has no attempt: for a permit, for the end of a
-// back-off, or for the answer of a strategy.
+// endWait ends the wait of s: for a permit, a back-off or the answer of a strategy.
 func (g *Machine[IN, OUT]) endWait(s *Slot[IN, OUT]) {
 	switch s.phase {
 	case deciding:
@@ -916,12 +891,11 @@ func (g *Machine[IN, OUT]) endWait(s *Slot[IN, OUT]) {
 		if s.retry&putOff == 0 { // otherwise it does not wait for a retry
 			g.state.Stats.WaitingForRetry--
 		}
-	default: // fresh or behind: no timer or question to end
+	default: // fresh or behind
 	}
 }
 
-// endAttemptAtDeadline ends the attempt of s, which runs or is being prepared at the
-// deadline of s.
+// endAttemptAtDeadline ends the attempt of s at the deadline of s.
 func (g *Machine[IN, OUT]) endAttemptAtDeadline(s *Slot[IN, OUT]) {
 	wasCalled := s.phase == running
 	g.Timers.Cancel(&s.timer)
@@ -929,15 +903,14 @@ func (g *Machine[IN, OUT]) endAttemptAtDeadline(s *Slot[IN, OUT]) {
 	if g.backend != nil {
 		g.reportToBackend(s, &s.attempt.Token, context.DeadlineExceeded, predicates.Reason{}, 0)
 	}
-	if wasCalled { // regardless of its reports, the call may be about to send
+	if wasCalled { // even without a report, it may be about to send
 		s.doubt = max(s.doubt, doubtOf(end.Deduplicated))
 	}
 	g.attemptEnd = attemptEnd{isKnown: true, err: context.DeadlineExceeded, took: g.now - s.last, isTimed: true}
 }
 
-// settle completes s with the results of its attempt or, if err is not nil, fails it. An
-// element with results ends when they leave. A failed element may still get results from
-// a handler.
+// settle completes s with the results of its attempt or, if err is not nil, fails it. A
+// failed element may still get results from a handler.
 func (g *Machine[IN, OUT]) settle(s *Slot[IN, OUT], err error) {
 	if err != nil {
 		g.failElement(s, err, false)
@@ -946,14 +919,13 @@ func (g *Machine[IN, OUT]) settle(s *Slot[IN, OUT], err error) {
 	g.reportEnd(s, false, 0)
 	g.enter(s, done)
 	g.state.Done++
-	if g.keys == nil || g.keys.isFirst(s) { // otherwise s may leave when it becomes the first
+	if g.keys == nil || g.keys.isFirst(s) { // otherwise it leaves when it is the first
 		g.allowToLeave(s)
 	}
 }
 
-// reportEnd reports the end of the attempt of s to observers and history, and whether a
-// retry follows after delay. It does so once for each attempt, however often it is
-// called.
+// reportEnd reports the end of the attempt of s to observers and history, once for each
+// attempt. isRetried means that a retry follows after delay.
 func (g *Machine[IN, OUT]) reportEnd(s *Slot[IN, OUT], isRetried bool, delay time.Duration) {
 	if !g.attemptEnd.isKnown {
 		return
@@ -965,7 +937,7 @@ func (g *Machine[IN, OUT]) reportEnd(s *Slot[IN, OUT], isRetried bool, delay tim
 	g.attemptEnd = attemptEnd{}
 }
 
-// allowToLeave lets s leave the queue as soon as the order of the queue allows it.
+// allowToLeave lets s leave the queue as soon as its order allows it.
 func (g *Machine[IN, OUT]) allowToLeave(s *Slot[IN, OUT]) {
 	g.Queue.Complete(s.entry)
 	if g.keys != nil {
@@ -982,7 +954,7 @@ func (g *Machine[IN, OUT]) failElement(s *Slot[IN, OUT], err error, timedOut boo
 	g.giveUp(s, err)
 }
 
-// giveUp ends s with its final failure: s is handed over, dropped, or fails the run.
+// giveUp ends s with its final failure: s is handed over or dropped, or fails the run.
 func (g *Machine[IN, OUT]) giveUp(s *Slot[IN, OUT], err error) {
 	g.tick()
 	s.attempt = nil
@@ -1012,8 +984,8 @@ func (g *Machine[IN, OUT]) failRun(s *Slot[IN, OUT]) {
 	g.fail(g.User.RunError(r), ByElement)
 }
 
-// Ended reports how an element has ended, once for each element (law O1). The driver
-// calls it for the elements that Abandon has returned, the core for all others.
+// Ended reports the end of an element, once for each element (law O1). The driver calls
+// it for the elements that Abandon has returned, the core for all others.
 func (g *Machine[IN, OUT]) Ended(s *Slot[IN, OUT], how observe.EndKind) {
 	if g.observing != nil {
 		g.observing.ended(s, how)
@@ -1054,18 +1026,17 @@ func (g *Machine[IN, OUT]) report(s *Slot[IN, OUT]) Report[IN] {
 	return r
 }
 
-// contextForReport returns the context of s: the context from its observers, or the
-// operator's with its message.
+// contextForReport returns the context of s from its observers, or the operator's with
+// its message.
 func (g *Machine[IN, OUT]) contextForReport(s *Slot[IN, OUT]) context.Context {
-	if len(g.Observers) > 0 { // g.observing may have only counters
+	if len(g.Observers) > 0 { // g.observing may only count
 		return g.observing.contextForReport(s)
 	}
 	return g.messages.Context(s)
 }
 
 // Head returns the results or the control element at the head of the queue, or neither if
-// the head must wait. Elements without results leave here. The head stays until PopHead
-// is called.
+// the head must wait. Elements without results leave here.
 func (g *Machine[IN, OUT]) Head() (results []OUT, control any) {
 	for {
 		e := g.Queue.Head()
@@ -1086,8 +1057,8 @@ func (g *Machine[IN, OUT]) Head() (results []OUT, control any) {
 	}
 }
 
-// PopHead removes the head of the queue. An element in phase done ends here with how: the
-// driver passes Emitted, and Head passes Empty. Other elements have ended before.
+// PopHead removes the head of the queue. An element in phase done ends here with how,
+// Emitted or Empty. Others have ended before.
 func (g *Machine[IN, OUT]) PopHead(how observe.EndKind) {
 	s := g.Queue.Head().Value
 	if s.phase == done {

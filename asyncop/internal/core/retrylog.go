@@ -7,8 +7,8 @@ import (
 )
 
 // retryLog logs attempts with a reason to retry, if the logger writes debug lines. It
-// asks the logger only when there is such an attempt, and keeps the answer for 100 ms,
-// because the question runs code of the user. Without debug lines no report is made.
+// asks the logger at most every 100 ms, because the question runs user code. Without
+// debug lines no report is made.
 type retryLog[IN, OUT any] struct {
 	core       *Machine[IN, OUT]
 	logs       bool          // the last answer of User.LogsDebug

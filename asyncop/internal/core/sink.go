@@ -20,32 +20,32 @@ const (
 	lastOffer  = 10 * time.Second
 )
 
-// HandOver offers failed elements to the failure sink until it takes them (law A1). A
-// worker calls the sink for one element at a time.
+// HandOver offers failed elements to the failure sink until it takes them (law A1), one
+// at a time, on a worker.
 type HandOver[IN, OUT any] struct {
 	core    *Machine[IN, OUT]
-	offers  perSlot[*offer]            // the last offer of each element in phase failing
-	failing fifo.Queue[*Slot[IN, OUT]] // elements to be offered now
-	running *offer                     // the running call of the sink, or nil
+	offers  perSlot[*offer]            // of elements in phase failing
+	failing fifo.Queue[*Slot[IN, OUT]] // to be offered now
+	running *offer                     // the running call, or nil
 }
 
-// offer is an offer of an element to the sink. It is the context of the call, and its
-// letter reports that the call has returned.
+// offer is an offer of an element to the sink. It is the context of the call. Its letter
+// reports that the call has returned.
 type offer struct {
 	call.Token
 	wait time.Duration // before the next offer
-	name *ctxkey.Offer // the same in all offers of the element, so the sink recognises a repeated offer
+	name *ctxkey.Offer // the same in all offers of the element, so that the sink recognises repeats
 
 	// Written before done is closed.
 	err            error
 	refused        bool          // the sink can never take the element
-	unsafeToRepeat bool          // refused, and the call of the element may have taken effect, is not idempotent, and no predicate allows to repeat it
-	done           chan struct{} // closed when the call has returned
+	unsafeToRepeat bool          // refused, and the call may have taken effect, is not idempotent, and no predicate allows to repeat it
+	done           chan struct{} // closed when the call returns
 }
 
 // callSink calls the sink on a worker, unless the offer is late.
 func (h *HandOver[IN, OUT]) callSink(ctx context.Context, o *offer, r Report[IN]) {
-	defer o.Finish(false) // an offer is not a completion, so it is not counted as late
+	defer o.Finish(false) // an offer is not counted as a late completion
 	defer close(o.done)
 	o.err = o.Late()
 	if o.err != nil {
@@ -57,17 +57,17 @@ func (h *HandOver[IN, OUT]) callSink(ctx context.Context, o *offer, r Report[IN]
 	o.refused = errors.Is(o.err, message.ErrRefused)
 	g.Returned()
 	if o.refused && r.InDoubt && !h.core.Policy.AllowsRepeat(r.NoRetryReason) {
-		o.unsafeToRepeat = true // stays true if IsIdempotent panics, to be safe
+		o.unsafeToRepeat = true // stays true if IsIdempotent panics
 		_ = call.OffLoop(func() error { o.unsafeToRepeat = !h.core.Policy.IsIdempotent(r.Element); return nil })
 	}
 }
 
-// take makes s, which has failed, wait for its offer to the sink. With key order, the
-// offer waits until s is the first of its line.
+// take makes s, which has failed, wait for its offer to the sink: with key order, until
+// it is the first of its line.
 func (h *HandOver[IN, OUT]) take(s *Slot[IN, OUT]) {
 	g := h.core
 	g.enter(s, failing)
-	if g.keys == nil || g.keys.isFirst(s) { // otherwise keyOrder.leaveLine adds it
+	if g.keys == nil || g.keys.isFirst(s) { // otherwise leaveLine adds it
 		h.failing.Push(s)
 	}
 }
@@ -78,7 +78,7 @@ func (h *HandOver[IN, OUT]) forget() {
 	h.failing, h.running = fifo.Queue[*Slot[IN, OUT]]{}, nil
 }
 
-// offerNext offers the oldest failure, unless a call of the sink is running.
+// offerNext offers the oldest failure, unless a call is running.
 func (h *HandOver[IN, OUT]) offerNext() {
 	if !h.mayOffer() {
 		return
@@ -113,8 +113,8 @@ func (h *HandOver[IN, OUT]) newOffer(s *Slot[IN, OUT]) (*offer, context.Context)
 }
 
 // answered continues after an offer of s: s was taken, or is offered again later. If the
-// sink can never take s, a message goes to the dead letters of its source. An element
-// without a message fails the run, because offers would hold its slot forever (law D4).
+// sink can never take s, its message becomes a dead letter. Without a message it fails
+// the run, because offers would hold its slot forever (law D4).
 func (h *HandOver[IN, OUT]) answered(s *Slot[IN, OUT]) {
 	g := h.core
 	o := h.offers.get(s.index)
@@ -146,30 +146,30 @@ func (h *HandOver[IN, OUT]) answered(s *Slot[IN, OUT]) {
 	}
 }
 
-// Cut ends the context of a running call of the sink. Its answer is ignored.
+// Cut ends the context of a running call. Its answer is ignored.
 func (h *HandOver[IN, OUT]) Cut() {
 	if h.running != nil {
 		h.running.Token.Cut()
 	}
 }
 
-// Await waits for a running call of the sink. It is called after Abandon.
+// Await waits for a running call. It is called after Abandon.
 func (h *HandOver[IN, OUT]) Await() {
 	if h.running != nil {
 		<-h.running.done
 	}
 }
 
-// WasTaken reports whether the sink took s, which Abandon has returned, in the call that
-// ran when the run ended. It is called after Await.
+// WasTaken reports whether the call that ran when the run ended took s, which Abandon has
+// returned. It is called after Await.
 func (h *HandOver[IN, OUT]) WasTaken(s *Slot[IN, OUT]) bool {
 	return h.running != nil && h.running.err == nil && h.offers.get(s.index) == h.running
 }
 
 // OfferAtEnd calls the sink for an element that Abandon has returned, unless until has
-// ended. For an element that was cut off, the sink gets cause in place of the error of
-// its last attempt. The returned report always has the error of the element itself. The
-// context of the call has the same values as during the run, and ends with until.
+// ended. For an element that was cut off, the sink gets cause in place of its last error,
+// but the returned report has the last error. The context has the same values as during
+// the run, and ends with until.
 func (h *HandOver[IN, OUT]) OfferAtEnd(until context.Context, s *Slot[IN, OUT], cause error) (r Report[IN], declined error) {
 	_, values := h.newOffer(s)
 	ctx := call.WithEnd(values, until)

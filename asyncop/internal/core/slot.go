@@ -12,43 +12,42 @@ import (
 	"github.com/weirflow/weir/timers"
 )
 
-// Slot holds an element from its acceptance until it leaves. It is owned by the core.
+// Slot holds an element until it leaves. It is owned by the core.
 //
-// A slot is small, because there may be a million of them. The state of a call is in its
-// attempt, which is garbage while the element waits for the next one. Values that only
-// some elements have are stored beside the slots: see perSlot.
+// A slot is small, because there may be a million. The state of a call is in its attempt.
+// Values that only some elements have are stored beside the slots: see perSlot.
 //
 // Slots are reused. A pointer to a slot is valid only while its element is in the queue,
-// so only the core and its driver hold one. Other code holds a call.Ref: see slots.
+// so only the core and its driver hold one. Other code holds a call.Ref.
 type Slot[IN, OUT any] struct {
 	in             IN
-	accepted       time.Duration                // when it took the slot; the timeout counts from here, unless FromAttempt is set
-	due            time.Duration                // its deadline, or Never
+	accepted       time.Duration                // when it took the slot; without FromAttempt the timeout counts from here
+	due            time.Duration                // deadline, or Never
 	first          time.Duration                // start of the first attempt
 	last           time.Duration                // start of the last attempt
 	attempt        *call.Attempt[OUT]           // see phase; may be nil
 	timer          timers.Timer[*Slot[IN, OUT]] // see phase
-	err            error                        // of the last attempt that failed; in phases handling and failing the failure of the element
-	entry          *queue.Entry[*Slot[IN, OUT]] // in the queue
-	generation     uint64                       // of the awaited call or answer, or 0: see slots
-	index          uint32                       // in slots
-	attempts       int32                        // begun so far
+	err            error                        // of the last attempt that failed; in phases handling and failing of the element
+	entry          *queue.Entry[*Slot[IN, OUT]]
+	generation     uint64 // of the awaited letter, or 0: see slots
+	index          uint32 // in slots
+	attempts       int32  // begun so far
 	phase          phase
-	retry          RetryKind              // of the retry that it waits for
-	doubt          doubt                  // whether an attempt may have taken effect
-	noRetry        decision.NoRetryReason // why there was no retry, if there was a reason for one
-	hasOwnDeadline bool                   // its deadline is out of input order: see ownDeadline
-	knowsFirst     bool                   // first was set when the element was restored, so the next attempt does not set it
+	retry          RetryKind              // the retry that it waits for
+	doubt          doubt                  // whether an attempt may have had an effect
+	noRetry        decision.NoRetryReason // why a retry was refused, if there was a reason for one
+	hasOwnDeadline bool                   // see ownDeadline
+	knowsFirst     bool                   // first was restored, so the next attempt does not set it
 }
 
-// doubt records whether an attempt may have taken effect, and whether servers recognise a
-// repeated request. The worst value of all attempts counts.
+// doubt records whether an attempt may have had an effect, and whether servers recognise
+// a repeated request. The worst value of all attempts counts.
 type doubt uint8
 
 const (
 	noDoubt         doubt = iota
-	deduplicated          // every server involved recognises repeated requests
-	notDeduplicated       // a server may not recognise them
+	deduplicated          // every server recognises repeated requests
+	notDeduplicated       // a server may not
 )
 
 func doubtOf(isDeduplicated bool) doubt {
@@ -61,17 +60,16 @@ func doubtOf(isDeduplicated bool) doubt {
 // RetryKind is a set of bits that describe the awaited retry of an element.
 type RetryKind uint8
 
-// The bits of a RetryKind. The first two are stored in checkpoints.
+// The first two bits are stored in checkpoints.
 const (
 	ByResult RetryKind = 1 << iota // a result asked for the retry
-	Demanded                       // a server demanded the wait, so the end of the input does not cut it
+	Demanded                       // a server demanded the wait; the end of the input does not cut it
 
-	putOff  RetryKind = 1 << 6 // a first attempt was put off, by the backend or for the retry of its key, and is not a retry
+	putOff  RetryKind = 1 << 6 // not a retry: a first attempt was put off, by the backend or for the retry of its key
 	notKept RetryKind = 1 << 7 // of a control element: checkpoints do not contain it
 )
 
-// phase is the state of an element. Machine.takeSlot sets the first phase, Machine.enter
-// all others.
+// phase is the state of an element. takeSlot sets the first phase, enter all others.
 //
 //	        preparing
 //	           ▲ │
@@ -85,8 +83,8 @@ const (
 //	                                            │
 //	                                            └─ failure ──▶ failing ──▶ endedWithoutResults
 //
-// Until the phase handling, failing or done, the deadline of the element is live: see
-// firstLive. Not every element has all phases. It has:
+// Until handling, failing or done, the deadline of the element is live: see firstLive.
+// Not every element has all phases. It has:
 //
 //   - preparing: if a step comes before the call of an attempt that has begun: the step of
 //     a retry (strategies.Action.Before), or the wait for a lease (law B5). A member of a
@@ -103,18 +101,18 @@ const (
 type phase uint8
 
 const (
-	controlElement      phase = iota // a watermark, the marker of the end of the input, or a barrier if the operator has no checkpoints
-	fresh                            // waits for a permit for its first attempt; timer: with key order, its position among the first elements of all lines
+	controlElement      phase = iota // a watermark, the marker of the end of the input, or a barrier of an operator without checkpoints
+	fresh                            // waits for its first permit; timer: with key order, its position among the first of all lines
 	behind                           // waits for an element of its key, or for a call that still holds the key
-	preparing                        // a step before its call runs on a worker; attempt: its call; timer: the timeout of the attempt
-	running                          // attempt: its call; timer: the timeout of the attempt
-	deciding                         // a worker asks the strategy whether to retry it
-	backoff                          // waits for its retry, or for its deadline if the retry would be too late; timer: the retry
+	preparing                        // a step before its call runs on a worker; attempt: its call; timer: timeout of the attempt
+	running                          // attempt: its call; timer: timeout of the attempt
+	deciding                         // a worker asks the strategy
+	backoff                          // waits for its retry or, if that would be too late, for its deadline; timer: the retry
 	ready                            // waits for a permit for its retry; timer: its position by age, unless a call holds its key
-	handling                         // a handler of its failure runs on a worker; timer: its limit
+	handling                         // a handler runs on a worker; timer: its limit
 	failing                          // waits for the failure sink; timer: the next offer
 	done                             // complete; attempt: its results
-	endedWithoutResults              // was dropped, handed over or released, or failed the run
+	endedWithoutResults              // dropped, handed over or released, or failed the run
 )
 
 // An element in a phase from firstLive to lastLive times out at its deadline.
@@ -132,7 +130,6 @@ func (p phase) String() string {
 // WaitsForSink reports whether the element has failed and waits for the failure sink.
 func (s *Slot[IN, OUT]) WaitsForSink() bool { return s.phase == failing }
 
-// next returns the next element in input order, or nil.
 func (s *Slot[IN, OUT]) next() *Slot[IN, OUT] {
 	if e := s.entry.Next(); e != nil {
 		return e.Value
@@ -140,8 +137,8 @@ func (s *Slot[IN, OUT]) next() *Slot[IN, OUT] {
 	return nil
 }
 
-// nextIn returns the next element after s that matches. A cursor passes each element
-// once, so the average cost is constant.
+// nextIn returns the next element that matches. A cursor passes each element once, so the
+// average cost is constant.
 func nextIn[IN, OUT any](s *Slot[IN, OUT], matches func(*Slot[IN, OUT]) bool) *Slot[IN, OUT] {
 	for e := s.entry.Next(); e != nil; e = e.Next() {
 		if matches(e.Value) {
@@ -167,10 +164,10 @@ func (g *Machine[IN, OUT]) enter(s *Slot[IN, OUT], p phase) {
 		g.unbegun--
 	}
 	s.phase = p
-	if p != preparing && p != running { // otherwise s waits for the letter of the same attempt
+	if p != preparing && p != running { // otherwise s waits for the same letter
 		s.generation = 0
 	}
-	if s == g.fresh { // with key order, leavePhase has moved this cursor already
+	if s == g.fresh { // with key order, leavePhase has moved it
 		g.fresh = nextIn(s, func(s *Slot[IN, OUT]) bool { return s.phase == fresh })
 	}
 	if firstLive <= p && p <= lastLive {
@@ -188,15 +185,14 @@ func (g *Machine[IN, OUT]) enter(s *Slot[IN, OUT], p phase) {
 }
 
 // ownDeadline is a deadline out of input order: the element has its own timeout, was
-// restored with a part of its timeout, or its timeout begins with its first attempt
-// (FromAttempt).
+// restored with a part of it, or it begins with the first attempt (FromAttempt).
 type ownDeadline[IN, OUT any] struct {
-	total time.Duration                // the whole timeout
-	timer timers.Timer[*Slot[IN, OUT]] // position among the others
+	total time.Duration // whole timeout
+	timer timers.Timer[*Slot[IN, OUT]]
 }
 
-// setDeadline sets a deadline of its own for s. total is the whole timeout of s. s is the
-// newest element, unless FromAttempt is set: then there are no deadlines in input order.
+// setDeadline sets a deadline of its own for s, whose whole timeout is total. s is the
+// newest element, unless FromAttempt is set.
 func (g *Machine[IN, OUT]) setDeadline(s *Slot[IN, OUT], due, total time.Duration) {
 	own := &ownDeadline[IN, OUT]{total: max(0, total)}
 	own.timer.Value = s
@@ -208,9 +204,9 @@ func (g *Machine[IN, OUT]) setDeadline(s *Slot[IN, OUT], due, total time.Duratio
 	}
 }
 
-// addDoubt adds the doubt about an attempt of s, unless the attempt was not sent or its
-// reason allows to repeat any call: the attempt had no effect, or a FLIP-232 predicate
-// asks to repeat a result.
+// addDoubt adds the doubt about an attempt of s, unless it was not sent or its reason
+// allows to repeat any call: it had no effect, or a FLIP-232 predicate asks to repeat a
+// result.
 func (s *Slot[IN, OUT]) addDoubt(reason predicates.Reason, stage predicates.Stage, isDeduplicated bool) {
 	switch {
 	case stage == predicates.ClientDispatch || reason.AllowsNonIdempotentRetry():
@@ -222,35 +218,34 @@ func (s *Slot[IN, OUT]) addDoubt(reason predicates.Reason, stage predicates.Stag
 }
 
 // isRefused reports whether a request tracker knows that the servers have refused all
-// requests of the element of ctx, in all attempts. A server that deduplicates stores its
-// refusal of a request, and answers later attempts of the request with it. So if the
-// answer to an attempt is lost and the next attempt is refused, neither has had an effect.
-// Other servers may refuse a request that they have carried out before.
+// requests of the element of ctx. A server that deduplicates stores its refusal, and
+// repeats it to later attempts. So if the answer to an attempt is lost and the next
+// attempt is refused, neither has had an effect. Other servers may refuse a request that
+// they have carried out before.
 func isRefused(ctx context.Context) bool {
 	e, ok := ctx.Value(ctxkey.Tracked{}).(ctxkey.TrackedElement)
 	return ok && e.AllRefused()
 }
 
-// slots has the slots of all elements. Code outside the core, such as a running call,
-// holds a call.Ref: an index and a generation. A generation begins when an element starts
-// to wait for a call or an answer, and ends when it continues. A letter of an earlier
-// generation finds no slot (law A2).
+// slots has the slots of all elements. Code outside the core holds a call.Ref: an index
+// and a generation. A generation begins when an element starts to wait for a call or an
+// answer, and ends when it continues. A letter of an earlier generation finds no slot
+// (law A2).
 type slots[IN, OUT any] struct {
 	table       []*Slot[IN, OUT] // by index
-	free        []*Slot[IN, OUT] // for reuse
-	vacant      []uint32         // indexes without a slot
+	free        []*Slot[IN, OUT]
+	vacant      []uint32 // indexes without a slot
 	taken       int
-	generations uint64        // begun so far; they do not repeat
+	generations uint64        // begun so far, never reused
 	sideTables  *[]anyPerSlot // the perSlot values of the core
 }
 
-// reasons are the reasons of an element's attempts: see decision.Steps.FindReason.
 type reasons struct {
-	retried predicates.ReasonSet // of the retries that began, if the policy has reasons
-	last    predicates.Reason    // of the last attempt, if it has failed or asked for a retry
+	retried predicates.ReasonSet // of retries that began
+	last    predicates.Reason    // of the last attempt, if it failed or asked for a retry
 }
 
-// keepSlots bounds the free slots that are kept after a burst.
+// keepSlots is how many free slots are kept after a burst.
 const keepSlots = 1024
 
 // take returns a slot that is zero except for its index.
@@ -282,7 +277,6 @@ func (t *slots[IN, OUT]) forget() {
 	*t = slots[IN, OUT]{generations: t.generations, sideTables: t.sideTables}
 }
 
-// putBack frees the slot of an element that has left.
 func (t *slots[IN, OUT]) putBack(s *Slot[IN, OUT]) {
 	t.taken--
 	for _, other := range *t.sideTables {
@@ -310,8 +304,8 @@ func (t *slots[IN, OUT]) find(r call.Ref) *Slot[IN, OUT] {
 	return nil
 }
 
-// perSlot stores a value for some elements, by the index of the slot. It is empty while
-// no element has a value, and frees its memory after a burst.
+// perSlot stores a value for some elements, by slot index. It is empty while there are no
+// values, and frees its memory after a burst.
 type perSlot[T any] struct {
 	at   []T
 	used *[]anyPerSlot
@@ -333,7 +327,7 @@ func (t *perSlot[T]) get(index uint32) (v T) {
 	return v
 }
 
-// ref returns the address of a value. The address is valid until the next ref.
+// ref returns the address of a value, which is valid until the next ref.
 func (t *perSlot[T]) ref(index uint32) *T {
 	if n := int(index) + 1 - len(t.at); n > 0 {
 		if t.at == nil {

@@ -7,13 +7,13 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// findSnooze reports whether err, with which the call of s has completed, snoozes the
-// message of s, and for how long. Methods of users' errors and elements run off the loop
-// (law A6): s is still in phase running although its attempt has ended. If runtime.Goexit
-// ended the loop here, Abandon would end the attempt a second time.
+// findSnooze reports whether err, the error of the call of s, snoozes the message of s,
+// and for how long. Methods of users' errors and elements run off the loop (law A6): s is
+// still running although its attempt has ended, so after runtime.Goexit on the loop
+// Abandon would end the attempt again.
 //
-// A message is not snoozed after an attempt in doubt, unless the call may happen twice:
-// its redelivery would forget the doubt.
+// After an attempt in doubt a message is not snoozed, because the redelivery would forget
+// the doubt, unless the call may happen twice.
 func (g *Machine[IN, OUT]) findSnooze(s *Slot[IN, OUT], err error) (delay time.Duration, isSnoozed bool) {
 	if !g.messages.isPending(s) {
 		return 0, false
@@ -33,8 +33,8 @@ func (g *Machine[IN, OUT]) findSnooze(s *Slot[IN, OUT], err error) (delay time.D
 }
 
 // endSnoozed ends s, whose attempt has ended and has snoozed its message. The message is
-// released, and redelivered after delay at the earliest. The attempt has not failed, and
-// is not evidence about the service.
+// redelivered after delay at the earliest. The attempt has not failed, and is not
+// evidence about the service.
 func (g *Machine[IN, OUT]) endSnoozed(s *Slot[IN, OUT], err error, delay time.Duration) {
 	g.refresh()
 	if g.backend != nil {

@@ -5,7 +5,7 @@ import "time"
 // ownTimeouts gives elements the timeouts of User.TimeoutFor.
 type ownTimeouts[IN, OUT any] struct{ core *Machine[IN, OUT] }
 
-// of returns the timeout of an element, or an error if the user's function panics.
+// of returns the timeout of an element, or an error if user code panics.
 func (o *ownTimeouts[IN, OUT]) of(in IN) (timeout time.Duration, err error) {
 	o.core.ranCode = true
 	returned := false
@@ -23,7 +23,7 @@ func (o *ownTimeouts[IN, OUT]) of(in IN) (timeout time.Duration, err error) {
 }
 
 // apply sets the own timeout of s, the newest element, and reports whether s continues. s
-// fails if the user's function panics.
+// fails if user code panics.
 func (o *ownTimeouts[IN, OUT]) apply(s *Slot[IN, OUT]) (continues bool) {
 	g := o.core
 	own, err := o.of(s.in)
@@ -37,8 +37,7 @@ func (o *ownTimeouts[IN, OUT]) apply(s *Slot[IN, OUT]) (continues bool) {
 	return true
 }
 
-// isHurried reports whether an attempt that begins at an instant has less than half of
-// the element's time left.
+// isHurried reports whether less than half of the element's time is left at an instant.
 func (g *Machine[IN, OUT]) isHurried(s *Slot[IN, OUT], at time.Duration) bool {
 	if s.due == Never {
 		return false
@@ -50,7 +49,7 @@ func (g *Machine[IN, OUT]) isHurried(s *Slot[IN, OUT], at time.Duration) bool {
 	return s.due-at < timeout/2
 }
 
-// startTimeout begins the time of s, whose first attempt starts (FromAttempt).
+// startTimeout begins the time of s with its first attempt (FromAttempt).
 func (g *Machine[IN, OUT]) startTimeout(s *Slot[IN, OUT]) {
 	total := g.Timeout
 	if own := g.ownDeadlines.get(s.index); own != nil {
@@ -61,7 +60,7 @@ func (g *Machine[IN, OUT]) startTimeout(s *Slot[IN, OUT]) {
 	}
 }
 
-// stopTimeout takes the deadline of s back: its time begins with its next attempt.
+// stopTimeout removes the deadline of s: its time begins with its next attempt.
 func (g *Machine[IN, OUT]) stopTimeout(s *Slot[IN, OUT]) {
 	if s.hasOwnDeadline {
 		g.outOfOrder.Cancel(&g.ownDeadlines.get(s.index).timer)
@@ -69,9 +68,9 @@ func (g *Machine[IN, OUT]) stopTimeout(s *Slot[IN, OUT]) {
 	}
 }
 
-// ownTimeout gives the newest element a timeout that is not the operator's. It counts
-// from the acceptance, or begins with the first attempt (FromAttempt). An element whose
-// time is over times out before its first attempt.
+// ownTimeout gives the newest element its own timeout, from the acceptance or from the
+// first attempt (FromAttempt). If it has passed already, the element times out before its
+// first attempt.
 func (g *Machine[IN, OUT]) ownTimeout(s *Slot[IN, OUT], total time.Duration) {
 	if g.FromAttempt && total >= 0 {
 		*g.ownDeadlines.ref(s.index) = &ownDeadline[IN, OUT]{total: total}

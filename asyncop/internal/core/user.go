@@ -9,11 +9,11 @@ import (
 	"github.com/weirflow/weir/internal/decision"
 )
 
-// User is the core's view of the program around it: the user's functions, and the errors
-// and log lines that the operator makes for the user.
+// User is the core's view of the program around it: functions of the user, and errors and
+// log lines for the user.
 //
-// The loop calls the methods, unless they state otherwise. If the program lacks a
-// function, Config does not have its option, and the core does not call its method.
+// The loop calls the methods, unless stated otherwise. A method is not called if Config
+// lacks its option.
 type User[IN, OUT any] interface {
 	UserFunctions[IN, OUT]
 	UserErrors[IN]
@@ -24,25 +24,25 @@ type User[IN, OUT any] interface {
 type UserFunctions[IN, OUT any] interface {
 	// Invoke starts the call of an attempt.
 	Invoke(ctx context.Context, in IN, a *call.Attempt[OUT]) error
-	// CallBatch makes the call of a batch, on a worker (Config.Batching).
+	// CallBatch calls the function for a batch, on a worker (Config.Batching).
 	CallBatch(b *call.Batch[IN, OUT])
-	// CheckResults returns an error if the results are not valid (Config.ChecksResults).
+	// CheckResults returns an error if results are invalid (Config.ChecksResults).
 	CheckResults(results []OUT) error
 	// TimeoutFor returns the timeout of an element (Config.OwnTimeouts). 0 means
-	// Limits.Timeout, and an element with a negative timeout times out at once.
+	// Limits.Timeout; with a negative timeout it times out at once.
 	TimeoutFor(in IN) time.Duration
 	// CostOf returns the estimated cost of an attempt (BackendCalls.HasCost).
 	CostOf(in IN) float64
 	// TenantOf returns the tenant of an attempt (BackendCalls.HasTenant).
 	TenantOf(in IN) string
-	// HandleFailure returns the results or the failure of an element that has failed. It
-	// is called on a worker (Config.Handling).
+	// HandleFailure returns the results or the failure of a failed element. It is called
+	// on a worker (Config.Handling).
 	HandleFailure(ctx context.Context, r Report[IN], timedOut bool) ([]OUT, error)
-	// HandOver offers a failed element to the failure sink. It is called on a worker, and
-	// by the driver after the end, for one element at a time (Config.HandsOver).
+	// HandOver offers a failed element to the failure sink, one at a time. It is called
+	// on a worker and, after the end, by the driver (Config.HandsOver).
 	HandOver(ctx context.Context, r Report[IN]) error
-	// AsksForTimeline reports whether to keep the timeline of an element even if it
-	// succeeds (Config.AsksForTimelines).
+	// AsksForTimeline reports whether to keep an element's timeline even if it succeeds
+	// (Config.AsksForTimelines).
 	AsksForTimeline(in IN) bool
 }
 
@@ -54,29 +54,29 @@ type UserErrors[IN any] interface {
 	// result still asked for a retry (Config.ExhaustedAsFailure).
 	UndecidedError(d decision.Decision) error
 	// HandlerError returns the failure of an element whose handler panicked, exceeded its
-	// limit or did not run. broken is the error that describes this.
+	// limit or did not run (broken).
 	HandlerError(failure error, timedOut bool, broken error) error
 	// RunError returns the error of a run that an element has failed.
 	RunError(r Report[IN]) error
 }
 
-// UserLog writes log lines, and keeps timelines. A method that runs user code, such as
-// the log handler, calls [Machine.Away] first.
+// UserLog writes log lines, and keeps timelines. A method calls [Machine.Away] before it
+// runs user code, such as the log handler.
 type UserLog[IN any] interface {
 	// LogsDebug reports whether debug lines are written.
 	LogsDebug() bool
 	// LogDecision logs an attempt with a reason to retry, and whether it is retried. It
-	// is called if LogsDebug has returned true in the last 100 ms.
+	// is called if LogsDebug returned true in the last 100 ms.
 	LogDecision(r Report[IN], d decision.Decision, again bool)
 	// LogGivenUp logs an element that was dropped or handed over.
 	LogGivenUp(r Report[IN], how observe.EndKind)
 	// LogNotTaken logs an element that the failure sink has not taken. wait is the time
-	// until the next offer, or 0 if the element is not offered again.
+	// until the next offer; 0 means no further offer.
 	LogNotTaken(r Report[IN], err error, wait time.Duration)
-	// LogObserverPanic logs that an observer has panicked in an event.
+	// LogObserverPanic logs a panic of an observer.
 	LogObserverPanic(err error)
-	// LogSourcePanic logs that a source has panicked while it settled a message. Any
-	// goroutine may call it.
+	// LogSourcePanic logs a panic of a source that settled a message. Any goroutine may
+	// call it.
 	LogSourcePanic(err error)
 	// KeepTimeline keeps the attempts of an element that failed, was slow or was asked
 	// for.

@@ -11,18 +11,18 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// User code that may block runs on workers while its element waits: strategies, steps
-// before a retry, waits for a lease, and handlers of failures are in this file and
-// handler.go, the failure sink in sink.go, calls of batches in batches.go.
+// User code that may block runs on workers while its element waits. This file and
+// handler.go have strategies, steps before a retry, waits for a lease, and handlers;
+// sink.go has the failure sink, batches.go calls of batches.
 
 // errTooManyTasks is the error of user code that does not run.
 var errTooManyTasks = errors.New("asyncop: twice as many strategies, steps before a retry and handlers of failures are running as there are slots: " +
 	"they ignore the ends of their contexts")
 
-// runOnWorker runs do with ctx on a worker, and calls after with the error of do. If
-// t has ended before the worker begins, it calls neither. The element of t may continue
-// before do returns, but do counts as running until it returns. If twice as many
-// functions as slots are running, runOnWorker returns false and does not run do.
+// runOnWorker runs do with ctx on a worker, and calls after with its error. If t has
+// ended before the worker begins, it calls neither. The element of t may continue before
+// do returns, but do counts as running until it returns. If twice as many functions as
+// slots are running, runOnWorker returns false, and do does not run.
 func (g *Machine[IN, OUT]) runOnWorker(
 	ctx context.Context, t *call.Token, do func(ctx context.Context) error, after func(err error),
 ) bool {
@@ -50,15 +50,15 @@ func (g *Machine[IN, OUT]) runOnWorker(
 	return true
 }
 
-// task is user code on a worker for an element, which waits for its letter.
+// task is user code on a worker. Its element waits for its letter.
 type task struct {
 	call.Token
-	broke error // a panic or runtime.Goexit of the code; written before the letter is posted
+	broke error // panic or runtime.Goexit; written before the letter is posted
 }
 
-// runTask runs do for s until an instant at most. s must be in the phase of the task
-// already. runTask returns an error if do cannot run. A late letter of a handler counts
-// as a late completion.
+// runTask runs do for s until an instant at most. s must be in the phase of the task. It
+// returns an error if do cannot run. A late letter of a handler counts as a late
+// completion.
 func (g *Machine[IN, OUT]) runTask(
 	s *Slot[IN, OUT], t *task, until time.Duration, isHandler bool, do func(ctx context.Context),
 ) error {
@@ -81,14 +81,14 @@ func (g *Machine[IN, OUT]) runTask(
 
 // ---- Strategies that may block
 
-// question is a strategy that is being asked on a worker. The element has no permit and
-// no call, and its deadline holds (law A3).
+// question is a strategy that a worker asks. The element has no permit and no call, and
+// its deadline holds (law A3).
 type question[OUT any] struct {
 	task
 	view   predicates.Attempt[OUT]
 	answer decision.Answer // written by the worker
-	isFree bool            // a retry is free: see atBackend.report
-	end    attemptEnd      // of the attempt
+	isFree bool
+	end    attemptEnd // of the attempt
 }
 
 // askOnWorker asks the strategy about the attempt of s in g.view.
@@ -109,7 +109,7 @@ func (g *Machine[IN, OUT]) askOnWorker(s *Slot[IN, OUT], isFree bool) {
 	}
 }
 
-// strategyAnswered continues after a worker has asked the strategy.
+// strategyAnswered continues after the worker has asked the strategy.
 func (g *Machine[IN, OUT]) strategyAnswered(s *Slot[IN, OUT]) {
 	q := g.takeQuestion(s)
 	if q.broke != nil { // runtime.Goexit, or Ask did not run: Ask recovers panics
@@ -127,16 +127,15 @@ func (g *Machine[IN, OUT]) takeQuestion(s *Slot[IN, OUT]) *question[OUT] {
 
 // ---- Steps before a retry
 
-// prepare runs a step before the call of an attempt that has begun: the step of a
-// strategy before a retry, or the wait for a lease. The attempt has its permit, and its
-// timeouts hold. If the step fails, so does the attempt, which was not sent. prepare
-// reports whether the function is called now. This is so for a member of a batch: the
-// batch waits for the step before its call. For other attempts, prepared continues after
-// the step.
+// prepare runs a step before the call of an attempt that has begun: a step of the
+// strategy, or the wait for a lease. The attempt has its permit, and its timeouts hold.
+// If the step fails, so does the attempt, which was not sent. prepare reports whether the
+// function is called now: only a member's is, because its batch waits for the step before
+// its call. Otherwise prepared continues after the step.
 func (g *Machine[IN, OUT]) prepare(s *Slot[IN, OUT], a *call.Attempt[OUT], before beforeRetry) (continues bool) {
-	a.EndInvoke() // the function is called later, so completions post a letter from now on
+	a.EndInvoke() // the function is called later, so completions post letters
 	isMember := g.forming != nil
-	var succeeded chan struct{} // of a member: closed after the step, unless it failed
+	var succeeded chan struct{} // of a member; closed unless the step fails
 	if isMember {
 		succeeded = make(chan struct{})
 		g.forming.WaitFor(succeeded) // at most until this member ends
