@@ -6,17 +6,17 @@ import (
 	"github.com/weirflow/weir/checkpoint/participant"
 )
 
-// budgetSum brings the sum of the costs into a checkpoint, before a run ends because its
+// budgetSum stores the sum of the costs in a checkpoint, before a run ends because its
 // budget is spent. The next run continues with the sum.
 type budgetSum struct {
-	isRequested bool          // owned by the loop: a checkpoint was requested
+	isRequested bool          // owned by the loop
 	barrier     atomic.Uint64 // number of the checkpoint with the final sum, or 0
 	isStored    atomic.Bool   // that checkpoint is complete
 }
 
 // endWhenSpent ends the run because its budget is spent. All calls have ended, and all
-// possible results have left. With checkpoints, the run ends when a checkpoint with the
-// sum is complete.
+// possible results have left. With checkpoints, it waits until a checkpoint with the sum
+// is complete.
 func (d *Driver[IN, OUT]) endWhenSpent() {
 	k := d.checkpoints
 	if k == nil || k.budget.isStored.Load() {
@@ -45,7 +45,7 @@ func (k *checkpointing[IN, OUT]) completedSum(id uint64) {
 	}
 }
 
-// sumIsStored reports whether the checkpoint with the final sum is complete.
+// sumIsStored reports whether the final sum is stored.
 func (d *Driver[IN, OUT]) sumIsStored() bool {
 	return d.checkpoints != nil && d.checkpoints.budget.isStored.Load()
 }

@@ -5,14 +5,14 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/core"
 )
 
-// ChainedRange is a loop over results on the caller's goroutine.
+// ChainedRange is a range over results on the caller's goroutine.
 type ChainedRange[IN, OUT any] struct {
 	Next  func() (v IN, ok bool) // does not block; ok is false at the end
 	Yield func(OUT, error) bool
 }
 
 // switchGoroutine gives the core to a goroutine that ranges over the results, if there is
-// one, and reports whether it has done so. If so, the goroutine of the loop must end.
+// one. If it returns true, the goroutine of the loop must end.
 func (d *Driver[IN, OUT]) switchGoroutine() bool {
 	a := d.attached.Load()
 	if a.moved == nil || d.failed() || d.mustStop() {
@@ -23,8 +23,7 @@ func (d *Driver[IN, OUT]) switchGoroutine() bool {
 	return true
 }
 
-// Chained drives the operator on the caller's goroutine, with the input and the body of
-// r.
+// Chained runs the loop on the caller's goroutine, with the input and the body of r.
 func (d *Driver[IN, OUT]) Chained(r ChainedRange[IN, OUT]) {
 	p := &bodyPort[IN, OUT]{flowPort: flowPort[IN, OUT]{d}, r: &r}
 	handed := make(chan struct{})
@@ -36,14 +35,14 @@ func (d *Driver[IN, OUT]) Chained(r ChainedRange[IN, OUT]) {
 		d.yieldEnd(r.Yield)
 		return
 	}
-	ended := false // the operator has ended without a break
+	ended := false // without a break
 	defer func() {
 		p.r = nil
-		if !ended { // a break, a panic or Goexit of the body or the input, or Goexit of code that the core calls
+		if !ended { // a break, or a panic or Goexit of the body, the input, or code that the core calls
 			d.breakOffLoop()
 		}
 	}()
-	for d.step() { // until the end
+	for d.step() {
 	}
 	if p.broken {
 		return
@@ -65,7 +64,7 @@ func (d *Driver[IN, OUT]) yieldEnd(yield func(OUT, error) bool) {
 	}
 }
 
-// breakOffLoop ends the operator because the loop over its results ends early. After a
+// breakOffLoop ends the operator because the range over its results ends early. After a
 // Goexit in code that the core called, the run has failed already (law A6).
 func (d *Driver[IN, OUT]) breakOffLoop() {
 	if !d.failed() {
@@ -75,12 +74,12 @@ func (d *Driver[IN, OUT]) breakOffLoop() {
 	d.finish()
 }
 
-// bodyPort is the input and the body of a loop on the caller's goroutine.
+// bodyPort is the input and the body of a range on the caller's goroutine.
 type bodyPort[IN, OUT any] struct {
 	flowPort[IN, OUT] // its channels are not used
 	r                 *ChainedRange[IN, OUT]
-	numYielded        int  // results since the loop did other work
-	broken            bool // the body has left the loop
+	numYielded        int  // results since other work
+	broken            bool // the body has left the range
 }
 
 func (p *bodyPort[IN, OUT]) take() bool {
@@ -95,11 +94,11 @@ func (p *bodyPort[IN, OUT]) take() bool {
 }
 
 // fewResults is the number of results yielded while completions wait. A step for each
-// result would cost more than the results.
+// result would be too expensive.
 const fewResults = 16
 
-// put yields the loaded result, unless there is other work. After other work it yields at
-// least one result. The result has left when the body returns.
+// put yields the loaded result, unless there is other work, but at least one result in
+// between. The result has left when the body returns.
 func (p *bodyPort[IN, OUT]) put() bool {
 	d := p.d
 	if d.host.Cancelled() { // checkSignals handles it
@@ -119,8 +118,7 @@ func (p *bodyPort[IN, OUT]) put() bool {
 	return true
 }
 
-// letTimerInterrupt lets the next timer interrupt the results, because the body may take
-// long.
+// letTimerInterrupt lets the next timer interrupt the results: the body may take long.
 func (p *bodyPort[IN, OUT]) letTimerInterrupt() {
 	due := p.d.core.Next()
 	if due == core.Now || due == core.Never {

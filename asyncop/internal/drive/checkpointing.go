@@ -21,33 +21,33 @@ import (
 	"github.com/weirflow/weir/queue"
 )
 
-// checkpointing is an operator's Participant in checkpoints.
+// checkpointing is the Participant of an operator.
 type checkpointing[IN, OUT any] struct {
 	d *Driver[IN, OUT]
 
-	triggered announced                            // triggered by the coordinator
-	imminent  announced                            // the source sends these next, or after one more element
-	buffer    atomic.Pointer[[]core.Item[IN, OUT]] // memory for the next copy of the items in flight
-	full      atomic.Pointer[chan struct{}]        // set while the overflow is too large; then closed
+	triggered announced                            // by the coordinator
+	imminent  announced                            // sent next, or after one more element
+	buffer    atomic.Pointer[[]core.Item[IN, OUT]] // for the next copy of the items in flight
+	full      atomic.Pointer[chan struct{}]        // set while the overflow is too large, then closed
 
 	// Owned by the loop.
 
-	// restoredNumbers are the numbers of the restored items, which are first in the
-	// backlog. Its other items were read past the capacity.
+	// restoredNumbers are the numbers of the restored items, which come first in the
+	// backlog.
 	restoredNumbers fifo.Queue[int64]
 
-	seen          uint64 // the newest barrier that has arrived
+	seen          uint64 // newest barrier that has arrived
 	budget        budgetSum
-	backlogFilled time.Duration                   // when the backlog was filled
-	arrived       *participant.Barrier            // the barrier that has arrived and is not handled yet, or nil
-	passing       fifo.Queue[participant.Barrier] // handled barriers, which are emitted before elements
-	encoding      sync.WaitGroup                  // waits for states that are being encoded
-	lost          sharedError                     // the error of encoding the state of the final barrier; set by the goroutine that encodes
-	pause         time.Duration                   // duration of the last copy
+	backlogFilled time.Duration
+	arrived       *participant.Barrier            // arrived and not handled yet, or nil
+	passing       fifo.Queue[participant.Barrier] // handled, and emitted before elements
+	encoding      sync.WaitGroup                  // for states that are being encoded
+	lost          sharedError                     // the error of encoding the final state; set by the goroutine that encodes
+	pause         time.Duration                   // of the last copy
 }
 
-// announced is the newest barrier and the marker of the end of the input that will
-// arrive, or have arrived.
+// announced has the newest barrier and the marker of the end of the input, once they are
+// announced.
 type announced struct {
 	barrier atomic.Uint64
 	marker  atomic.Bool
@@ -61,7 +61,7 @@ func (a *announced) add(b participant.Barrier) {
 	}
 }
 
-// Errors for the coordinator if a stream ends without a final barrier.
+// Errors of a stream without a final barrier.
 var (
 	errNoFinalBarrier = errors.New("asyncop: the input ended without a final barrier")
 	errStoppedAlone   = errors.New("asyncop: stopped by Stop, without a final checkpoint: use the Coordinator's Finish")
@@ -72,7 +72,7 @@ func (d *Driver[IN, OUT]) joinCheckpoints() {
 	d.checkpoints = &checkpointing[IN, OUT]{d: d}
 	state, resumes := d.Coordinator.Register(d.Name, d.checkpoints)
 	var s Snapshot[IN, OUT]
-	err := call.OffLoop(func() (err error) { // off this goroutine: codecs are user code
+	err := call.OffLoop(func() (err error) { // codecs are user code
 		if resumes {
 			s, err = d.State.Decode(state.Bytes())
 			if err != nil {
@@ -90,7 +90,7 @@ func (d *Driver[IN, OUT]) joinCheckpoints() {
 		return
 	}
 	d.core.AddSpent(s.Spent)
-	down := max(0, d.Clock.Now().UnixNano()-s.Taken) // the wall clock may have gone back
+	down := max(0, d.Clock.Now().UnixNano()-s.Taken) // the wall clock may go back
 	d.checkpoints.backlogFilled = d.timers.Now()
 	for i, it := range s.Items {
 		it.Wait, it.Restored = max(0, it.Wait-time.Duration(down)), true
@@ -100,8 +100,8 @@ func (d *Driver[IN, OUT]) joinCheckpoints() {
 	d.runEnded = d.Coordinator.Ended()
 }
 
-// endWithRun cancels the operator if the run of its coordinator has failed. The next run
-// repeats the items in flight, and a gate that waits for a checkpoint would stay shut.
+// endWithRun cancels the operator if its coordinator's run has failed. The next run
+// repeats the items in flight, and gates that wait for a checkpoint would stay shut.
 func (d *Driver[IN, OUT]) endWithRun() {
 	select {
 	case <-d.runEnded:
@@ -114,8 +114,8 @@ func (d *Driver[IN, OUT]) endWithRun() {
 }
 
 // fits returns an error if only the state or only the operator has an observer. A call
-// would then be repeated with another number, or without one (law X1). It accepts a final
-// state without called elements.
+// would then be repeated with another number or without one (law X1). A final state
+// without called elements always fits.
 func (d *Driver[IN, OUT]) fits(s *Snapshot[IN, OUT]) error {
 	switch {
 	case (d.Observer != nil) == (s.Observer != nil) || s.Final && !s.hasCalls():
@@ -128,7 +128,7 @@ func (d *Driver[IN, OUT]) fits(s *Snapshot[IN, OUT]) error {
 		"that observer; remove it after a final checkpoint without called elements, such as the checkpoint of a Drain")
 }
 
-// restoreObserver restores the observer's state, and the numbers of the elements.
+// restoreObserver restores the observer's state and the elements' numbers.
 func (d *Driver[IN, OUT]) restoreObserver(s *Snapshot[IN, OUT]) error {
 	if d.Observer == nil || s.Observer == nil {
 		s.Numbers = make([]int64, len(s.Items))
@@ -140,25 +140,23 @@ func (d *Driver[IN, OUT]) restoreObserver(s *Snapshot[IN, OUT]) error {
 	return d.Observer.Restore(s.Observer, numbers, d.Coordinator.RequestCheckpoint)
 }
 
-// wasAccepted reports whether the next item of the backlog was accepted before the
-// restart, so that it has passed the gates. An item that was read past the capacity before
-// the restart has not: an observer has no number for it. Without an observer, all restored
-// items pass.
+// wasAccepted reports whether the next item of the backlog was accepted before the restart,
+// so that it has passed the gates. Items that were read past the capacity have not: an
+// observer has no number for them. Without an observer, all restored items pass.
 func (k *checkpointing[IN, OUT]) wasAccepted() bool {
 	return k != nil && k.restoredNumbers.Len() > 0 && (k.d.Observer == nil || k.restoredNumbers.Peek() != 0)
 }
 
-// leastSpare allows for elements that arrive before the copy.
+// leastSpare is room for elements that arrive before the copy.
 const leastSpare = 1024
 
-// Pending implements participant.Participant. It announces a barrier. It also allocates
-// the memory for the copy of the items in flight, so that the loop does not wait for
-// this.
+// Pending implements participant.Participant. It allocates the memory for the copy of the
+// items in flight, so that the loop does not wait for this.
 func (k *checkpointing[IN, OUT]) Pending(b participant.Barrier) {
 	if b.Kind != participant.EndOfInput {
 		counts, _, _ := k.d.published.get()
 		buffer := make([]core.Item[IN, OUT], counts.InFlight+counts.InFlight/8+leastSpare)
-		clear(buffer) // the system provides memory at the first write
+		clear(buffer) // the first write makes the system provide the memory
 		k.buffer.Store(&buffer)
 	}
 	k.triggered.add(b)
@@ -184,8 +182,8 @@ func (k *checkpointing[IN, OUT]) Coming(b participant.Barrier) {
 	k.d.host.WakeUp()
 }
 
-// Overflow returns nil, or a channel that is closed when the source may send elements
-// again: see checkpoint.Source.
+// Overflow returns nil, or a channel that is closed when the source may continue: see
+// checkpoint.Source.
 func (k *checkpointing[IN, OUT]) Overflow() <-chan struct{} {
 	if full := k.full.Load(); full != nil {
 		return *full
@@ -193,7 +191,7 @@ func (k *checkpointing[IN, OUT]) Overflow() <-chan struct{} {
 	return nil
 }
 
-// holdSource stops the source from sending elements, or lets it continue.
+// holdSource stops the source, or lets it continue.
 func (k *checkpointing[IN, OUT]) holdSource(hold bool) {
 	switch full := k.full.Load(); {
 	case hold && full == nil:
@@ -211,7 +209,7 @@ func (d *Driver[IN, OUT]) awaitStart() {
 	d.host.Parked.Store(true)
 	defer d.host.Parked.Store(false)
 	for {
-		if d.stopping.Load() { // there are no elements to drain, so Stop is a cancel
+		if d.stopping.Load() { // there are no elements to drain: cancel
 			d.host.Cancel(guard.Wrap("asyncop: not started", d.ErrStopped))
 		}
 		d.core.EndIfCancelled()
@@ -229,9 +227,9 @@ func (d *Driver[IN, OUT]) awaitStart() {
 }
 
 // mayOverflow reports whether an item may be read past the capacity, to reach a barrier
-// or the marker of the end of the input. There is no limit if the source sends the
-// barrier or the marker next, or after one more element. Otherwise up to MaxOverflow
-// items are read, and then one more, because it may be the barrier itself.
+// or the marker of the end of the input. There is no limit if these come next, or after
+// one more element. Otherwise up to MaxOverflow items are read, and one more, which may
+// be the barrier.
 func (d *Driver[IN, OUT]) mayOverflow() bool {
 	if d.failed() {
 		return false
@@ -239,13 +237,12 @@ func (d *Driver[IN, OUT]) mayOverflow() bool {
 	return d.isAhead(&d.checkpoints.imminent) || d.isAhead(&d.checkpoints.triggered) && d.overflowLen() <= d.MaxOverflow
 }
 
-// isAhead reports whether an announced barrier, or the marker, has not arrived yet.
+// isAhead reports whether an announced barrier or marker has not arrived yet.
 func (d *Driver[IN, OUT]) isAhead(a *announced) bool {
 	return a.barrier.Load() > d.checkpoints.seen || a.marker.Load() && d.input == inputOpen
 }
 
-// overflowLen returns the number of items that were read past the capacity and have no
-// slot.
+// overflowLen returns the number of items that were read past the capacity.
 func (d *Driver[IN, OUT]) overflowLen() int {
 	return d.backlog.Len() - d.checkpoints.restoredNumbers.Len()
 }
@@ -259,17 +256,16 @@ func (d *Driver[IN, OUT]) receivedBarrier(b participant.Barrier) {
 	d.passBarrier()
 }
 
-// passedMarker is called when next, a value from the queue, was emitted. If next is the
-// marker of the end of the input, all earlier elements have left, so passedMarker reports
-// the end to the coordinator.
+// passedMarker is called when next was emitted. After the marker of the end of the input,
+// all earlier elements have left, so it reports the end to the coordinator.
 func (k *checkpointing[IN, OUT]) passedMarker(next any) {
 	if b, ok := next.(participant.Barrier); ok {
 		k.encoding.Go(func() { b.Report(k.d.Name, nil, nil) })
 	}
 }
 
-// passBarrier handles the arrived barrier as soon as it may pass. It reports the current
-// state, and lets the barrier overtake the queue. Until then, no item is read.
+// passBarrier handles the arrived barrier as soon as it may pass: it reports the state,
+// and lets the barrier overtake the queue. Until then, no item is read.
 func (d *Driver[IN, OUT]) passBarrier() {
 	k := d.checkpoints
 	if k == nil || k.arrived == nil || d.failed() {
@@ -317,17 +313,16 @@ func (d *Driver[IN, OUT]) snapshotObserver(id uint64, s *Snapshot[IN, OUT]) {
 	s.Numbers = append(make([]int64, 0, len(s.Items)), d.observing.Numbers(d.Observer.Number)...)
 	s.Numbers = slices.AppendSeq(s.Numbers, d.checkpoints.restoredNumbers.All())
 	numOverflow := len(s.Items) - len(s.Numbers)
-	s.Numbers = append(s.Numbers, make([]int64, numOverflow)...) // items of the overflow have number 0
+	s.Numbers = append(s.Numbers, make([]int64, numOverflow)...) // the overflow has number 0
 	s.Observer = append([]byte{}, d.Observer.Snapshot(id)...)
 }
 
-// restOf returns the rest of the back-off of an item of the backlog. Time in the backlog
-// counts.
+// restOf returns the rest of an item's back-off. Time in the backlog counts.
 func (k *checkpointing[IN, OUT]) restOf(it *core.Item[IN, OUT], now time.Duration) time.Duration {
 	return max(0, it.Wait-(now-k.backlogFilled))
 }
 
-// report encodes and reports the state of a barrier, or err, on a goroutine of its own.
+// report encodes and reports the state of a barrier, or err, on a new goroutine.
 func (d *Driver[IN, OUT]) report(b participant.Barrier, s Snapshot[IN, OUT], err error) {
 	var state participant.State
 	if err == nil {
@@ -343,8 +338,8 @@ func (d *Driver[IN, OUT]) report(b participant.Barrier, s Snapshot[IN, OUT], err
 	b.Report(d.Name, state, err)
 }
 
-// lostState returns the error that keeps the state out of the final checkpoint, or nil. A
-// cancel does not wait for the codec.
+// lostState returns the error of encoding the final state, or nil. A cancel does not wait
+// for the codec.
 func (d *Driver[IN, OUT]) lostState() error {
 	encoded := make(chan struct{})
 	go func() {
@@ -360,8 +355,7 @@ func (d *Driver[IN, OUT]) lostState() error {
 	return cmp.Or(d.checkpoints.lostSoFar(), cut)
 }
 
-// lostSoFar is lostState without waiting. The error is set before a cancel that it
-// causes.
+// lostSoFar is lostState without waiting. The error is set before a cancel it causes.
 func (k *checkpointing[IN, OUT]) lostSoFar() error {
 	if k == nil {
 		return nil
@@ -370,10 +364,10 @@ func (k *checkpointing[IN, OUT]) lostSoFar() error {
 }
 
 // awaitInputEnd waits, after a final barrier, until upstream closes In or the run has
-// ended. Out is closed after that, and a checkpoint.Sink waits for it. It is an error if
-// an element arrives instead: the barrier has overtaken it on another branch (law C2).
+// ended. Then Out is closed, for which a checkpoint.Sink waits. An element that arrives
+// instead is an error: the barrier has overtaken it on another branch (law C2).
 func (d *Driver[IN, OUT]) awaitInputEnd() error {
-	isAnnounced := d.checkpoints.triggered.barrier.Load() == d.checkpoints.seen // by Pending, and not aborted since
+	isAnnounced := d.checkpoints.triggered.barrier.Load() == d.checkpoints.seen // by Pending, and not aborted
 	if !d.final || !isAnnounced {
 		// The coordinator announces its barriers, and its source closes In after the
 		// final one. This barrier is from elsewhere, or its checkpoint was aborted, which
@@ -411,25 +405,25 @@ func (d *Driver[IN, OUT]) awaitInputEnd() error {
 	return nil
 }
 
-// endCheckpoints reports to the coordinator if the stream ends without a final barrier.
+// endCheckpoints reports a stream that ends without a final barrier.
 func (d *Driver[IN, OUT]) endCheckpoints(err error) {
 	switch {
 	case d.checkpoints == nil:
 	case err != nil:
 		d.Coordinator.Fail(d.Name, err)
-	case !d.final: // an input that is closed without a final barrier has failed before
+	case !d.final: // a closed input without a final barrier has failed before
 		d.Coordinator.Fail(d.Name, errStoppedAlone)
 	}
 }
 
-// isRedelivered reports whether an element that Abandon has returned is redelivered: by
-// the source of its message, or in the next run of a stream with checkpoints.
+// isRedelivered reports whether the source of its message, or the next run of a stream
+// with checkpoints, redelivers an element that Abandon has returned.
 func (d *Driver[IN, OUT]) isRedelivered(e *core.Slot[IN, OUT]) bool {
 	return d.checkpoints != nil || d.barriers.Any() || d.messages.ComesAgain(e)
 }
 
 // isEndOfInput reports whether a control element is the marker of the end of the input.
-// Only barriers come after it.
+// Only barriers follow it.
 func isEndOfInput(control any) bool {
 	b, ok := control.(participant.Barrier)
 	return ok && b.Kind == participant.EndOfInput

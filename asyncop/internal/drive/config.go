@@ -21,42 +21,41 @@ type Config[IN, OUT any] struct {
 	Core   core.Config[IN, OUT] // the driver sets User, Timers, Host, Direct and Jobs
 	User   User[IN, OUT]
 	Direct call.Blocking[IN, OUT] // makes a call, on a worker; nil if User.Invoke does
-	Opener Opener                 // opened before the first element; or nil
-	Closer io.Closer              // closed after the last element, unless opening failed; or nil
+	Opener Opener                 // opened before the first element, or nil
+	Closer io.Closer              // closed after the last element, unless opening failed, or nil
 
 	Context context.Context //nolint:containedctx // from the user
 	Clock   clock.Clock
 	Name    string
 	Buffer  int // size of In and Out
 
-	Reorders bool // results may leave in another order than their elements came
+	Reorders bool // results may leave out of order
 
 	Gates   []observe.Gate // asked before an element is accepted
-	Backend gate.Backend   // the called backend, or nil
+	Backend gate.Backend   // or nil
 
 	CancelUpstream context.CancelCauseFunc // or nil
-	Node           *wiring.Node            // the operator in the wiring of its pipeline
-	DrainRetries   bool                    // retries always continue after the end of the input, as in Results
+	Node           *wiring.Node            // of the operator in its pipeline
+	DrainRetries   bool                    // retries always continue after the end of the input
 
 	Coordinator participant.Host // nil without checkpoints
 	State       StateCodec[IN, OUT]
-	Observer    observe.CheckpointedObserver // the observer with a state, or nil
-	MaxOverflow int                          // items that may be read past the capacity to reach a barrier
+	Observer    observe.CheckpointedObserver // or nil
+	MaxOverflow int                          // that may be read past the capacity to reach a barrier
 
-	ErrStopped error // matched by the error of a run that Stop or a break has cut off
+	ErrStopped error // matches the error of a run that Stop or a break has cut off
 }
 
 // User is the driver's view of the program around it. The loop calls the methods, unless
-// they state otherwise.
+// stated otherwise.
 type User[IN, OUT any] interface {
 	core.User[IN, OUT]
 
 	// AbandonedError returns the error of a run that ended with n elements in flight.
-	// onRequest is true if the run was cancelled or stopped, or ended because an earlier
-	// step was.
+	// onRequest means that this operator or an earlier step was cancelled or stopped.
 	AbandonedError(cause error, byElement, onRequest bool, n int) error
-	// EndedOnRequest reports whether err, of the input, is the end of an earlier step
-	// that was cancelled or stopped.
+	// EndedOnRequest reports whether err, from the input, means that an earlier step was
+	// cancelled or stopped.
 	EndedOnRequest(err error) bool
 	// BudgetError returns the error of a run that has spent its budget.
 	BudgetError(spent float64) error
@@ -67,7 +66,7 @@ type User[IN, OUT any] interface {
 	Log(ctx context.Context, level slog.Level, msg string, attrs ...slog.Attr)
 	// LogAfterEnd writes a line after the end. Any goroutine may call it.
 	LogAfterEnd(level slog.Level, msg string, attrs ...slog.Attr)
-	// LogDeclined logs an element that the failure sink did not take at the end.
+	// LogDeclined logs an element that the failure sink declined at the end.
 	LogDeclined(r core.Report[IN], err error)
 	// FlushLines writes the lines that are due, or all lines.
 	FlushLines(all bool)
@@ -75,7 +74,7 @@ type User[IN, OUT any] interface {
 	LinesDue() time.Duration
 }
 
-// Opener is a function of the user that is opened before the first element.
+// Opener is a user function that is opened before the first element.
 type Opener interface {
 	Open(ctx context.Context) error
 }

@@ -1,9 +1,7 @@
 // Package drive is the loop of an operator. It moves items from a port into the core, and
-// results from the core into the port. A port is the channels of a go-streams flow, a
-// ring in place of its Out (Via, To), the rings of Results, or the caller's goroutine
-// (ResultsOf).
+// results from the core into the port.
 //
-// Comments name laws, such as C1. DESIGN.md lists them in section 3.
+// Laws, such as C1, are in section 3 of DESIGN.md.
 //
 //   - driver.go: a [Driver] is the loop. Each step looks for signals, runs a step of the core,
 //     accepts elements, handles a barrier and emits results. If there was no work, the loop
@@ -22,7 +20,7 @@
 //
 // The goroutine of the loop owns the core and the marked fields of the driver. If user
 // code ends this goroutine, the run has failed, and a deferred function finishes it (law
-// A6). Other goroutines may call In, Wire, Out, NewTransfer, Results, AwaitSlots,
-// Chained, Stop, EndPurged, CutByUpstream, DownstreamFailed, Err, Done, InputClosed,
-// Outliving and Counts, which are safe for concurrent use.
+// A6). In, Wire, Out, NewTransfer, Results, AwaitSlots, Chained, Stop, EndPurged,
+// CutByUpstream, DownstreamFailed, Err, Done, InputClosed, Outliving and Counts are safe
+// for concurrent use.
 package drive

@@ -21,19 +21,18 @@ import (
 	"github.com/weirflow/weir/timers"
 )
 
-// stepLimit bounds each kind of work in a step, so that no kind starves.
+// stepLimit bounds each kind of work in a step, so that none starves.
 const stepLimit = 128
 
-// Driver is the loop of an operator. It moves elements into the core and results out of
-// it, through a port.
+// Driver is the loop of an operator.
 type Driver[IN, OUT any] struct {
 	Config[IN, OUT] // read-only
 
 	core      *core.Machine[IN, OUT]               // owned by the loop
-	messages  *core.Messages[IN, OUT]              // part of the core
-	observing *core.Observing[IN, OUT]             // part of the core, or nil
-	batches   *core.Batches[IN, OUT]               // part of the core, or nil
-	sink      *core.HandOver[IN, OUT]              // part of the core, or nil
+	messages  *core.Messages[IN, OUT]              // of the core
+	observing *core.Observing[IN, OUT]             // of the core, or nil
+	batches   *core.Batches[IN, OUT]               // of the core, or nil
+	sink      *core.HandOver[IN, OUT]              // of the core, or nil
 	timers    *timers.Service[*core.Slot[IN, OUT]] // owned by the loop
 	host      *call.Host                           // shared with other goroutines
 	workers   *call.Workers[IN, OUT]               // shared with other goroutines
@@ -46,61 +45,61 @@ type Driver[IN, OUT any] struct {
 	life          life
 	input         inputState
 	current       *attachment[IN, OUT]           // the port in use
-	plain         bool                           // values of type IN cannot be control elements or messages
-	letsIn        bool                           // the next element may take a slot; set by prepareRead
-	drainsRetries bool                           // retries continue after the end of the input
-	backlog       fifo.Queue[core.Item[IN, OUT]] // items that enter the core before new ones
-	checkpoints   *checkpointing[IN, OUT]        // nil without checkpoints
-	barriers      wiring.Barriers                // the arrived barriers
-	final         bool                           // the last of them is the final barrier
-	runEnded      <-chan struct{}                // closed at the end of the coordinator's run; nil without one, or after the end was noticed
-	upNext[OUT]                                  // emitted next
-	emitted       int64                          // number of results
-	leaving       fifo.Queue[leaving]            // observed elements whose results are in a ring
-	jobs          []call.Job[IN, OUT]            // started, and not offered to the workers
-	offered       int                            // number of jobs offered in the last step
-	closer        io.Closer                      // Closer, if it must still be closed
-	yielded       bool                           // the loop has yielded since it had work
-	gateClosed    bool                           // as of the last look
-	unwatch       func() bool                    // ends the watch on the operator's context
-	upstream      sync.WaitGroup                 // for the call of cancelUpstream
+	plain         bool                           // a value of type IN is neither a control element nor a message
+	letsIn        bool                           // the next element may take a slot: see prepareRead
+	drainsRetries bool                           // after the end of the input
+	backlog       fifo.Queue[core.Item[IN, OUT]] // enters the core before new items
+	checkpoints   *checkpointing[IN, OUT]        // or nil
+	barriers      wiring.Barriers                // that have arrived
+	final         bool                           // the last barrier is final
+	runEnded      <-chan struct{}                // closed at the end of the coordinator's run; nil without one, or once it was noticed
+	upNext[OUT]
+	emitted    int64               // results
+	leaving    fifo.Queue[leaving] // observed, with results in a ring
+	jobs       []call.Job[IN, OUT] // not yet offered to the workers
+	offered    int                 // jobs offered in the last step
+	closer     io.Closer           // if it must still be closed
+	yielded    bool                // since it had work
+	gateClosed bool                // as of the last look
+	unwatch    func() bool         // ends the watch on the operator's context
+	upstream   sync.WaitGroup      // for the call of cancelUpstream
 
 	timerDue     atomic.Bool   // the alarm has rung: bodyPort ends its step after at most one more result, and the next step fires the timers
 	stopping     atomic.Bool   // Stop was called
 	purged       atomic.Bool   // EndPurged was called, and the loop has not acted on it
-	inputErr     sharedError   // of the input of Results; set before its ring ends
+	inputErr     sharedError   // of Results; set before its ring ends
 	err          sharedError   // set before ended is closed
 	ended        chan struct{} // closed by the loop before out: err is final
 	done         chan struct{} // closed by the loop at the end
-	brokeOff     bool          // a loop over the results ended early; set before done is closed
-	delivery     delivery      // of results, by Via or To
+	brokeOff     bool          // a range over the results ended early; set before done is closed
+	delivery     delivery      // by Via or To
 	late         lateElements
-	gateWillWake atomic.Bool // a closed gate will wake the loop
+	gateWillWake atomic.Bool // the loop, when the gate opens
 	published    published   // for other goroutines
 }
 
-// upNext is the value to emit next, or zero.
+// upNext is the value to emit next.
 type upNext[OUT any] struct {
-	loaded     bool                   // there is a value
-	barrier    bool                   // a barrier, which overtakes the queue; otherwise it comes from the head
-	next       any                    // as out carries it; nil for a result that was not converted yet
-	results    []OUT                  // remaining results of the head
-	numResults int                    // number of results of the head
+	loaded     bool
+	barrier    bool                   // next is a barrier, which overtakes the queue; otherwise the value is from the head
+	next       any                    // as out carries it; nil for an unconverted result
+	results    []OUT                  // remaining, of the head
+	numResults int                    // of the head
 	message    call.Message           // of the head, or zero
-	parts      []message.Message[OUT] // remaining parts of message, if the head has several results
+	parts      []message.Message[OUT] // remaining, if the head has several results
 }
 
 // lateElements counts elements that arrived too late to be accepted.
 type lateElements struct {
 	count     atomic.Int64
 	wired     atomic.Bool   // upstream may send, and will close in
-	discards  atomic.Bool   // arriving elements are discarded
+	discards  atomic.Bool   // elements that arrive
 	discarder sync.Once     // starts discard
-	counted   chan struct{} // closed when upstream has closed in: count is final
+	counted   chan struct{} // closed when count is final, because upstream has closed in
 	once      sync.Once     // closes counted
 }
 
-// In returns the channel that upstream sends to and closes. Call Wire before sending.
+// In returns the channel for upstream, which closes it. Call Wire before sending.
 func (d *Driver[IN, OUT]) In() chan<- any { return d.in }
 
 // Wire notes that there is an upstream.
@@ -109,7 +108,7 @@ func (d *Driver[IN, OUT]) Wire() {
 	d.startDiscarding()
 }
 
-// New returns a driver for Start.
+// New returns a driver.
 func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 	d := &Driver[IN, OUT]{
 		Config:        cfg,
@@ -133,7 +132,7 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 	if b := cfg.Backend; b != nil {
 		caller := gate.Caller{Longest: cfg.Core.LongestCall()}
 		around, isInside := cfg.Context.Value(call.BackendKey{Backend: b}).(gate.Stamp)
-		if isInside { // the call around the operator lends its permit
+		if isInside { // of the outer call
 			caller.Lent, caller.Around = 1, around
 		}
 		d.host.Backend, d.host.Seat = b, b.Attach(&d.host.Sleeper, caller)
@@ -141,9 +140,8 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 	}
 	d.host.Around = call.ReporterIn(cfg.Context)
 	if d.host.Around != nil && len(cfg.Core.Observers) > 0 {
-		// If the call around the operator is repeated, it makes new elements. Observers
-		// may give them new ids, under which servers do not recognise the repeated
-		// requests.
+		// If the outer call is repeated, it makes new elements. Observers may give them
+		// new ids, under which servers do not recognise repeated requests.
 		d.host.Around = call.NotDeduplicated{Reporter: d.host.Around}
 	}
 	d.host.Life, d.host.Cancel = context.WithCancelCause(cfg.Context)
@@ -159,14 +157,13 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 	d.core = core.New(e)
 	d.messages, d.observing = d.core.Messages(), d.core.Observing()
 	d.batches, d.sink = d.core.Batches(), d.core.HandOver()
-	d.Config.Core = core.Config[IN, OUT]{} // the core has it, and releases the elements at the end
+	d.Config.Core = core.Config[IN, OUT]{} // the core has it
 	d.current = &attachment[IN, OUT]{port: &flowPort[IN, OUT]{d}}
 	d.attached.Store(d.current)
 	d.unwatch = context.AfterFunc(d.host.Life, d.host.WakeUp)
 	return d
 }
 
-// Start starts the loop.
 func (d *Driver[IN, OUT]) Start() {
 	if d.Coordinator != nil {
 		d.joinCheckpoints()
@@ -174,15 +171,15 @@ func (d *Driver[IN, OUT]) Start() {
 	go d.run()
 }
 
-// run is the goroutine of the operator. If user code ends it by runtime.Goexit, the run
-// has failed (law A6), and the deferred function finishes it.
+// run is the goroutine of the operator. If runtime.Goexit ends it, the run has failed
+// (law A6), and the deferred function finishes it.
 func (d *Driver[IN, OUT]) run() {
 	var g guard.Guard
 	defer g.Close(func(recovered any) {
-		if recovered != nil { // a bug in weir: panics of user code are errors
+		if recovered != nil { // a bug in weir
 			panic(recovered)
 		}
-		d.core.End(guard.Wrap("asyncop: the goroutine of the operator was ended", call.Panicked(nil))) // ignored if the core knows the function that called Goexit
+		d.core.End(guard.Wrap("asyncop: the goroutine of the operator was ended", call.Panicked(nil))) // ignored if the core knows which function called Goexit
 		d.finish()
 	})
 	d.loop()
@@ -216,13 +213,13 @@ func (d *Driver[IN, OUT]) open() {
 		}
 	}
 	if d.failed() {
-		d.closer = nil // a function that was not opened is not closed
+		d.closer = nil // not opened, so not closed
 	}
 }
 
 // step runs a step of the loop, and reports whether there is another. A blocking call
-// gets its worker in two steps: the step that starts the call offers it to workers that
-// become free, and the next step sends a worker for it if it still waits. See offerJobs.
+// gets its worker in two steps: first it is offered to workers that become free, and if
+// it still waits, the next step sends a worker. See offerJobs.
 func (d *Driver[IN, OUT]) step() bool {
 	d.giveWay()
 	d.User.FlushLines(false)
@@ -251,7 +248,7 @@ func (d *Driver[IN, OUT]) step() bool {
 	}
 	slots := d.core.State().Len
 	hasEmitted := d.emitSome()
-	haveLeft := d.core.State().Len < slots // elements without results leave, too
+	haveLeft := d.core.State().Len < slots // including elements without results
 	busy = busy || hasEmitted || haveLeft
 	if d.allLeft() {
 		return false
@@ -262,7 +259,7 @@ func (d *Driver[IN, OUT]) step() bool {
 	switch {
 	case busy:
 		d.yielded = false
-	case !d.yielded && d.core.State().Running > 0: // calls about to complete then cost one more step instead of a sleep
+	case !d.yielded && d.core.State().Running > 0: // for calls that are about to complete, one more step is cheaper than a sleep
 		d.yielded = true
 		runtime.Gosched()
 	default:
@@ -271,15 +268,14 @@ func (d *Driver[IN, OUT]) step() bool {
 	return true
 }
 
-// checkSignals handles requests of other goroutines.
 func (d *Driver[IN, OUT]) checkSignals() {
 	d.endWithRun()
-	if d.timerDue.Load() { // a load is cheaper than a store
+	if d.timerDue.Load() { // cheaper than a store
 		d.timerDue.Store(false) // this step fires the timers
 	}
 	d.core.EndIfCancelled()
 	if d.purged.Load() {
-		d.purged.Store(false) // before the loop looks, so that it does not miss the next purge
+		d.purged.Store(false) // first, so that the next purge is not missed
 		if !d.failed() && !d.suspended() {
 			d.core.EndPurged()
 		}
@@ -289,30 +285,28 @@ func (d *Driver[IN, OUT]) checkSignals() {
 		d.endInput()
 	}
 	a := d.attached.Load()
-	if a.moved == nil { // otherwise switchGoroutine switches the port, and this goroutine ends
+	if a.moved == nil { // otherwise switchGoroutine does, and this goroutine ends
 		d.switchPort(a)
 	}
 }
 
-// EndPurged makes the loop end the elements whose messages were purged. Any goroutine may
-// call it. It does not wait.
+// EndPurged makes the loop end the elements whose messages were purged. It does not wait.
 func (d *Driver[IN, OUT]) EndPurged() {
 	d.purged.Store(true)
 	d.host.WakeUp()
 }
 
-// Outliving returns the ids of the messages whose calls run on after the end of their
-// attempts.
+// Outliving returns the ids of messages whose calls outlive their attempts.
 func (d *Driver[IN, OUT]) Outliving() []string { return d.host.Outliving() }
 
-// mustStop reports whether Stop must end the input. After the marker it does not, because
+// mustStop reports whether Stop must end the input. After the marker it need not, because
 // the final barrier is a clean end.
 func (d *Driver[IN, OUT]) mustStop() bool {
 	return d.stopping.Load() && d.life < ending && d.input == inputOpen
 }
 
-// park sleeps until there is work. Letters that are posted after Parked is set wake it.
-// setAlarm notices earlier letters.
+// park sleeps until there is work. Letters posted after Parked is set wake it; setAlarm
+// notices earlier ones.
 func (d *Driver[IN, OUT]) park() {
 	d.host.Parked.Store(true)
 	if !d.signalled() && !d.current.port.lookForWork() && !d.mayObserve() && (d.suspended() || d.setAlarm()) {
@@ -328,7 +322,7 @@ func (d *Driver[IN, OUT]) signalled() bool {
 }
 
 // setAlarm arranges a wake-up for the next timer or log line. It returns false if one is
-// due now. It is called with Parked set, so that new letters wake the loop.
+// due now. Parked must be set.
 func (d *Driver[IN, OUT]) setAlarm() bool {
 	due := d.core.Next()
 	if due == core.Now {
@@ -339,10 +333,9 @@ func (d *Driver[IN, OUT]) setAlarm() bool {
 }
 
 // offerJobs offers the started calls to workers that become free, and reports whether
-// there were started calls. To send a worker costs a switch of goroutines, so sendWorkers
-// does it one step later, for calls that are still waiting. Workers are sent at once for
-// a batch, which is worth a switch, and if a loop body runs on this goroutine, because
-// the body may take long.
+// there were any. Sending a worker costs a switch of goroutines, so sendWorkers does it a
+// step later, for calls that still wait. Workers are sent at once for a batch, and if a
+// loop body, which may take long, runs on this goroutine.
 func (d *Driver[IN, OUT]) offerJobs() bool {
 	d.offered = len(d.jobs)
 	hasJobs := d.offered > 0
@@ -357,17 +350,15 @@ func (d *Driver[IN, OUT]) offerJobs() bool {
 	return hasJobs
 }
 
-// giveWay yields the processor once if most running calls are on workers already. Workers
-// whose calls return meanwhile take the offered jobs, which costs no switch of
-// goroutines.
+// giveWay yields the processor once if most running calls are on workers. Workers whose
+// calls return meanwhile take the offered jobs without a switch of goroutines.
 func (d *Driver[IN, OUT]) giveWay() {
 	if d.offered > 0 && d.core.State().Running > 2*d.offered {
 		runtime.Gosched()
 	}
 }
 
-// sendWorkers sends workers for the calls that were offered in the previous step and are
-// waiting.
+// sendWorkers sends workers for calls that the previous step offered and that still wait.
 func (d *Driver[IN, OUT]) sendWorkers() {
 	if d.offered > 0 {
 		d.offered = 0
@@ -375,7 +366,6 @@ func (d *Driver[IN, OUT]) sendWorkers() {
 	}
 }
 
-// publish publishes the statistics.
 func (d *Driver[IN, OUT]) publish() {
 	now := d.core.State()
 	counts := now.Counts()
@@ -386,8 +376,7 @@ func (d *Driver[IN, OUT]) publish() {
 }
 
 // InputClosed returns a channel that is closed after the end of the operator, when
-// upstream has closed in, or there is no upstream, and all discarded elements are
-// counted.
+// upstream has closed in (or there is none) and all discarded elements are counted.
 func (d *Driver[IN, OUT]) InputClosed() <-chan struct{} { return d.late.counted }
 
 // Out returns the channel of the results.

@@ -17,15 +17,14 @@ import (
 )
 
 // finish ends the operator (law F1). It cancels the source, ends the contexts, and sets
-// err before it closes out. Later elements are discarded and counted until upstream
-// closes in.
+// err before it closes out. Later elements are discarded and counted.
 func (d *Driver[IN, OUT]) finish() {
-	d.timers.Stop() // timers are not armed from now on
+	d.timers.Stop()
 	d.unwatch()
 	by, cause := d.core.State().EndedBy, d.core.State().Failure
 	lost := d.checkpoints.lostSoFar()
 	if lost != nil && by == core.ByCancel {
-		by, cause = core.ByDriver, lost // it caused the cancel
+		by, cause = core.ByDriver, lost // lost caused the cancel
 	}
 	if cause != nil {
 		d.host.Cancel(cause)
@@ -34,12 +33,12 @@ func (d *Driver[IN, OUT]) finish() {
 	abandoned := d.core.Abandon()
 	d.warnOfCutRetries()
 	d.User.FlushLines(true)
-	d.offerJobs() // their attempts have ended: workers free the permits without a call
+	d.offerJobs() // workers free the permits of attempts that have ended
 	d.workers.Send()
 	if cause == nil {
 		cause = d.lastFailure()
 	}
-	kept := d.suspended() && cause == nil // the final checkpoint has the elements in flight
+	kept := d.suspended() && cause == nil // by the final checkpoint
 	onRequest = onRequest || cause != nil && d.User.EndedOnRequest(cause)
 	forSink, numCutOff := d.endAbandoned(abandoned, kept)
 	err := cause
@@ -49,7 +48,7 @@ func (d *Driver[IN, OUT]) finish() {
 	d.endCheckpoints(err)
 	d.refuseRest(kept)
 	if err == nil {
-		err = d.close() // before out is closed: a failed close is not a clean end
+		err = d.close() // before out: a failed close is not a clean end
 	} else {
 		d.cancelUpstream(err)
 		d.failUpstream(err)
@@ -66,25 +65,25 @@ func (d *Driver[IN, OUT]) finish() {
 	d.life = finished
 	close(d.ended)
 	d.current.port.close()
-	if a := d.attached.Load(); a != d.current { // attached since the last look
+	if a := d.attached.Load(); a != d.current { // since the last look
 		a.port.close()
 	}
 	d.settleMessages()
 	d.endSink(cause, forSink)
-	if closeErr := d.close(); closeErr != nil { // closed before if the end was clean
+	if closeErr := d.close(); closeErr != nil { // closed already if the end was clean
 		d.User.Log(d.host.Values, slog.LevelWarn, "asyncop: close after a failure", slog.Any("error", closeErr))
 	}
 	d.cleanUp()
 	close(d.done)
 }
 
-// cleanUp reports the last events, ends the goroutines of the operator, and drops its
-// elements. It is called after the results have left and the function is closed.
+// cleanUp reports the last events, ends the goroutines, and drops the elements. The
+// results have left, and the function is closed.
 func (d *Driver[IN, OUT]) cleanUp() {
 	d.settleMessages()
 	d.observeEnd()
 	d.workers.Stop()
-	d.host.Cancel(nil) // frees the resources that the user's context has for Life
+	d.host.Cancel(nil) // frees resources of the user's context
 	d.publish()
 	d.User.FlushLines(true)
 	d.upstream.Wait()
@@ -97,12 +96,12 @@ func (d *Driver[IN, OUT]) cleanUp() {
 	}
 }
 
-// refuseRest ends the items that have not left and do not have a slot.
+// refuseRest ends the items that have not left and have no slot.
 func (d *Driver[IN, OUT]) refuseRest(kept bool) {
-	for _, part := range d.parts { // their message is released after its last part, see message.Split
+	for _, part := range d.parts { // the last part releases the message: see message.Split
 		d.messages.Release(message.With(part, struct{}{}))
 	}
-	for it := range d.backlog.All() { // read past the capacity, or restored
+	for it := range d.backlog.All() { // overflow, or restored
 		switch {
 		case it.Kind == core.Control:
 		case kept:
@@ -115,8 +114,8 @@ func (d *Driver[IN, OUT]) refuseRest(kept bool) {
 	}
 }
 
-// warnOfCutRetries logs the number of elements that did not get their retries. Without
-// the line, their results would be lost silently.
+// warnOfCutRetries logs how many elements did not get their retries. Otherwise their
+// results would be lost silently.
 func (d *Driver[IN, OUT]) warnOfCutRetries() {
 	if n := d.core.State().Stats.CutByEndOfInput; n > 0 {
 		d.User.Log(d.host.Values, slog.LevelWarn, "asyncop: the input ended while elements still asked for a retry, which they did not get; "+
@@ -125,8 +124,8 @@ func (d *Driver[IN, OUT]) warnOfCutRetries() {
 }
 
 // logEnd logs a failed operator once, because the caller may not look at the error. A
-// cancel is expected, of this operator or of an earlier one, so its line has level INFO.
-// A break out of a loop has no line.
+// cancel, of this operator or an earlier one, is expected, so its level is INFO. A break
+// has no line.
 func (d *Driver[IN, OUT]) logEnd(err error, onRequest bool) {
 	now := d.core.State()
 	switch {
@@ -138,8 +137,8 @@ func (d *Driver[IN, OUT]) logEnd(err error, onRequest bool) {
 	}
 }
 
-// lastFailure waits for tasks that may still fail the run, and returns their error:
-// encoding the state of the final checkpoint, elements behind its barrier, and the input.
+// lastFailure waits for tasks that may still fail the run, and returns their error: the
+// encoding of the final state, elements behind its barrier, and the input.
 func (d *Driver[IN, OUT]) lastFailure() error {
 	switch {
 	case d.checkpoints != nil:
@@ -154,7 +153,7 @@ func (d *Driver[IN, OUT]) lastFailure() error {
 }
 
 // forget releases the elements that were cut off, because user code may keep futures and
-// contexts, and with them the operator.
+// contexts that refer to them.
 func (d *Driver[IN, OUT]) forget() {
 	d.core.Forget()
 	d.backlog = fifo.Queue[core.Item[IN, OUT]]{}
@@ -165,9 +164,8 @@ func (d *Driver[IN, OUT]) forget() {
 	}
 }
 
-// endAbandoned ends the elements that Abandon has returned. It returns the elements that
-// endSink handles, and the number of elements that the run has cut off. There are three
-// cases:
+// endAbandoned ends the elements that Abandon has returned. It returns the elements for
+// endSink, and how many were cut off. There are three cases:
 //
 //	kept      the final checkpoint has all elements: they end as Kept
 //	cut off   the element ends as Abandoned, and endSink offers it, unless it is redelivered
@@ -190,16 +188,16 @@ func (d *Driver[IN, OUT]) endAbandoned(abandoned []*core.Slot[IN, OUT], kept boo
 	return forSink, numCutOff
 }
 
-// sinkLimit is the time that the failure sink has for the last offers, after a running
-// call of it has returned.
+// sinkLimit is the time for the last offers, after a running call of the failure sink has
+// returned.
 const sinkLimit = 30 * time.Second
 
 var errSinkLimit = fmt.Errorf("asyncop: the operator has ended, and %v later there are failures that the sink has not taken", sinkLimit)
 
 // endSink waits for the running call of the sink. Then it offers each element of
 // endAbandoned once (law A1), unless that call has taken it. A failed element that is
-// redelivered is not offered again. It comes here only because that call may have taken
-// it. Failed elements that the sink does not take end as Abandoned.
+// redelivered is not offered: it comes here only because that call may have taken it.
+// Failed elements that are not taken end as Abandoned.
 func (d *Driver[IN, OUT]) endSink(cause error, forSink []*core.Slot[IN, OUT]) {
 	if d.sink == nil {
 		return
@@ -226,7 +224,7 @@ func (d *Driver[IN, OUT]) endSink(cause error, forSink []*core.Slot[IN, OUT]) {
 			}
 		}
 		switch {
-		case !failed: // it ended before
+		case !failed:
 		case taken:
 			d.core.Ended(e, observe.HandedOver)
 		default:
@@ -239,7 +237,7 @@ func (d *Driver[IN, OUT]) endSink(cause error, forSink []*core.Slot[IN, OUT]) {
 	}
 }
 
-// close closes the function if it was opened, once.
+// close closes the function once, if it was opened.
 func (d *Driver[IN, OUT]) close() error {
 	closer := d.closer
 	if closer == nil {
@@ -258,12 +256,11 @@ func (d *Driver[IN, OUT]) cancelUpstream(cause error) {
 	if cancel == nil || d.life >= ending {
 		return
 	}
-	d.upstream.Go(func() { // cancel may wait for the source, which may wait for the operator
+	d.upstream.Go(func() { // cancel may wait for the source, and that for the operator
 		_ = call.OffLoop(func() error { cancel(cause); return nil })
 	})
 }
 
-// discardFromIn discards elements that still arrive through In.
 func (d *Driver[IN, OUT]) discardFromIn() {
 	d.late.discards.Store(true)
 	if d.input != inputClosed {
@@ -271,23 +268,21 @@ func (d *Driver[IN, OUT]) discardFromIn() {
 	}
 }
 
-// startDiscarding starts discard once, if there is an upstream: otherwise In is never
-// closed.
+// startDiscarding starts discard once, if there is an upstream that will close In.
 func (d *Driver[IN, OUT]) startDiscarding() {
 	if d.late.discards.Load() && d.late.wired.Load() {
 		d.late.discarder.Do(func() { go d.discard() })
 	}
 }
 
-// mayDiscard reports whether elements may still arrive after the end of the loop.
+// mayDiscard reports whether elements may arrive after the end of the loop.
 func (d *Driver[IN, OUT]) mayDiscard() bool {
 	return d.late.discards.Load() && d.late.wired.Load() && d.input != inputClosed
 }
 
-// discard receives the elements that upstream still sends, so that it is not blocked,
-// until it closes In.
+// discard receives elements until upstream closes In, so that upstream does not block.
 func (d *Driver[IN, OUT]) discard() {
-	n := 0 // elements that were not reported yet
+	n := 0 // not reported yet
 	for v := range d.in {
 		if _, failure := v.(wiring.Failure); failure {
 			continue
@@ -301,7 +296,7 @@ func (d *Driver[IN, OUT]) discard() {
 		case <-d.done:
 			d.observeLate(n)
 			n = 0
-		default: // the loop still reports
+		default: // the loop has not ended
 		}
 	}
 	d.observeLate(n)
@@ -309,13 +304,12 @@ func (d *Driver[IN, OUT]) discard() {
 	d.endCount()
 }
 
-// endCount ends the count of discarded elements.
 func (d *Driver[IN, OUT]) endCount() {
 	d.logDiscarded()
 	d.late.once.Do(func() { close(d.late.counted) })
 }
 
-// logDiscarded logs the final number of discarded elements, except after a break.
+// logDiscarded logs the number of discarded elements, except after a break.
 func (d *Driver[IN, OUT]) logDiscarded() {
 	n := d.late.count.Load()
 	switch err := d.Err(); {
@@ -327,7 +321,7 @@ func (d *Driver[IN, OUT]) logDiscarded() {
 	}
 }
 
-// Err returns nil before the end of the operator and after a clean end.
+// Err returns nil before the end and after a clean end.
 func (d *Driver[IN, OUT]) Err() error { return d.err.get() }
 
 // sharedError is an error that one goroutine sets and others get.
@@ -342,8 +336,8 @@ func (e *sharedError) get() error {
 	return nil
 }
 
-// stopError is the error of a run that the end of a context of Stop has cut off. Its text
-// is made on demand, because the cause may be an error of the user.
+// stopError is the error of a run that the context of Stop has cut off. Its text is made
+// on demand, because the cause may be a user's error.
 type stopError struct{ stopped, cause error }
 
 func (e *stopError) Error() string   { return fmt.Sprintf("%v: %v", e.stopped, e.cause) }

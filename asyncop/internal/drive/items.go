@@ -13,14 +13,14 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// endInput ends the input. Elements of the backlog get their first attempts, but no
-// retries unless those are drained (law A5).
+// endInput ends the input. The backlog gets its first attempts, but no retries unless
+// those are drained (law A5).
 func (d *Driver[IN, OUT]) endInput() {
 	d.life = max(d.life, ending)
 	d.endRetriesAndWaits()
 }
 
-// endRetriesAndWaits ends the waits of batches, and retries unless these are drained (law
+// endRetriesAndWaits ends the waits of batches, and retries unless those are drained (law
 // A5).
 func (d *Driver[IN, OUT]) endRetriesAndWaits() {
 	d.endWaits()
@@ -29,7 +29,7 @@ func (d *Driver[IN, OUT]) endRetriesAndWaits() {
 	}
 }
 
-// endWaits ends the wait of batches for more members, if no more elements come.
+// endWaits ends the wait of batches for more members, once no more elements come.
 func (d *Driver[IN, OUT]) endWaits() {
 	if d.batches != nil && (d.life >= ending || d.input != inputOpen) && d.backlog.Len() == 0 {
 		d.batches.EndInput()
@@ -41,8 +41,8 @@ func (d *Driver[IN, OUT]) drained() bool {
 	return d.life >= ending && d.backlog.Len() == 0 && d.core.State().Len == 0
 }
 
-// acceptSome takes elements while slots are free. The end of the input is noticed only
-// with a free slot or, with checkpoints, while it may read past the capacity.
+// acceptSome takes elements while slots are free. Without a free slot, it notices the end
+// of the input only while it may read past the capacity.
 func (d *Driver[IN, OUT]) acceptSome() (busy bool) {
 	d.gateClosed = false
 	for range stepLimit {
@@ -58,8 +58,8 @@ func (d *Driver[IN, OUT]) acceptSome() (busy bool) {
 	return busy
 }
 
-// feed moves an item of the backlog into the core, unless all slots are taken or a gate
-// is shut.
+// feed moves an item of the backlog into the core, if a slot is free and the gates are
+// open.
 func (d *Driver[IN, OUT]) feed() bool {
 	if d.core.FreeSlots() == 0 || d.suspended() {
 		return false
@@ -84,10 +84,10 @@ func (d *Driver[IN, OUT]) feed() bool {
 	return true
 }
 
-// prepareRead reports whether the next element may be read. If the backlog is empty and a
-// slot is free, it asks the gates. If they admit the element, it sets letsIn, and the
-// element enters the core. Otherwise the element may be read only to reach a barrier
-// behind it, and waits in the backlog.
+// prepareRead reports whether the next element may be read. If the backlog is empty, a
+// slot is free and the gates admit the element, it sets letsIn, and the element enters
+// the core. Otherwise the element may be read only to reach a barrier behind it, and
+// waits in the backlog.
 func (d *Driver[IN, OUT]) prepareRead() bool {
 	if d.life >= ending || d.checkpoints != nil && d.checkpoints.arrived != nil {
 		return false
@@ -128,8 +128,8 @@ func (d *Driver[IN, OUT]) received(v any, ok bool) {
 	d.receivedElement(in, m)
 }
 
-// decoded returns the element in v, and its message if it has one, even if the element is
-// not of type IN.
+// decoded returns the element in v, and its message, even if the element is not of type
+// IN.
 func decoded[IN any](v any) (in IN, m call.Message, ok bool) {
 	if typed, ok := v.(message.Message[IN]); ok {
 		return typed.Value, message.With(typed, struct{}{}), true
@@ -144,19 +144,18 @@ func decoded[IN any](v any) (in IN, m call.Message, ok bool) {
 	return in, m, ok
 }
 
-// receivedEnd handles the end of the input.
 func (d *Driver[IN, OUT]) receivedEnd() {
 	d.input = inputClosed
-	d.endWithRun() // upstream may have noticed the end of the run first: then this end is not clean
+	d.endWithRun() // this end is not clean if upstream noticed the end of the run first
 	d.core.EndIfCancelled()
-	if (d.checkpoints != nil || d.barriers.Any()) && !d.final { // the stream was cut, and its input has not ended
+	if (d.checkpoints != nil || d.barriers.Any()) && !d.final { // the stream was cut
 		d.core.End(errNoFinalBarrier)
 		return
 	}
 	d.endInput()
 }
 
-// receivedElement handles an element, which prepareRead has let in or not.
+// receivedElement handles an element. prepareRead has set letsIn.
 func (d *Driver[IN, OUT]) receivedElement(in IN, m call.Message) {
 	if d.letsIn {
 		if m != (call.Message{}) {
@@ -181,7 +180,7 @@ func (d *Driver[IN, OUT]) receivedControl(v any) {
 	case participant.Barrier:
 		d.final = b.Kind.Final()
 		if b.Kind == participant.Suspend {
-			d.drainsRetries = true // the stream continues in the next run, so an operator without checkpoints lets its elements retry
+			d.drainsRetries = true // the stream continues in the next run, so this operator lets its elements retry
 		}
 		if err := d.Node.MarkCheckpointed(); err != nil { // law C2
 			d.core.End(guard.Wrap("asyncop", err))
@@ -201,7 +200,7 @@ func (d *Driver[IN, OUT]) receivedControl(v any) {
 			it.Rest = b
 		}
 		switch {
-		case isEndOfInput(b): // it keeps its position like a watermark, but ends retries at once, also for the backlog
+		case isEndOfInput(b): // it keeps its position, but ends retries at once, also for the backlog
 			d.input = inputMarked
 			d.endRetriesAndWaits()
 			it = core.Marker[IN, OUT](b)
@@ -217,10 +216,10 @@ func (d *Driver[IN, OUT]) receivedControl(v any) {
 	}
 }
 
-// allLeft reports whether all accepted items have left, or the final checkpoint has them
-// and its barrier has left.
+// allLeft reports whether all accepted items have left, or are in the final checkpoint
+// whose barrier has left.
 func (d *Driver[IN, OUT]) allLeft() bool {
-	if k := d.checkpoints; k != nil && (k.arrived != nil || k.passing.Len() > 0) { // a barrier is not handled or not emitted
+	if k := d.checkpoints; k != nil && (k.arrived != nil || k.passing.Len() > 0) { // not emitted yet
 		return false
 	}
 	return (d.suspended() || d.drained()) && d.leaving.Len() == 0
@@ -238,10 +237,10 @@ func (d *Driver[IN, OUT]) emitSome() (busy bool) {
 	return busy
 }
 
-// load sets the next value to emit, and reports whether there is one. Barriers overtake
-// elements, but do not separate the results of an element. While a barrier waits for the
-// rest of the loaded results, no other element is loaded. A Drain waits for all elements,
-// so they are loaded. Elements without results leave here.
+// load sets the next value to emit, and reports whether there is one. Barriers other than
+// a Drain overtake elements, but do not separate the results of an element: while a barrier
+// waits for the rest of the loaded results, no other element is loaded. Elements without
+// results leave here.
 func (d *Driver[IN, OUT]) load() bool {
 	if d.loaded {
 		return true
@@ -273,7 +272,6 @@ func (d *Driver[IN, OUT]) load() bool {
 	return d.loaded
 }
 
-// loadMessage sets the message of the loaded results.
 func (d *Driver[IN, OUT]) loadMessage(m call.Message) {
 	d.message = m
 	if m != (call.Message{}) && len(d.results) > 1 {
@@ -288,9 +286,8 @@ func (d *Driver[IN, OUT]) messageOfNext() call.Message {
 	return d.message
 }
 
-// unload takes back a loaded value, so that a barrier can overtake it, unless some
-// results of the element were sent: they are not separated (law Q1). It reports whether
-// the barrier may pass.
+// unload takes back a loaded value, so that a barrier can overtake it. It returns false
+// if some results of the element were sent: they are not separated (law Q1).
 func (d *Driver[IN, OUT]) unload() bool {
 	if d.loaded && !d.barrier {
 		if len(d.results) < d.numResults {
@@ -301,8 +298,8 @@ func (d *Driver[IN, OUT]) unload() bool {
 	return true
 }
 
-// sent handles the loaded value after sending. An element with several results stays at
-// the head until the last one was sent.
+// sent is called when the loaded value was sent. An element stays at the head until its
+// last result was sent.
 func (d *Driver[IN, OUT]) sent() {
 	if d.numResults > 0 {
 		d.emitted++
@@ -375,8 +372,8 @@ func (p *flowPort[IN, OUT]) sleep() {
 	}
 }
 
-// sleepOn waits until a value arrives through In, out takes next, the loaded value, or
-// the loop is woken. out is nil if the loop has no value for it.
+// sleepOn waits until a value arrives through In, out takes next, or the loop is woken.
+// out may be nil.
 func (d *Driver[IN, OUT]) sleepOn(out chan<- any, next any) {
 	var in <-chan any
 	if d.prepareRead() {
@@ -384,7 +381,7 @@ func (d *Driver[IN, OUT]) sleepOn(out chan<- any, next any) {
 	}
 	select {
 	case v, ok := <-in:
-		d.host.Parked.Store(false) // the loop is awake: letters of this element need not wake it
+		d.host.Parked.Store(false) // letters of this element need not wake the loop
 		d.received(v, ok)
 	case out <- next:
 		d.sent()
@@ -395,7 +392,7 @@ func (d *Driver[IN, OUT]) sleepOn(out chan<- any, next any) {
 
 func (p *flowPort[IN, OUT]) lookForWork() bool { return false }
 
-// putCount returns no reader, because the results in Out belong to downstream.
+// putCount returns no reader: the results in Out belong to downstream.
 func (p *flowPort[IN, OUT]) putCount() (n uint64, by *reader) { return 0, nil }
 
 func (p *flowPort[IN, OUT]) announceSlots(int) {}

@@ -8,23 +8,22 @@ package drive
 //	   ▼           ▼           ▼          │
 //	   failed ────────────────────────────┘
 //
-// The values are in order: from ending on, elements are not read from the input.
+// From ending on, the input is not read.
 //
-// The loop owns the state. Failed is not stored, because the core knows the failure
-// first: see [Driver.failed].
+// The loop owns the state. Failed is not stored: the core knows the failure first.
 type life uint8
 
 const (
-	// opening: waits for the start of the checkpoints, and opens the function.
+	// opening: awaits the start of the checkpoints, and opens the function.
 	opening life = iota
 	// running: accepts elements, starts calls and emits results.
 	running
-	// ending: the input has ended, the barrier of a Drain has arrived, or Stop was
-	// called. Accepted elements complete and leave.
+	// ending: the input has ended, a Drain has arrived, or Stop was called. Accepted
+	// elements complete and leave.
 	ending
-	// suspended: the elements in flight are in the final checkpoint, for the next run.
-	// While the barrier waits for downstream, calls do not start, timers do not fire and
-	// completions have no effect.
+	// suspended: the final checkpoint has the elements in flight. While the barrier waits
+	// for downstream, calls do not start, timers do not fire and completions have no
+	// effect.
 	suspended
 	// finished: the error of the run is final.
 	finished

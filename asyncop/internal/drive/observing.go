@@ -10,12 +10,12 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// leaving is an observed element whose results are in a ring. It has left when the reader
-// has settled the last one (law O1).
+// leaving is an observed element with results in a ring. It has left when the reader has
+// settled the last one (law O1).
 type leaving struct {
 	track *core.Track
-	upTo  uint64  // number of values of the ring, including its last result
-	by    *reader // of the ring
+	upTo  uint64 // values of the ring up to its last result
+	by    *reader
 }
 
 // noteEmitted notes that the results of an element were emitted.
@@ -31,8 +31,8 @@ func (d *Driver[IN, OUT]) noteEmitted() {
 	}
 }
 
-// mayObserve reports whether the next element has left. park calls it with Parked set, so
-// the reader wakes the loop from then on.
+// mayObserve reports whether the next element has left. With Parked set, the reader wakes
+// the loop from then on.
 func (d *Driver[IN, OUT]) mayObserve() bool {
 	return d.leaving.Len() > 0 && d.leaving.Peek().upTo <= d.leaving.Peek().by.settled.Load()
 }
@@ -49,8 +49,7 @@ func (d *Driver[IN, OUT]) settleAndReport() {
 	d.observing.Report()
 }
 
-// observeEnd reports the ends of all elements after the loop, when the reader has
-// stopped.
+// observeEnd reports the ends of all elements, when the reader has stopped.
 func (d *Driver[IN, OUT]) observeEnd() {
 	if d.observing == nil {
 		return
@@ -69,7 +68,7 @@ func (d *Driver[IN, OUT]) observeEnd() {
 }
 
 func (d *Driver[IN, OUT]) reportEnd() {
-	afterTheEnd(d.observing.MayReport, d.observing.Report, d.User.LogObserverPanic) // the same event is not repeated after a panic
+	afterTheEnd(d.observing.MayReport, d.observing.Report, d.User.LogObserverPanic) // an event is not repeated after a panic
 }
 
 // settleMessages settles messages after the loop.
@@ -108,8 +107,8 @@ func (d *Driver[IN, OUT]) observeLate(n int) {
 	d.reportEnd()
 }
 
-// askGates reports whether all gates admit another element. A closed gate will wake
-// the loop.
+// askGates reports whether all gates admit another element. A closed one will wake the
+// loop.
 func (d *Driver[IN, OUT]) askGates() bool {
 	for _, gate := range d.Gates {
 		isAdmitted := d.tryAdmit(gate)
@@ -120,8 +119,8 @@ func (d *Driver[IN, OUT]) askGates() bool {
 	return true
 }
 
-// gateHasOpened reports whether a closed gate may have opened. It is called with Parked
-// set, because earlier notices did not wake the loop.
+// gateHasOpened reports whether a closed gate may have opened. With Parked set, later
+// notices wake the loop.
 func (d *Driver[IN, OUT]) gateHasOpened() bool { return d.gateClosed && !d.gateWillWake.Load() }
 
 // tryAdmit asks a gate. A panic ends the run (law A6).
@@ -153,14 +152,14 @@ func (d *Driver[IN, OUT]) Counts() observe.Stats {
 	if s.LastError != nil {
 		s.LastErrorAge = max(0, d.timers.Now()-erred)
 	}
-	s.Running = max(0, s.Running-d.host.Freed()) // after the end, the loop does not take freed permits
+	s.Running = max(0, s.Running-d.host.Freed()) // after the end, freed permits stay here
 	s.LateCompletions = d.host.Late()
 	s.Discarded = d.late.count.Load()
 	s.Undelivered = d.delivery.undelivered.Load()
 	return s
 }
 
-// published has the statistics that the loop counts without atomics, as of the last step.
+// published has the statistics of the last step.
 type published struct {
 	mu     sync.Mutex
 	counts observe.Stats // guarded by mu

@@ -7,7 +7,7 @@ import (
 
 // port is the source of items and the destination of results: the channels of a flow, a
 // ring in place of its Out (Via, To), the rings of Results, or the caller's goroutine
-// (ResultsOf). Only the loop calls its methods, unless they state otherwise.
+// (ResultsOf). The loop calls its methods, unless stated otherwise.
 type port[IN, OUT any] interface {
 	// take takes the next item if one is ready.
 	take() bool
@@ -19,32 +19,31 @@ type port[IN, OUT any] interface {
 	// sleep waits until the port or the loop has work.
 	sleep()
 	// lookForWork reports whether take or put has work. Otherwise the goroutine at the
-	// other end, or a gate, will wake the loop. A port whose sleep waits for its channels
-	// need not report their work. It is called with Parked set, so that no wake-up is lost.
+	// other end, or a gate, will wake the loop. A port that sleeps on its channels need
+	// not report their work. Parked is set, so that no wake-up is lost.
 	lookForWork() bool
 
-	// putCount returns the number of emitted results, and the reader that must settle
-	// them (law O1), or nil if they belong to downstream.
+	// putCount returns the number of emitted results, and the reader that settles them
+	// (law O1), or nil if they belong to downstream.
 	putCount() (n uint64, by *reader)
 
 	// announceSlots announces the number of free slots.
 	announceSlots(free int)
 
-	// stop notifies the goroutine at the other end of the operator's end. Any goroutine
-	// may call it, even twice.
+	// stop notifies the other end of the operator's end. Any goroutine may call it, even
+	// twice.
 	stop()
-	// close ends the port at the end of the operator. Present and later items are
-	// discarded.
+	// close ends the port. Present and later items are discarded.
 	close()
 }
 
 // attachment is a port for the loop.
 type attachment[IN, OUT any] struct {
 	port          port[IN, OUT]
-	drainsRetries bool // retries continue after the end of the input
+	drainsRetries bool // after the end of the input
 
-	// moved is closed when the goroutine of the loop ends, and the caller's goroutine
-	// continues with the core. It is nil if the loop keeps its goroutine.
+	// moved is closed when the caller's goroutine continues with the core. It is nil if
+	// the loop keeps its goroutine.
 	moved chan struct{}
 }
 
@@ -60,8 +59,8 @@ func (d *Driver[IN, OUT]) attach(a *attachment[IN, OUT]) {
 }
 
 // switchPort continues with the port of a, the attachment that the caller has looked at.
-// It is called before an element is accepted, and so before the end of the input is
-// noticed. A newer attachment, which may need another goroutine, waits for the next step.
+// It is called before an element is accepted or the end of the input is noticed. A newer
+// attachment, which may need another goroutine, waits for the next step.
 func (d *Driver[IN, OUT]) switchPort(a *attachment[IN, OUT]) {
 	if a != d.current {
 		close(d.out) // only the first port uses the channel
@@ -95,7 +94,7 @@ func (p *transferPort[IN, OUT]) close() {
 	p.d.discardFromIn()
 }
 
-// ringPort takes elements from a ring and puts results into another ring, without boxing.
+// ringPort takes elements from a ring and puts results into another, without boxing.
 type ringPort[IN, OUT any] struct {
 	d   *Driver[IN, OUT]
 	in  inlet[IN]

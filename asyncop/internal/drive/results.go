@@ -8,11 +8,11 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// Range is a loop over results.
+// Range is a range over results.
 type Range[IN, OUT any] struct {
-	Iterate  func(put func(IN, call.Message) bool) error // puts the input, until put returns false
+	Iterate  func(put func(IN, call.Message) bool) error // until put returns false
 	Yield    func(OUT, call.Message, error) bool
-	Messages bool // elements and results are values of messages; otherwise the messages are zero
+	Messages bool // values come with messages; otherwise the messages are zero
 }
 
 // Results drives the operator with the input and the body of r.
@@ -25,16 +25,16 @@ func (d *Driver[IN, OUT]) Results(r Range[IN, OUT]) {
 	d.attach(&attachment[IN, OUT]{port: e, drainsRetries: true})
 	go d.pull(e, &r)
 
-	var held call.Message // of the result that the body has
+	var held call.Message // of the result in the body
 	defer func() {
 		<-d.done
 		d.release(held)
 		for _, m, ok := e.out.ring.take(); ok; _, m, ok = e.out.ring.take() {
 			d.release(m)
 		}
-		close(d.in) // no other code has it
+		close(d.in)
 	}()
-	leave := sync.OnceFunc(func() { close(e.out.stopped) }) // called before <-d.done, because observeEnd waits for it
+	leave := sync.OnceFunc(func() { close(e.out.stopped) }) // before <-d.done, because observeEnd waits for it
 	all := false
 	defer func() {
 		leave()
@@ -57,7 +57,7 @@ func (d *Driver[IN, OUT]) Results(r Range[IN, OUT]) {
 	d.yieldEnd(func(v OUT, err error) bool { return r.Yield(v, call.Message{}, err) })
 }
 
-// pull feeds the loop, on a goroutine of its own.
+// pull feeds the loop, on its own goroutine.
 func (d *Driver[IN, OUT]) pull(e *ringPort[IN, OUT], r *Range[IN, OUT]) {
 	refused := 0
 	defer func() {
@@ -95,8 +95,8 @@ func (d *Driver[IN, OUT]) pull(e *ringPort[IN, OUT], r *Range[IN, OUT]) {
 }
 
 // AwaitSlots waits until there are more free slots than messages that were put, and
-// returns the difference, or 0 if ctx or the operator has ended. The input of Results
-// calls it if it has messages.
+// returns the difference, or 0 if ctx or the operator has ended. The input of Messages
+// calls it.
 func (d *Driver[IN, OUT]) AwaitSlots(ctx context.Context) int {
 	port, ok := d.attached.Load().port.(*ringPort[IN, OUT])
 	if !ok || port.in.ring.messages == nil {
@@ -105,8 +105,8 @@ func (d *Driver[IN, OUT]) AwaitSlots(ctx context.Context) int {
 	return port.in.awaitSlots(ctx)
 }
 
-// release releases a message that was not processed. Any goroutine may call it. The
-// source of the message is user code (law A6).
+// release releases an unprocessed message, by user code of its source (law A6). Any
+// goroutine may call it.
 func (d *Driver[IN, OUT]) release(m call.Message) {
 	if m.Pending() {
 		if err := call.OffLoop(func() error { m.Release(); return nil }); err != nil {

@@ -10,22 +10,22 @@ import (
 // ring is a bounded queue from one goroutine to another. Its methods do not wait: see
 // call.Sleeper.
 //
-// A channel costs about five times as much, because it takes a lock, and wakes a waiting
+// A channel costs about five times as much: it takes a lock, and wakes a waiting
 // goroutine for each value.
 type ring[T any] struct {
 	buf      []T            // its length is a power of two
-	messages []call.Message // as long as buf if values have messages, otherwise nil
+	messages []call.Message // as long as buf, or nil if values have no messages
 
-	_     [64]byte // separates the fields of the two goroutines
+	_     [64]byte // separates the fields of the goroutines
 	head  atomic.Uint64
-	ahead uint64 // owned by the taker: tail at its last look
+	ahead uint64 // owned by the taker: the tail that it has seen
 	_     [64]byte
 	tail  atomic.Uint64
-	limit uint64 // owned by the putter: upper limit of tail until the next look at head
+	limit uint64 // owned by the putter: limit of tail until it looks at head again
 	_     [64]byte
 
-	ended   atomic.Bool // set by the putter: values are no longer put
-	stopped atomic.Bool // set for the taker, by any goroutine: values are no longer taken
+	ended   atomic.Bool // by the putter: no more values
+	stopped atomic.Bool // by any goroutine: no more values are taken
 }
 
 // newRing returns a ring for at least n values.
@@ -76,7 +76,7 @@ func (r *ring[T]) take() (v T, m call.Message, ok bool) {
 	return v, m, true
 }
 
-// len returns the number of values. Both goroutines may call it.
+// len returns the number of values, for both goroutines.
 func (r *ring[T]) len() int {
 	head := r.head.Load() // first, because it does not pass tail
 	return int(r.tail.Load() - head)
@@ -84,8 +84,8 @@ func (r *ring[T]) len() int {
 
 func (r *ring[T]) full() bool { return r.len() == len(r.buf) }
 
-// halfEmpty reports whether to wake a goroutine that waits to put. Waking it for each
-// free entry would cost more than the values.
+// halfEmpty reports whether to wake a goroutine that waits to put. To wake it for each
+// free entry would be expensive.
 func (r *ring[T]) halfEmpty() bool { return r.len() <= len(r.buf)/2 }
 
 // exhausted reports whether the ring is empty for good.
@@ -94,20 +94,18 @@ func (r *ring[T]) exhausted() bool { return r.ended.Load() && r.len() == 0 }
 // inlet is a ring from which the loop takes.
 type inlet[T any] struct {
 	ring   *ring[T]
-	feeder call.Sleeper  // the goroutine that puts
-	until  atomic.Uint64 // values up to this tail have a slot; it never falls, so an old reading is safe
+	feeder call.Sleeper  // puts values
+	until  atomic.Uint64 // values up to this tail have a slot; it never falls
 
-	// surplus is the number of values without a slot that may be put beyond until. The
-	// feeder sets it.
+	// surplus is the number of values that may be put beyond until. The feeder sets it.
 	surplus atomic.Int64
 
-	// Owned by the feeder. They describe the last fetch, which began when awaitSlots
-	// returned.
+	// Owned by the feeder. They describe the last fetch.
 	asked      int    // the result of awaitSlots
-	firstTail  uint64 // tail at the start of the fetch
-	firstUntil uint64 // until at the start of the fetch
-	freed      int    // slots that became free before the first value of the fetch was put
-	hasNoValue bool   // no value of the fetch was put yet
+	firstTail  uint64 // tail at its start
+	firstUntil uint64 // until at its start
+	freed      int    // slots that became free before its first value was put
+	hasNoValue bool   // no value was put yet
 }
 
 func newInlet[T any](size int) inlet[T] {
@@ -130,7 +128,7 @@ func (i *inlet[T]) put(v T, m call.Message) bool {
 	return false
 }
 
-// take returns the next value, if there is one. Only the loop calls it.
+// take returns the next value, for the loop.
 func (i *inlet[T]) take() (v T, m call.Message, ok bool) {
 	v, m, ok = i.ring.take()
 	if ok && i.feeder.Parked.Load() && i.ring.halfEmpty() {
@@ -139,8 +137,8 @@ func (i *inlet[T]) take() (v T, m call.Message, ok bool) {
 	return v, m, ok
 }
 
-// announceSlots announces the number of free slots for values that were not taken yet.
-// Only the loop calls it.
+// announceSlots announces the free slots for values that were not taken yet. The loop
+// calls it.
 func (i *inlet[T]) announceSlots(free int) {
 	i.until.Store(i.ring.head.Load() + uint64(free)) //nolint:gosec // it is not negative
 	if i.feeder.Parked.Load() && i.mayFetch() {
@@ -148,35 +146,33 @@ func (i *inlet[T]) announceSlots(free int) {
 	}
 }
 
-// freeSlots returns the number of free slots minus the number of values that were put for
-// them. It is negative if values without a slot were put.
+// freeSlots returns the number of free slots minus the values put for them. It is
+// negative if values without a slot were put.
 func (i *inlet[T]) freeSlots() int {
 	return int(i.until.Load() - i.ring.tail.Load()) //nolint:gosec // two counts that are close to each other
 }
 
-// awaitSlots waits until there is a slot for a value, and returns the number of values to
+// awaitSlots waits until there is a slot for a value, and returns how many values to
 // fetch, or 0 if values are no longer taken or ctx has ended. The feeder calls it.
 //
-// Slots become free while values are fetched. The surplus is an estimate of their number:
-// the number of slots that became free during the last fetch, before its first value was
-// put. Slots that became free later do not count, because the surplus would grow by
-// itself. awaitSlots asks for the surplus twice:
+// Slots become free while values are fetched. The surplus estimates how many: as many as
+// became free during the last fetch, before its first value was put. Later ones would
+// make the surplus grow by itself. awaitSlots asks for the surplus twice:
 //
 //	result = free slots + surplus for this fetch + surplus for the next fetch
 //
-// The first surplus fills the slots that become free during this fetch. The values of the
-// second one are left in the ring then, without slots, and fill the slots that become
-// free during the next fetch. Otherwise these slots would be empty until the next fetch
-// returns. So up to surplus values may be without slots when a fetch begins, and
-// freeSlots is negative then: awaitSlots returns as soon as freeSlots + surplus > 0.
+// The first surplus fills the slots that become free during this fetch. The second one
+// waits in the ring for the slots that become free during the next fetch, which would
+// otherwise stay empty until it returns. So up to surplus values may have no slot when a
+// fetch begins, and freeSlots is negative: awaitSlots returns as soon as freeSlots +
+// surplus > 0.
 //
-// For example, 10 slots are free and the surplus is 4: 18 values are fetched. Meanwhile 4
-// more slots become free, so 4 of the values have to wait for a slot.
+// For example, with 10 free slots and a surplus of 4, 18 values are fetched. Meanwhile 4
+// more slots become free, so 4 values wait.
 //
 // The surplus is limited, because many slots become free during an idle time. The limit
-// is the number of values of the last fetch. If all values came that were asked for, the
-// limit is raised by twice the last surplus: a fetch may ask for only surplus + 1 values,
-// and the surplus could not grow otherwise.
+// is the number of values of the last fetch. If all values came, twice the last surplus
+// is added: a fetch may ask for only surplus + 1 values, and the surplus could not grow.
 func (i *inlet[T]) awaitSlots(ctx context.Context) int {
 	tail := i.ring.tail.Load()
 	limit := int(tail - i.firstTail) //nolint:gosec // counts that are close to each other
@@ -210,13 +206,13 @@ func (i *inlet[T]) stop() {
 	i.feeder.WakeUp()
 }
 
-// outlet is a ring into which the loop puts results. After some results the loop wakes
-// the reader: see port.flush.
+// outlet is a ring into which the loop puts. It wakes the reader after some results: see
+// port.flush.
 type outlet[T any] struct {
 	ring        *ring[T]
-	putterWaits atomic.Bool // the loop waits for space
-	wakeUp      func()      // wakes the loop
-	reader                  // the goroutine that takes
+	putterWaits atomic.Bool // for space
+	wakeUp      func()      // the loop
+	reader                  // takes values
 
 	observed bool // the reader settles values
 }
@@ -234,8 +230,7 @@ func newOutlet[T any](size int, observed bool, wakeUp func()) *outlet[T] {
 }
 
 // lookForSpace reports whether the loop should continue to put. Otherwise the reader will
-// wake the loop. It is called with Parked set, because the reader may have made space
-// before it knew that the loop waits.
+// wake it. Parked is set, because the reader may have made space already.
 func (o *outlet[T]) lookForSpace() bool {
 	o.putterWaits.Store(true)
 	return o.ring.halfEmpty()
@@ -259,7 +254,7 @@ func (o *outlet[T]) next() (v T, m call.Message, ok bool) {
 	}
 }
 
-// settle marks the values that the reader has taken as settled (law O1).
+// settle settles the values that the reader has taken (law O1).
 func (o *outlet[T]) settle() {
 	if !o.observed {
 		return

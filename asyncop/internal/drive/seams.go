@@ -7,7 +7,7 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/core"
 )
 
-// Core returns the core, for the methods of User, which the loop calls, and for tests.
+// Core returns the core, for the methods of User and for tests.
 func (d *Driver[IN, OUT]) Core() *core.Machine[IN, OUT] { return d.core }
 
 // Host is for tests.
@@ -16,15 +16,14 @@ func (d *Driver[IN, OUT]) Host() *call.Host { return d.host }
 // Workers is for tests.
 func (d *Driver[IN, OUT]) Workers() *call.Workers[IN, OUT] { return d.workers }
 
-// Step is for tests: it runs one step of a driver that was not started, and reports
-// whether there is another step.
+// Step is for tests: it runs one step of a driver that was not started.
 func (d *Driver[IN, OUT]) Step() bool { return d.step() }
 
 // Finish is for tests: it ends a driver that was not started.
 func (d *Driver[IN, OUT]) Finish() { d.finish() }
 
-// Pause is for tests: it returns the duration of the last copy of the items in flight.
+// Pause is for tests: it returns the duration of the last copy.
 func (d *Driver[IN, OUT]) Pause() time.Duration { return d.checkpoints.pause }
 
-// Jobs is for tests: it returns the jobs that were not offered to the workers.
+// Jobs is for tests: it returns the jobs that were not offered.
 func (d *Driver[IN, OUT]) Jobs() []call.Job[IN, OUT] { return d.jobs }

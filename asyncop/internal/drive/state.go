@@ -15,19 +15,18 @@ import (
 	"github.com/weirflow/weir/queue"
 )
 
-// stateVersion is the first byte of an operator's state. Earlier versions were never
-// released.
+// stateVersion is the first byte of a state. Earlier versions were never released.
 const stateVersion = 3
 
 // Snapshot is the decoded state of an operator.
 type Snapshot[IN, OUT any] struct {
 	Taken int64 // in Unix nanoseconds
-	Final bool  // elements were not called after it
+	Final bool  // no element was called after it
 	Items []core.Item[IN, OUT]
-	Spent float64 // settled cost of the calls at a backend
+	Spent float64 // at a backend
 
 	Observer []byte  // its state, or nil
-	Numbers  []int64 // of the items, if there is an observer; 0 for control elements
+	Numbers  []int64 // of the items; 0 for control elements; empty without an observer
 }
 
 // hasCalls reports whether an element in flight may have been called.
@@ -51,15 +50,15 @@ const (
 // version, marks, kind and retry are bytes. count, attempts, n and cost are unsigned
 // varints. taken, the number of an observer, first, spent and wait are signed varints.
 // The other fields are preceded by their length. Times are Unix nanoseconds. first is 0
-// if no attempt has begun, in this run or an earlier one. taken is the time of the
-// checkpoint, and wait the rest of a back-off then. retry is present if wait is not 0.
-// cost, the bits of Snapshot.Spent, is present if it is not 0.
+// if no attempt has begun, in any run. wait is the rest of a back-off at taken, the time
+// of the checkpoint; retry is present if it is not 0. cost, the bits of Snapshot.Spent,
+// is present if it is not 0.
 type StateCodec[IN, OUT any] struct {
 	Inputs  codec.Codec[IN]
 	Results codec.Codec[OUT] // nil if results are not stored
 }
 
-// pieceSize is the approximate size of the pieces of a state.
+// pieceSize is the approximate size of a piece of a state.
 const pieceSize = 1 << 20
 
 // Encode returns the state of a snapshot. Codecs are user code, which the caller guards.
@@ -110,7 +109,7 @@ func (s StateCodec[IN, OUT]) Encode(snapshot Snapshot[IN, OUT]) (state participa
 	return append(state, b), nil
 }
 
-// appendHead appends the part of a state that comes before the items.
+// appendHead appends the part before the items.
 func (s StateCodec[IN, OUT]) appendHead(b []byte, snapshot *Snapshot[IN, OUT]) []byte {
 	b = append(b, stateVersion)
 	b = varint.AppendBytes(b, codec.SchemaOf(s.Inputs))
@@ -138,7 +137,7 @@ func (s StateCodec[IN, OUT]) appendHead(b []byte, snapshot *Snapshot[IN, OUT]) [
 
 func appendWatermark(b []byte, w queue.Watermark) []byte {
 	mark, err := w.Timestamp.MarshalBinary()
-	if err != nil { // an offset may not be encodable, such as London's before 1847; UTC is
+	if err != nil { // such as London's before 1847; UTC is always encodable
 		mark, _ = w.Timestamp.UTC().MarshalBinary()
 	}
 	return varint.AppendBytes(b, mark)
@@ -159,11 +158,11 @@ func (s StateCodec[IN, OUT]) Decode(state []byte) (snapshot Snapshot[IN, OUT], e
 	}
 	snapshot.Final = marks&markFinal != 0
 	if marks&markObserver != 0 {
-		snapshot.Observer = append([]byte{}, d.Bytes()...) // a copy for user code; not nil even if empty
+		snapshot.Observer = append([]byte{}, d.Bytes()...) // not nil even if empty
 	}
 	if marks&markSpent != 0 {
 		snapshot.Spent = math.Float64frombits(d.Uvarint())
-		if !(snapshot.Spent > 0 && snapshot.Spent <= math.MaxFloat64) { // this form rejects NaN, too
+		if !(snapshot.Spent > 0 && snapshot.Spent <= math.MaxFloat64) { // rejects NaN, too
 			d.Fail(fmt.Errorf("the calls have cost %v", snapshot.Spent))
 		}
 	}
@@ -204,7 +203,7 @@ func (s StateCodec[IN, OUT]) Decode(state []byte) (snapshot Snapshot[IN, OUT], e
 	return snapshot, nil
 }
 
-// decodeSchemas decodes the version and the schemas, and returns a codec for them.
+// decodeSchemas decodes the version and the schemas, and returns their codec.
 func (s StateCodec[IN, OUT]) decodeSchemas(d *varint.Reader) (StateCodec[IN, OUT], error) {
 	version := d.Byte()
 	if d.Err == nil && version != stateVersion {
@@ -217,8 +216,8 @@ func (s StateCodec[IN, OUT]) decodeSchemas(d *varint.Reader) (StateCodec[IN, OUT
 	return s.withSchemas(inputs, results)
 }
 
-// decodeRecord decodes a record except the number of its observer. number is its index
-// for errors, from 1.
+// decodeRecord decodes a record after the observer's number. number is its index for
+// errors, from 1.
 func (s StateCodec[IN, OUT]) decodeRecord(d *varint.Reader, it *core.Item[IN, OUT], number int) (err error) {
 	attempts := d.Uvarint()
 	if attempts > math.MaxInt32 {
@@ -253,8 +252,7 @@ func (s StateCodec[IN, OUT]) decodeRecord(d *varint.Reader, it *core.Item[IN, OU
 	return nil
 }
 
-// resultSchema returns a mark and the schema of the results, or nil if they are not
-// stored.
+// resultSchema returns 1 and the schema of the results, or nil if they are not stored.
 func (s StateCodec[IN, OUT]) resultSchema() []byte {
 	if s.Results == nil {
 		return nil

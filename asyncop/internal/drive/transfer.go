@@ -13,14 +13,14 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// grace is the wait of Via and To, after a cancel, for a next step that has stopped
+// grace is how long Via and To wait, after a cancel, for a next step that has stopped
 // reading.
 const grace = 500 * time.Millisecond
 
-// Transfer moves the results of an operator to the next step, on the goroutine of Via or
-// To, which owns its fields.
+// Transfer moves results to the next step, on the goroutine of Via or To, which owns its
+// fields.
 //
-// While the operator runs, it waits for the next step without a limit. After that:
+// While the operator runs, it waits without a limit. After that:
 //
 //	end of the operator   wait for the next step
 //	clean                 without a limit until the operator's context ends, or the deadline of
@@ -28,7 +28,7 @@ const grace = 500 * time.Millisecond
 //	by a failure          the same; then for at most the grace in all
 //	by a cancel           for at most the grace in all
 //
-// Results that were not delivered are counted, and their messages released.
+// Undelivered results are counted, and their messages released.
 type Transfer[IN, OUT any] struct {
 	d           *Driver[IN, OUT]
 	next        chan<- any
@@ -38,15 +38,15 @@ type Transfer[IN, OUT any] struct {
 	ctx  context.Context //nolint:containedctx // ends with the operator's context, the deadline of a Stop, or the transfer
 	stop context.CancelFunc
 
-	ended    <-chan struct{}  // closed at the end of the operator; nil after it was noticed
-	ctxEnded <-chan struct{}  // closed at the end of ctx; nil before the end of the operator, and after it was noticed
-	late     <-chan time.Time // fires at the end of the grace; nil before it
+	ended    <-chan struct{}  // at the end of the operator; nil once noticed
+	ctxEnded <-chan struct{}  // at the end of ctx; nil before the end of the operator, and once noticed
+	late     <-chan time.Time // at the end of the grace; nil before
 	timer    *clock.Timer     // of late
-	renewed  bool             // each result has a grace of its own
+	renewed  bool             // each result has its own grace
 	gaveUp   bool
 }
 
-// NewTransfer returns a transfer for Run. shares and tell set sharesOut and tellFailure.
+// NewTransfer returns a transfer. shares and tell set sharesOut and tellFailure.
 func (d *Driver[IN, OUT]) NewTransfer(next chan<- any, shares, tell bool) *Transfer[IN, OUT] {
 	t := &Transfer[IN, OUT]{d: d, next: next, sharesOut: shares, tellFailure: tell, ended: d.ended}
 	t.ctx, t.stop = context.WithCancel(d.Context)
@@ -55,11 +55,11 @@ func (d *Driver[IN, OUT]) NewTransfer(next chan<- any, shares, tell bool) *Trans
 }
 
 // Run moves the results to next and closes it. If the stream has failed and next takes
-// failures, it gets the failure first, because the end would otherwise look clean.
+// failures, it gets the failure first, because the end would look clean.
 //
-// Run takes the results from a ring, which costs the loop less than the channel out,
-// unless others receive from out. The loop may have sent some to out before: it closes
-// out when it switches to the ring.
+// Run takes the results from a ring, which is cheaper for the loop than out, unless
+// others receive from out. The loop may have sent some to out before: it closes out when
+// it switches to the ring.
 func (t *Transfer[IN, OUT]) Run() {
 	d := t.d
 	defer close(t.next)
@@ -105,7 +105,7 @@ func (t *Transfer[IN, OUT]) deliver(v any) bool {
 		return false
 	}
 	select {
-	case t.next <- v: // cheaper than the select that waits
+	case t.next <- v: // cheaper than the waiting select
 		return true
 	default:
 	}
@@ -130,7 +130,7 @@ func (t *Transfer[IN, OUT]) deliver(v any) bool {
 func (t *Transfer[IN, OUT]) noticeEnd() {
 	t.ended = nil
 	switch {
-	case t.d.delivery.cutUpstream.Load(): // the step before has waited for the grace
+	case t.d.delivery.cutUpstream.Load(): // an earlier step has waited for the grace
 		t.giveUp()
 	case t.d.delivery.cut.Load():
 		t.startGrace(false)
@@ -155,7 +155,7 @@ func (t *Transfer[IN, OUT]) giveUp() {
 }
 
 // Await waits for await, the completion of a sink that has received all results. It gives
-// up when Run would, except after a clean end.
+// up like Run, except after a clean end.
 func (t *Transfer[IN, OUT]) Await(await func()) {
 	defer t.End()
 	if t.d.Err() == nil && !t.gaveUp {
@@ -181,7 +181,7 @@ func (t *Transfer[IN, OUT]) Await(await func()) {
 	}
 }
 
-// End ends the context of the transfer, after Run and, for a sink, Await.
+// End ends the transfer, after Run and, for a sink, Await.
 func (t *Transfer[IN, OUT]) End() {
 	t.stop()
 	if t.timer != nil {
@@ -189,10 +189,10 @@ func (t *Transfer[IN, OUT]) End() {
 	}
 }
 
-// delivery is the state of a driver for its Transfer. Any goroutine may use it.
+// delivery is a driver's state for its Transfer. Any goroutine may use it.
 type delivery struct {
-	transfer    atomic.Pointer[stoppable] // nil without Via and To
-	cut         atomic.Bool               // the operator was cancelled; set before ended is closed
+	transfer    atomic.Pointer[stoppable] // or nil
+	cut         atomic.Bool               // by a cancel; set before ended is closed
 	cutUpstream atomic.Bool               // an earlier step was cancelled, and has waited for the grace
 	undelivered atomic.Int64              // results that the next step did not take
 }
@@ -202,8 +202,8 @@ type stoppable struct {
 	stop context.CancelFunc
 }
 
-// stopDeliveryAt ends the transfer at the deadline of ctx, if it has one. Stop may return
-// before the results were delivered.
+// stopDeliveryAt ends the transfer at the deadline of ctx, if any. Stop may return before
+// the results were delivered.
 func (d *Driver[IN, OUT]) stopDeliveryAt(ctx context.Context) {
 	t := d.delivery.transfer.Load()
 	deadline, ok := ctx.Deadline()
@@ -231,7 +231,7 @@ func (d *Driver[IN, OUT]) cutDelivery(err error) {
 func (d *Driver[IN, OUT]) CutByUpstream(err error) {
 	d.delivery.cutUpstream.Store(true)
 	if t := d.delivery.transfer.Load(); t != nil {
-		t.stop() // it may still deliver the results of an ended operator
+		t.stop() // it may still deliver after the end
 	}
 	d.host.Cancel(guard.Wrap("asyncop: upstream", err))
 }
@@ -241,8 +241,8 @@ func (d *Driver[IN, OUT]) DownstreamFailed(err *wiring.DownstreamError) {
 	d.host.Cancel(guard.Wrap("asyncop", err))
 }
 
-// failUpstream ends the steps upstream of an operator that failed with err, unless its
-// input has ended. With checkpoints, the coordinator ends them.
+// failUpstream ends the steps upstream, unless the input has ended. With checkpoints, the
+// coordinator ends them.
 func (d *Driver[IN, OUT]) failUpstream(err error) {
 	if d.checkpoints == nil && d.input != inputClosed {
 		d.Node.FailUpstream(err)
