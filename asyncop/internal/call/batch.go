@@ -9,31 +9,31 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// Batch is a call for several elements, its members. Each member is an attempt. The batch
-// has the permit.
+// Batch is a call for several elements. Each member is an attempt, and the batch has the
+// permit.
 //
 //	loop:    NewBatch ─▶ Add ─▶ the member's function calls Join ─▶ Add … ─▶ Close
 //	worker:  Run ─▶ the call ─▶ the outcomes of the members ─▶ the permit is free
 type Batch[IN, OUT any] struct {
-	Stamp gate.Stamp // of the call at a backend; written before the call
+	Stamp gate.Stamp // at a backend; written before the call
 
 	host    *Host
 	of      any               // the function
 	members []Member[IN, OUT] // the loop's until Close, then read-only
-	waits   []wait            // owned like members
+	waits   []wait            // like members
 
 	mu     sync.Mutex // a leaf
 	closed bool       // guarded by mu
 
-	// Guarded by mu until Close, then owned by the worker, and read-only during the call.
+	// Guarded by mu until Close, then owned by the worker. Read-only during the call.
 	ins  []IN
 	outs []Future[OUT]
-	ctxs []context.Context // contexts of the calls of the function
+	ctxs []context.Context // of the function's calls
 
 	returned atomic.Bool  // the call has returned, or is not made
-	ended    atomic.Int64 // at least this many of ctxs have ended, counted from the first
+	ended    atomic.Int64 // how many of ctxs, from the first, are known to have ended
 	signal   signal       // the end of the call's context
-	watched  sync.Once    // starts watch if the end is needed
+	watched  sync.Once    // starts watch when needed
 }
 
 // Future is asyncop.ResultFuture.
@@ -52,13 +52,12 @@ type Member[IN, OUT any] struct {
 // wait is for a task that must end before the call, unless its member ends.
 type wait struct{ done, ended <-chan struct{} }
 
-// NewBatch returns a batch for at most size members and one function. The caller has
-// taken its permits.
+// NewBatch returns a batch for at most size members. The caller has taken its permits.
 func NewBatch[IN, OUT any](host *Host, of any, size int) *Batch[IN, OUT] {
 	return &Batch[IN, OUT]{host: host, of: of, members: make([]Member[IN, OUT], 0, size)}
 }
 
-// Len returns the number of members.
+// Len returns how many members there are.
 func (b *Batch[IN, OUT]) Len() int { return len(b.members) }
 
 // Add returns the attempt of a new member. The batch must not be full.
@@ -82,7 +81,7 @@ func (b *Batch[IN, OUT]) WaitFor(done <-chan struct{}) {
 }
 
 // Join adds an element and the arguments of its call. It returns false if the batch is
-// closed. Any goroutine may call it.
+// closed. It is safe for concurrent use.
 func (b *Batch[IN, OUT]) Join(ctx context.Context, in IN, out Future[OUT]) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -101,15 +100,14 @@ func (b *Batch[IN, OUT]) Join(ctx context.Context, in IN, out Future[OUT]) bool 
 	return true
 }
 
-// Other is a call with other types than the operator's, behind a wrapper that converts
-// them. If there is such a wrapper, all calls of the batch are Others: the function joins
-// the batch by JoinOther, and takes them from Others.
+// Other is a call behind a wrapper that converts types. If there is one, all calls of the
+// batch are Others: the function joins by JoinOther, and takes them from Others.
 type Other interface{ CompleteExceptionally(err error) }
 
-// otherFuture is an Other among the futures of a batch.
+// otherFuture is an Other as a future.
 type otherFuture[OUT any] struct{ Other }
 
-// Complete is not called: an Other completes itself.
+// Complete is not called.
 func (otherFuture[OUT]) Complete(...OUT) {}
 
 // JoinOther is Join for a call of other types.
@@ -118,8 +116,7 @@ func (b *Batch[IN, OUT]) JoinOther(ctx context.Context, call Other) bool {
 	return b.Join(ctx, none, otherFuture[OUT]{call})
 }
 
-// Others returns the calls of other types that are not late, in order. It is called
-// during the call.
+// Others returns the calls of other types that are not late, in order, during the call.
 func (b *Batch[IN, OUT]) Others() []Other {
 	others := make([]Other, len(b.outs))
 	for i, out := range b.outs {
@@ -129,7 +126,7 @@ func (b *Batch[IN, OUT]) Others() []Other {
 }
 
 // Close ends the collection of members. It returns false if no member has joined: then
-// there is no call, and the caller keeps the permits.
+// the caller keeps the permits.
 func (b *Batch[IN, OUT]) Close() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -142,7 +139,7 @@ func (b *Batch[IN, OUT]) Close() bool {
 // result of call completes the element at i. A panic or runtime.Goexit in call fails all
 // elements (law A6).
 func (b *Batch[IN, OUT]) Run(call func(ctx context.Context, ins []IN) (outcome func(i int, out Future[OUT]))) {
-	defer func() { // runs even if a future ends the goroutine, and last, so that the letters of the members are posted before the permit is free
+	defer func() { // runs even after runtime.Goexit, and last: the members' letters are posted before the permit is free
 		b.returned.Store(true)
 		b.host.FreeBackendPermit(b.Stamp)
 		b.host.freed.Add(1)
@@ -172,10 +169,9 @@ func (b *Batch[IN, OUT]) Run(call func(ctx context.Context, ins []IN) (outcome f
 	b.deliver(b.outs, b.ctxs, outcome)
 }
 
-// beginCall calls [Host.beginCall] with the contexts of the elements, one after the
-// other, until one succeeds. Each of these calls may wait until its context ends, which
-// may be later than the end of the member. If all fail, all contexts have ended, and
-// leaveOutLate removes all elements.
+// beginCall calls [Host.beginCall] with the contexts of the elements until one succeeds.
+// Each call may wait until its context ends, perhaps later than its member. If all fail,
+// all contexts have ended, and leaveOutLate removes all elements.
 func (b *Batch[IN, OUT]) beginCall() (end func()) {
 	for _, ctx := range b.ctxs {
 		end, err := b.host.beginCall(ctx, b.Stamp)
@@ -186,8 +182,8 @@ func (b *Batch[IN, OUT]) beginCall() (end func()) {
 	return func() {}
 }
 
-// leaveOutLate removes late elements. An ended attempt needs no outcome, but the future
-// of a wrapper does, because the wrapper waits for it.
+// leaveOutLate removes late elements. An ended attempt needs no outcome, but a wrapper
+// waits for its future.
 func (b *Batch[IN, OUT]) leaveOutLate() {
 	var outs []Future[OUT]
 	var ctxs []context.Context
@@ -212,17 +208,16 @@ func (b *Batch[IN, OUT]) leaveOutLate() {
 	b.ins = b.ins[:n]
 	b.outs = b.outs[:n]
 	b.ctxs = b.ctxs[:n]
-	if len(outs) > 0 { // on another worker, because a future may end its goroutine
+	if len(outs) > 0 { // on another worker: a future may end its goroutine
 		b.host.Run(func() { b.deliver(outs, ctxs, func(i int, out Future[OUT]) { out.CompleteExceptionally(errs[i]) }) })
 	}
 }
 
-// LateChecker is the value of [AttemptKey]: an [Attempt] of any type of results, or the
-// load of a lookup.
+// LateChecker is the value of [AttemptKey]: an [Attempt], or the load of a lookup.
 type LateChecker interface{ CheckLate() (late error) }
 
-// lateIn returns the reason why a call must not start for the attempt of ctx, or nil.
-// hasEnded is false if only a context that a wrapper derived has ended.
+// lateIn returns why a call must not start for the attempt of ctx, or nil. hasEnded is
+// false if only a wrapper's context has ended.
 func lateIn(ctx context.Context) (late error, hasEnded bool) {
 	if attempt, ok := ctx.Value(AttemptKey{}).(LateChecker); ok {
 		if late := attempt.CheckLate(); late != nil {
@@ -232,8 +227,8 @@ func lateIn(ctx context.Context) (late error, hasEnded bool) {
 	return ctx.Err(), false
 }
 
-// deliver completes elements. A panic of a future, for example of a user's wrapper, fails
-// only its own attempt.
+// deliver completes elements. A panic of a future, such as a user's wrapper, fails only
+// its own attempt.
 func (b *Batch[IN, OUT]) deliver(outs []Future[OUT], ctxs []context.Context, outcome func(i int, out Future[OUT])) {
 	i, all := 0, letters[OUT]{host: b.host}
 	var g guard.Guard
@@ -258,13 +253,12 @@ func (b *Batch[IN, OUT]) deliver(outs []Future[OUT], ctxs []context.Context, out
 	all.post()
 }
 
-// HasReturned reports whether the call has returned or is not made. Until then, the
-// members that have joined may be called.
+// HasReturned reports whether the call has returned or is not made. Until then, members
+// may be called.
 func (b *Batch[IN, OUT]) HasReturned() bool { return b.returned.Load() }
 
-// letters is the future of one member after another. It posts their letters together: if
-// the loop saw some of them earlier, it would fill their slots, be full, and send a small
-// batch.
+// letters is the future of one member after another. It posts all letters together: if
+// the loop saw some earlier, it would fill their slots, and send a small batch.
 type letters[OUT any] struct {
 	host           *Host
 	of             *Attempt[OUT]
@@ -285,8 +279,7 @@ func (l *letters[OUT]) CompleteExceptionally(err error) {
 	l.Return(none, err)
 }
 
-// Return is Complete with one result or, if err is not nil, CompleteExceptionally. It
-// does not allocate.
+// Return completes with one result or, if err is not nil, with err. It does not allocate.
 func (l *letters[OUT]) Return(result OUT, err error) {
 	if l.of.claim() {
 		l.of.Failure = err
@@ -297,7 +290,7 @@ func (l *letters[OUT]) Return(result OUT, err error) {
 	}
 }
 
-// add is [Token.publish] for a member, without posting the letter.
+// add is [Token.publish] without posting the letter.
 func (l *letters[OUT]) add() {
 	before := l.of.state.Or(completed | contextEnded)
 	if before&contextEnded != 0 {

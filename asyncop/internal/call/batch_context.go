@@ -24,7 +24,7 @@ var (
 	_ Cancellable = (*Member[any, any])(nil)
 )
 
-// Deadline returns the latest deadline, unless a member does not have a deadline.
+// Deadline returns the latest deadline, if all members have one.
 func (b *Batch[IN, OUT]) Deadline() (latest time.Time, ok bool) {
 	for _, m := range b.ctxs {
 		deadline, ok := m.Deadline()
@@ -47,12 +47,12 @@ func (b *Batch[IN, OUT]) AfterFunc(f func()) (stop func() bool) {
 }
 
 // Err returns nil until all members have ended, then context.DeadlineExceeded if all
-// timed out, and context.Canceled otherwise.
+// timed out, otherwise context.Canceled.
 func (b *Batch[IN, OUT]) Err() error {
 	if b.ongoing() != nil {
 		return nil
 	}
-	b.signal.fire() // Done is closed before Err returns an error
+	b.signal.fire() // before Err returns an error
 	for _, m := range b.ctxs {
 		if err := m.Err(); err != context.DeadlineExceeded {
 			return context.Canceled
@@ -61,7 +61,7 @@ func (b *Batch[IN, OUT]) Err() error {
 	return context.DeadlineExceeded
 }
 
-// ongoing returns the first member that has not ended, or nil if all have ended.
+// ongoing returns the first member that has not ended, or nil.
 func (b *Batch[IN, OUT]) ongoing() context.Context {
 	for i := b.ended.Load(); i < int64(len(b.ctxs)); i++ {
 		if b.ctxs[i].Err() == nil {
@@ -72,13 +72,13 @@ func (b *Batch[IN, OUT]) ongoing() context.Context {
 	return nil
 }
 
-// end returns a context that ends when all members have ended, and starts to watch them.
+// end returns a context that ends with the last member.
 func (b *Batch[IN, OUT]) end() context.Context {
 	b.watched.Do(b.watch)
 	return b.signal.context()
 }
 
-// watch fires the signal when all members have ended. It watches one at a time.
+// watch fires the signal when all members have ended, and watches one at a time.
 func (b *Batch[IN, OUT]) watch() {
 	if m := b.ongoing(); m != nil {
 		context.AfterFunc(m, b.watch)
@@ -100,7 +100,7 @@ func (b *Batch[IN, OUT]) Value(key any) any {
 		return (*batchStages[IN, OUT])(b)
 	case CostKey:
 		return b
-	case NumberKey, AttemptKey, ctxkey.Borrow, ctxkey.Message, ctxkey.Delivery: // of an attempt: an attempt around the operator must not answer
+	case NumberKey, AttemptKey, ctxkey.Borrow, ctxkey.Message, ctxkey.Delivery: // an outer attempt must not answer
 		return nil
 	}
 	return b.parent().Value(key)
@@ -119,7 +119,7 @@ func (b *Batch[IN, OUT]) parent() context.Context {
 	return b.host.Values
 }
 
-// batchStages is the [Reporter] of a batch. Each report counts for all members.
+// batchStages is the [Reporter] of a batch. A report counts for all members.
 type batchStages[IN, OUT any] Batch[IN, OUT]
 
 // ReportStage reports the stage of the call.
@@ -129,8 +129,8 @@ func (b *batchStages[IN, OUT]) ReportStage(stage predicates.Stage) {
 	}
 }
 
-// ReportSent counts a request for each member, as not deduplicated, because its id is not
-// the id of a member: its server does not recognise the member in another batch.
+// ReportSent counts a request for each member, as not deduplicated: its id is not a
+// member's, so its server does not recognise the member in another batch.
 func (b *batchStages[IN, OUT]) ReportSent(bool) (counted bool) {
 	for _, m := range b.ctxs {
 		if r := ReporterIn(m); r != nil && r.ReportSent(false) {

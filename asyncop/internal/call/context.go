@@ -11,18 +11,17 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// NumberKey is the context key of the number of the attempt, which is 0 for the handler
-// of a failure.
+// NumberKey is the context key of the number of the attempt; 0 for handlers.
 type NumberKey struct{}
 
-// BackendKey is the context key of the [gate.Stamp] of the call, or of a call around it,
-// if it goes to this backend.
+// BackendKey is the context key of the [gate.Stamp] of the call, or of an outer call, at
+// this backend.
 type BackendKey struct{ gate.Backend }
 
-// AttemptKey is the context key of the [Attempt], which runs blocking calls.
+// AttemptKey is the context key of the [Attempt].
 type AttemptKey struct{}
 
-// BatchKey is the context key of the [Batch] that collects calls of a function.
+// BatchKey is the context key of the [Batch] for calls of a function.
 type BatchKey struct{ Of any }
 
 // Cancellable is the context of a token, an attempt or a batch.
@@ -31,13 +30,13 @@ type Cancellable interface {
 	AfterFunc(f func()) (stop func() bool)
 }
 
-// A token is a context. The context of a call is an [Attempt], because only calls have a
-// permit and a stage. A token costs nothing before its end is needed. It is safe for
-// concurrent use.
+// A token is a context. Only calls have a permit and a stage, so their context is an
+// [Attempt]. A token costs nothing before its end is needed. It is safe for concurrent
+// use.
 var _ Cancellable = (*Token)(nil)
 
-// Deadline returns the earlier of the token's deadline and the operator context's. It is
-// unknown unless the clock is the real one.
+// Deadline returns the earlier of the deadlines of the token and the user's context. It
+// is unknown unless the clock is real.
 func (t *Token) Deadline() (time.Time, bool) {
 	if !t.Host.RealTime {
 		return time.Time{}, false
@@ -53,21 +52,21 @@ func (t *Token) Deadline() (time.Time, bool) {
 func (t *Token) Done() <-chan struct{} { return t.endSignal().context().Done() }
 
 // Err returns nil until the token has ended, then context.DeadlineExceeded after a
-// timeout and context.Canceled otherwise.
+// timeout, otherwise context.Canceled.
 func (t *Token) Err() error {
 	s := t.state.Load()
 	if s&contextEnded == 0 {
 		return nil
 	}
-	t.endContext() // Done is closed before Err returns an error
+	t.endContext() // before Err returns an error
 	if s&expired != 0 {
 		return context.DeadlineExceeded
 	}
 	return context.Canceled
 }
 
-// Value returns the number of the attempt, the history if the element is a message, and
-// the values of the operator's context.
+// Value returns the number of the attempt, the message's history, or a value of the
+// operator's context.
 func (t *Token) Value(key any) any {
 	switch key.(type) {
 	case NumberKey:
@@ -76,7 +75,7 @@ func (t *Token) Value(key any) any {
 		if s := t.signal.Load(); s != nil && s.message != (Message{}) {
 			return s.message.Meta()
 		}
-		return nil // the message of an operator around this one belongs to another element
+		return nil // an outer message belongs to another element
 	case ctxkey.Delivery:
 		if s := t.signal.Load(); s != nil {
 			return message.DeliveryOf(s.message)
@@ -86,16 +85,15 @@ func (t *Token) Value(key any) any {
 	return t.parent().Value(key)
 }
 
-// AfterFunc runs f on a goroutine of its own after the end of the token, unless stop
-// prevents it. Package context uses it for derived contexts, which then need no
-// goroutine.
+// AfterFunc runs f on a new goroutine after the end of the token, unless stop prevents
+// it. Package context uses it, so that derived contexts need no goroutine.
 func (t *Token) AfterFunc(f func()) (stop func() bool) {
 	return context.AfterFunc(t.endSignal().context(), f)
 }
 
-// parent returns the context with the values. For package context the cause of the end is
-// a value: it is the operator's cause only if the operator has ended the attempt. After a
-// purge of the message the cause is message.ErrPurged.
+// parent returns the context with the values. Package context looks up the cause of the
+// end as a value: it is the operator's cause only if the operator has ended the attempt,
+// and message.ErrPurged after a purge.
 func (t *Token) parent() context.Context {
 	if t.state.Load()&(contextEnded|expired|completed) != contextEnded {
 		return t.Host.Values
@@ -107,7 +105,7 @@ func (t *Token) parent() context.Context {
 	return t.Host.Life
 }
 
-// purged has the cause of the end of a call whose message was purged.
+// purged has the cause message.ErrPurged.
 var purged = func() context.Context {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cancel(message.ErrPurged)
@@ -116,16 +114,16 @@ var purged = func() context.Context {
 
 func (t *Token) ensureSignal() *signal {
 	if t.signal.Load() == nil {
-		t.signal.CompareAndSwap(nil, new(signal)) // another goroutine may have set it
+		t.signal.CompareAndSwap(nil, new(signal)) // unless another goroutine has set it
 	}
 	return t.signal.Load()
 }
 
-// endSignal returns the signal, fired if the token has ended.
+// endSignal returns the signal, which has fired if the token has ended.
 func (t *Token) endSignal() *signal {
 	s := t.ensureSignal()
 	if t.state.Load()&contextEnded != 0 {
-		s.fire() // the token ended before the signal existed
+		s.fire() // it ended before the signal existed
 	}
 	return s
 }
@@ -140,16 +138,16 @@ func (t *Token) endContext() {
 // Message is a message without its value.
 type Message = message.Message[struct{}]
 
-// signal ends the contexts and channels that wait for the end of a token. A token with a
-// message always has it.
+// signal ends the contexts and channels that wait for a token. A token with a message
+// always has one.
 type signal struct {
 	message Message       // read-only
-	cost    atomic.Uint64 // reported so far: see Token.ReportCost
+	cost    atomic.Uint64 // so far: see Token.ReportCost
 
 	mu     sync.Mutex
 	fired  bool               // guarded by mu
 	end    context.Context    //nolint:containedctx // guarded by mu; created by context
-	cancel context.CancelFunc // guarded by mu; of end
+	cancel context.CancelFunc // guarded by mu
 }
 
 func (s *signal) fire() {

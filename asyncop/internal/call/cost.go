@@ -5,13 +5,13 @@ import "math"
 // CostKey is the context key of the [CostReporter] of a call.
 type CostKey struct{}
 
-// CostReporter receives real costs of a call, which add up.
+// CostReporter receives the real costs of a call, which add up.
 type CostReporter interface{ ReportCost(cost float64) }
 
-// isReported is the sign bit of a reported cost, which is not negative.
+// isReported marks a reported cost, which is not negative, by the sign bit.
 const isReported = 1 << 63
 
-// ReportCost adds to the cost of an attempt that has not ended.
+// ReportCost adds to the cost, unless the attempt has ended.
 func (t *Token) ReportCost(cost float64) {
 	if t.state.Load()&contextEnded != 0 {
 		return

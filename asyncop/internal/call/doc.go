@@ -1,8 +1,7 @@
 // Package call has the state that goroutines share while an operator runs: the calls, and
-// the mailbox that brings their results to the loop. State that only the loop uses is in
-// packages core and drive.
+// the mailbox that brings their results to the loop.
 //
-// Comments name laws, such as A2. DESIGN.md lists them in section 3.
+// Laws, such as A2, are in section 3 of DESIGN.md.
 //
 //   - A [Token] ties code that runs elsewhere to the element that waits for it. It is the
 //     context of the code, and its letter to the loop. An [Attempt] is the token of a
@@ -14,41 +13,40 @@
 //
 // # Letters
 //
-// A letter refers ([Ref]) to the element that waits for it, by the index and the
-// generation of its slot. The generation ends when the element continues, and later
-// letters find no slot (law A2). The phase of the element determines the meaning of a
-// letter, so letters need no kind.
+// A letter refers ([Ref]) to the element that waits for it, by index and generation of
+// its slot. The generation ends when the element continues, and later letters find no
+// slot (law A2). The phase of the element determines what a letter means.
 //
 // # Completion in place
 //
-// A function may complete its attempt while AsyncInvoke runs on the loop. Such an attempt
-// needs no letter, because the loop looks at it when AsyncInvoke returns
-// ([Token.EndInvoke]). Two bits of the attempt decide whether it posts a letter: the loop
-// sets invokeEnded in EndInvoke, and the goroutine that completes the attempt sets
-// inPlace in publish, if the mailbox is empty. There are three cases:
+// A function may complete its attempt while AsyncInvoke runs on the loop. The loop looks
+// at the attempt when AsyncInvoke returns ([Token.EndInvoke]), so no letter is needed.
+// Two bits decide: the loop sets invokeEnded in EndInvoke, and the goroutine that
+// completes the attempt sets inPlace in publish, if the mailbox is empty. There are three
+// cases:
 //
 //	in place   inPlace was set first: no letter, and EndInvoke returns true
 //	after      invokeEnded was set first: a letter
 //	behind     the mailbox was not empty, so inPlace was not set: a letter
 //
-// Both goroutines set their bit by an atomic Or, which returns the bits that were set
-// before, so they agree on which bit was first. In the case behind, the attempts with
-// letters in the mailbox were complete before this one, and come first (law Q1): when
-// AsyncInvoke returns, the loop reads the mailbox (core.Machine.invoked).
+// An atomic Or returns the bits that were set before, so both goroutines agree on which
+// bit was first. In the case behind, the attempts in the mailbox were complete before
+// this one, and come first (law Q1): when AsyncInvoke returns, the loop reads the mailbox
+// (core.Machine.invoked).
 //
 // # Permits
 //
-// The operator's permit of an attempt becomes free when the loop has released the attempt
-// and its function does not run. The backend's permit becomes free when the attempt has
-// ended and its function does not run, without the loop. The goroutine that sets the last
-// bit of a condition frees the permit: the loop in [Token.Release] and [Token.Cut], or
-// the goroutine of a call when the call completes or its function returns. Bits are not
+// The operator's permit becomes free when the loop has released the attempt and its
+// function does not run. The backend's permit becomes free when the attempt has ended and
+// its function does not run, without the loop. The goroutine that sets the last bit of a
+// condition frees the permit: the loop in [Token.Release] and [Token.Cut], or the
+// goroutine of a call when the call completes or its function returns. Bits are never
 // cleared, so this happens once.
 //
 // # Contexts
 //
-// The context of a call answers these keys itself. For other keys, the values of
-// observers come first, then the values of the operator's context.
+// The context of a call answers these keys itself. For others, the values of observers
+// come first, then the operator's context.
 //
 //	key              attempt           batch             other tokens         why
 //	NumberKey        its number        nil               their number, or 0   a batch has several attempts
@@ -68,13 +66,12 @@
 //	ctxkey.Message   its history, or   nil               its history, or nil  an outer message belongs to another element
 //	                 nil
 //
-// ctxkey.Delivery is treated as ctxkey.Message: it returns the handle of the message.
-// Outer is the context of a call that the operator runs inside of, if there is one.
+// ctxkey.Delivery is treated as ctxkey.Message, and returns the handle of the message.
+// Outer is the context of a call that the operator runs inside of, if any.
 //
-// A context ends with its attempt or question, the context of a batch with its last
-// member. context.Cause is message.ErrPurged after a purge of the message, and the
-// operator's only if the operator has ended the context (Token.parent).
+// A context ends with its attempt or question, a batch's with its last member.
+// context.Cause is message.ErrPurged after a purge, and the operator's only if the
+// operator has ended the context (Token.parent).
 //
-// User code that may panic or end its goroutine runs below a guard of package guard (law
-// A6).
+// User code that may panic or end its goroutine runs below a guard (law A6).
 package call

@@ -12,7 +12,7 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// Host has the state that the tokens of an operator share.
+// Host is the shared state of an operator's tokens.
 type Host struct {
 	// Written once before the start, then read-only.
 	User     context.Context         //nolint:containedctx // the user's context
@@ -22,36 +22,35 @@ type Host struct {
 	RealTime bool                    // the clock is the real one
 	Clock    Clock
 	Run      func(task func()) // runs task on a worker
-	Backend  gate.Backend      // the called backend, or nil
-	Seat     gate.Seat         // asks the backend for permits; nil without a backend
+	Backend  gate.Backend      // or nil
+	Seat     gate.Seat         // asks for permits; nil without a backend
 	Lease    gate.Leased       // Seat, if its permits depend on a lease, or nil
-	Around   Reporter          // reports to the call that the operator runs inside of, or nil
+	Around   Reporter          // the outer call, or nil
 
-	_ [64]byte // separates fields that other goroutines read from fields that the loop writes
+	_ [64]byte // separates fields of other goroutines from fields of the loop
 
-	// Used by any goroutine.
-	Sleeper   // for the loop
+	// For any goroutine.
+	Sleeper   // wakes the loop
 	_         [64]byte
 	Mail      Mailbox      // to the loop
-	Suspended atomic.Bool  // the final checkpoint has the elements in flight: calls and tasks no longer start
-	Tasks     atomic.Int64 // functions on workers that are not calls, and may outlive their elements
+	Suspended atomic.Bool  // elements are in the final checkpoint: calls and tasks do not start
+	Tasks     atomic.Int64 // functions on workers that are not calls; they may outlive their elements
 	late      atomic.Int64
 	freed     atomic.Int64
 	outliving outliving
 }
 
-// ErrNil replaces a nil error passed to CompleteExceptionally.
+// ErrNil replaces a nil error of CompleteExceptionally.
 var ErrNil = errors.New("asyncop: CompleteExceptionally was called with a nil error")
 
 // Panicked returns an error for the result of recover; nil means runtime.Goexit.
 func Panicked(recovered any) error { return guard.Recovered("asyncop", recovered) }
 
-// OffLoop runs user code, which may block briefly, on another goroutine, and waits for
-// it. So runtime.Goexit does not end the goroutine of the loop: it becomes an error, as a
-// panic does (law A6).
+// OffLoop runs user code, which may block briefly, on another goroutine, and waits. So
+// runtime.Goexit does not end the loop: it becomes an error, like a panic (law A6).
 func OffLoop(f func() error) error { return guard.Call(f, Panicked) }
 
-// Clock reads an operator's clock. Instants are durations since its start.
+// Clock is an operator's clock. Instants are durations since its start.
 type Clock interface {
 	Now() time.Duration
 	Time(at time.Duration) time.Time
@@ -64,10 +63,9 @@ func (h *Host) FreeBackendPermit(stamp gate.Stamp) {
 	}
 }
 
-// beginCall waits until a call with the permit of a stamp may be made (law B5). It
-// returns the function that ends the call. If the context of the call ends earlier, it
-// returns the error of ctx, and the call must not be made. Every blocking call begins
-// here.
+// beginCall waits until a call with the permit of a stamp may be made (law B5), and
+// returns the function that ends the call. If ctx ends earlier, it returns its error, and
+// the call must not be made. Every blocking call begins here.
 func (h *Host) beginCall(ctx context.Context, stamp gate.Stamp) (end func(), err error) {
 	if h.Lease == nil {
 		return func() {}, nil
@@ -79,22 +77,21 @@ func (h *Host) beginCall(ctx context.Context, stamp gate.Stamp) (end func(), err
 	return func() { h.Lease.EndCall(begun) }, nil
 }
 
-// DoneAsking notifies the backend that the operator starts no attempt in this step.
+// DoneAsking notifies the backend that no attempt starts in this step.
 func (h *Host) DoneAsking() {
 	if h.Seat != nil {
 		h.Seat.DoneAsking(h.Clock.Time(h.Clock.Now()), false)
 	}
 }
 
-// Cancelled reports whether the operator must end now, even if the loop has not noticed.
-// It checks the user's context, because Life ends a little later, when upstream may have
-// seen the end already.
+// Cancelled reports whether the operator must end now. It checks the user's context,
+// because Life ends a little later, when upstream may have seen the end.
 func (h *Host) Cancelled() bool { return h.Life.Err() != nil || h.User.Err() != nil }
 
 // Late returns the number of late completions.
 func (h *Host) Late() int64 { return h.late.Load() }
 
-// Freed returns the number of freed permits that the loop has not taken yet.
+// Freed returns how many freed permits the loop has not taken.
 func (h *Host) Freed() int64 { return h.freed.Load() }
 
 // TakeFreed takes the freed permits.
@@ -108,26 +105,24 @@ func (h *Host) TakeFreed() int {
 
 // ---- The mailbox
 
-// Ref refers to the element that waits for a letter, by the index and the generation of
-// its slot. Generations do not repeat, so an old reference finds no slot (law A2). The
-// zero Ref refers to no element.
+// Ref refers to the element that waits for a letter, by index and generation of its slot.
+// Generations do not repeat, so an old Ref finds no slot (law A2). The zero Ref refers to
+// no element.
 type Ref struct {
 	Index      uint32
-	Stamp      gate.Stamp // of the call at the backend; here it fills a gap, and finds no slot
+	Stamp      gate.Stamp // at the backend; it fills a gap here, and finds no slot
 	Generation uint64
 }
 
-// Letter is an entry of the mailbox. It is embedded in the posted value, so posting does
-// not allocate.
+// Letter is an entry of the mailbox. It is embedded, so posting does not allocate.
 type Letter struct {
-	Next *Letter // in the mailbox, or in the result of Take; set to nil when the letter is read
+	Next *Letter // in the mailbox, or in the result of Take
 
-	Ref Ref // of the waiting element: written before the start, then read-only
+	Ref Ref // of the waiting element; written before the start
 }
 
 // Mailbox is a lock-free stack of letters, which the loop takes as a whole. Posting costs
-// one compare-and-swap and does not allocate. A channel would cost more, and would block
-// when it is full.
+// one compare-and-swap. A channel would cost more, and block when full.
 type Mailbox struct {
 	head atomic.Pointer[Letter] // newest first, or closed; any goroutine posts, the loop takes
 }
@@ -135,8 +130,8 @@ type Mailbox struct {
 // closed is the head of a mailbox whose loop has ended.
 var closed Letter
 
-// Post puts letters into the mailbox and wakes the loop. They are chained from the newest
-// to the oldest, and must not be in the mailbox already. The loop takes them together.
+// Post puts letters into the mailbox and wakes the loop, which takes them together. They
+// are chained from newest to oldest, and must not be in the mailbox already.
 func (h *Host) Post(newest, oldest *Letter) {
 	for {
 		head := h.Mail.head.Load()
@@ -153,7 +148,7 @@ func (h *Host) Post(newest, oldest *Letter) {
 	}
 }
 
-// Take empties the mailbox. It returns the letters, chained by Next, oldest first.
+// Take empties the mailbox, and returns the letters, chained by Next, oldest first.
 func (m *Mailbox) Take() *Letter {
 	if m.head.Load() == nil {
 		return nil
@@ -167,15 +162,15 @@ func (m *Mailbox) Take() *Letter {
 	return oldest
 }
 
-// Close drops all present and later letters, so that an operator that is kept does not
-// keep them. Take is not called afterwards.
+// Close drops all present and later letters, so that a kept operator does not keep them.
+// Take must not follow.
 func (m *Mailbox) Close() { m.head.Store(&closed) }
 
 // Empty reports whether the mailbox is empty.
 func (m *Mailbox) Empty() bool { return m.head.Load() == nil }
 
-// Sleeper lets a goroutine sleep until there is work. Other goroutines wake it only if it
-// sleeps or is about to.
+// Sleeper lets a goroutine sleep until there is work. Others wake it only if it sleeps or
+// is about to.
 type Sleeper struct {
 	Parked atomic.Bool   // the goroutine sleeps, or checks a last time
 	C      chan struct{} // buffer of one: one wake-up is enough
@@ -184,8 +179,8 @@ type Sleeper struct {
 // NewSleeper returns a Sleeper.
 func NewSleeper() Sleeper { return Sleeper{C: make(chan struct{}, 1)} }
 
-// Sleep waits to be woken, unless idle returns false. A wake-up that comes while idle
-// runs is not lost. Sleep may also return without a wake-up.
+// Sleep waits to be woken, unless idle returns false. A wake-up during idle is not lost.
+// Sleep may also return without one.
 func (s *Sleeper) Sleep(idle func() bool) {
 	s.Parked.Store(true)
 	if idle() {
@@ -194,10 +189,10 @@ func (s *Sleeper) Sleep(idle func() bool) {
 	s.Parked.Store(false)
 }
 
-// IsParked returns Parked. Any goroutine may call it.
+// IsParked returns Parked.
 func (s *Sleeper) IsParked() bool { return s.Parked.Load() }
 
-// WakeUp wakes the sleeper. Any goroutine may call it.
+// WakeUp wakes the sleeper, from any goroutine.
 func (s *Sleeper) WakeUp() {
 	if s.Parked.Load() {
 		select {
@@ -207,45 +202,44 @@ func (s *Sleeper) WakeUp() {
 	}
 }
 
-// maxIdleWorkers bounds the kept goroutines: about 4 MB of stacks.
+// maxIdleWorkers bounds the idle goroutines: about 4 MB of stacks.
 const maxIdleWorkers = 1024
 
-// Workers run jobs that may block, each on a goroutine of its own. Goroutines are reused.
+// Workers run jobs that may block, each on its own goroutine. Goroutines are reused.
 //
-// No job waits for another job to return: while jobs are due, one worker is on its way to
-// them, and only one. A worker that takes a job and leaves others behind sends the next
-// worker. Thus workers that become free take most short jobs without a switch, and if
-// jobs sleep or wait, all of them are running some microseconds later. Jobs that keep the
-// processors busy delay others, so a worker checks before each call whether the element
-// has ended.
+// No job waits for another to return: while jobs are due, exactly one worker is on its
+// way. A worker that takes a job and leaves others sends the next worker. So workers that
+// become free take most short jobs without a switch, and jobs that sleep or wait all run
+// after some microseconds. Jobs that keep the processors busy delay others, so a worker
+// checks before each call whether the element has ended.
 //
-// Run makes a job due at once. An offered job is due after the next Send, but a free
-// worker may take it earlier.
+// Run makes a job due at once. An offered job is due after the next Send; a free worker
+// may take it earlier.
 type Workers[IN, OUT any] struct {
 	call Blocking[IN, OUT]
 
 	mu     sync.Mutex
 	cond   *sync.Cond               // wakes idle workers, for a job or to end
 	jobs   fifo.Queue[Job[IN, OUT]] // guarded by mu
-	idle   int                      // guarded by mu: waiting workers that were not woken
-	due    int                      // guarded by mu: number of due jobs, the oldest ones
+	idle   int                      // guarded by mu: waiting and not woken
+	due    int                      // guarded by mu: how many jobs are due, from the oldest
 	coming bool                     // guarded by mu: a worker is on its way, new or woken
-	end    bool                     // guarded by mu: idle workers must end
+	end    bool                     // guarded by mu: idle workers end
 }
 
-// Job is Task or, if Task is nil, the call of Attempt, which the loop has started and
-// which has its permit. It may end the goroutine of the worker.
+// Job is Task or, if Task is nil, the call of Attempt, which has its permit. It may end
+// the worker's goroutine.
 type Job[IN, OUT any] struct {
 	Task    func()
 	Attempt *Attempt[OUT]
 	In      IN
 }
 
-// Blocking makes a call, and completes result with its results. late is the reason why it
-// must not make the call, or nil.
+// Blocking makes a call, and completes result. late is why it must not make the call, or
+// nil.
 type Blocking[IN, OUT any] func(ctx context.Context, in IN, result Future[OUT], late error)
 
-// NewWorkers returns workers that make calls by call.
+// NewWorkers returns workers for call.
 func NewWorkers[IN, OUT any](call Blocking[IN, OUT]) *Workers[IN, OUT] {
 	w := &Workers[IN, OUT]{call: call}
 	w.cond = sync.NewCond(&w.mu)
@@ -275,7 +269,7 @@ func (w *Workers[IN, OUT]) Send() {
 	w.mu.Unlock()
 }
 
-// sendNext sends a worker to the due jobs, unless one is on its way. mu is held.
+// sendNext sends a worker to due jobs, unless one is on its way. mu is held.
 func (w *Workers[IN, OUT]) sendNext() {
 	if w.coming || w.due == 0 {
 		return
@@ -298,9 +292,9 @@ func (w *Workers[IN, OUT]) Stop() {
 }
 
 // work is the goroutine of a worker. It ends after Stop, if enough workers are idle, or
-// if a job ends it.
+// when a job ends it.
 func (w *Workers[IN, OUT]) work() {
-	for came := true; ; came = false { // came: it was on its way
+	for came := true; ; came = false { // it was on its way
 		w.mu.Lock()
 		if came {
 			w.coming = false
@@ -323,7 +317,7 @@ func (w *Workers[IN, OUT]) work() {
 			j.Task()
 		case j.Attempt.Host.Lease != nil:
 			w.callLeased(j)
-		case j.Attempt.Late() != nil: // the element ends by its deadline, or with its operator (law A5)
+		case j.Attempt.Late() != nil: // its timeout or operator ends the element (law A5)
 			j.Attempt.Returned()
 		default:
 			w.call(j.Attempt, j.In, j.Attempt, nil)
@@ -331,7 +325,7 @@ func (w *Workers[IN, OUT]) work() {
 	}
 }
 
-// callLeased makes the call of a job whose permit depends on a lease.
+// callLeased makes a call whose permit depends on a lease.
 func (w *Workers[IN, OUT]) callLeased(j Job[IN, OUT]) {
 	a := j.Attempt
 	end, err := a.Host.beginCall(a, a.Ref.Stamp)

@@ -3,32 +3,31 @@ package call
 // ReservationKey is the context key of the [Reservation] of an attempt.
 type ReservationKey struct{}
 
-// Reservation is an outcome that a function has promised to an attempt: the outcome of a
-// running call for other elements, or an answer of a cache. The attempt needs no permit.
+// Reservation promises an attempt the outcome of a running call for other elements, or an
+// answer of a cache. The attempt needs no permit.
 type Reservation interface {
-	// Joins reports whether a call for other elements is running. Otherwise the outcome
-	// is known.
+	// Joins reports whether a call is running. Otherwise the outcome is known.
 	Joins() bool
-	// Release ends the promise, if the function has not used it.
+	// Release ends an unused promise.
 	Release()
 }
 
 // Lookups is a function whose calls and answers are for all elements with the same key.
-// Its methods are called on the loop. They may panic.
+// The loop calls its methods. They may panic.
 type Lookups[IN any] interface {
 	// Reserve returns the outcome for an attempt that needs no call of its own, or nil.
-	// number is the number of the attempt.
+	// number is the attempt's.
 	Reserve(in IN, number int) Reservation
-	// LookupKey returns the key of an element. ok is false for a key whose elements do
+	// LookupKey returns the key of an element. ok is false if elements with this key do
 	// not share calls.
 	LookupKey(in IN) (key any, ok bool)
-	// Changes returns a number that grows when Reserve may return an outcome for an
-	// element for which it has returned nil.
+	// Changes returns a number that grows when Reserve may return an outcome in place of
+	// nil.
 	Changes() int64
 }
 
-// Sharing makes a type a function of lookups. Such a type embeds it under an unexported
-// name, so that operators find its Lookups, and users do not see them.
+// Sharing makes a type that embeds it a function of lookups. The embedded name is
+// unexported, so operators find its Lookups, and users do not see them.
 type Sharing[IN any] struct {
 	function any
 	lookups  Lookups[IN]
@@ -37,8 +36,8 @@ type Sharing[IN any] struct {
 // SharedBy returns the Sharing of a function.
 func SharedBy[IN any](function any, l Lookups[IN]) Sharing[IN] { return Sharing[IN]{function, l} }
 
-// lookupsOf returns nil unless function is the type that embeds s: a type around it may
-// look up other keys than its elements.
+// lookupsOf returns nil unless function embeds s: a type around it may look up other keys
+// than its elements.
 func (s *Sharing[IN]) lookupsOf(function any) Lookups[IN] {
 	if function != s.function {
 		return nil

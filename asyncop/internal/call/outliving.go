@@ -2,12 +2,12 @@ package call
 
 import "sync"
 
-// outliving has the tokens of attempts that have ended while their functions run on. It
-// is bounded by about twice the number of such functions.
+// outliving has the tokens of ended attempts whose functions run on, at most about twice
+// as many.
 type outliving struct {
 	mu     sync.Mutex
 	tokens []*Token // guarded by mu
-	prune  int      // guarded by mu; tokens are pruned when there are so many
+	prune  int      // guarded by mu; number of tokens at which they are pruned
 }
 
 // NoteOutliving notes an attempt that has ended, if its function still runs.
@@ -25,9 +25,8 @@ func (h *Host) NoteOutliving(t *Token) {
 	o.tokens = append(o.tokens, t)
 }
 
-// Outliving returns the ids of the messages of attempts that have ended while their
-// functions run on, in the order in which they have ended. An element that is not a
-// message has the id "".
+// Outliving returns the ids of the messages of ended attempts whose functions run on, in
+// the order of their ends. Without a message the id is "".
 func (h *Host) Outliving() (ids []string) {
 	o := &h.outliving
 	o.mu.Lock()

@@ -1,7 +1,6 @@
 package call
 
-// Hold is for tests: no worker is sent to the due jobs before resume, as if all
-// processors were busy.
+// Hold is for tests: no worker is sent to due jobs before resume.
 func (w *Workers[IN, OUT]) Hold() (resume func()) {
 	set := func(coming bool) {
 		w.mu.Lock()
@@ -20,5 +19,5 @@ func (w *Workers[IN, OUT]) Due() int {
 	return w.due
 }
 
-// Asked is for tests: it reports whether the end of the context is observed.
+// Asked is for tests: it reports whether the context's end is observed.
 func (t *Token) Asked() bool { return t.signal.Load() != nil }

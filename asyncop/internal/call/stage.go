@@ -20,7 +20,7 @@ func ReporterIn(ctx context.Context) Reporter {
 	return r
 }
 
-// NotDeduplicated passes all requests on as not deduplicated.
+// NotDeduplicated passes on all requests as not deduplicated.
 type NotDeduplicated struct{ Reporter }
 
 // ReportSent implements Reporter.
@@ -29,18 +29,16 @@ func (u NotDeduplicated) ReportSent(bool) (counted bool) { return u.Reporter.Rep
 // ReportRefused implements Reporter.
 func (u NotDeduplicated) ReportRefused(bool) { u.Reporter.ReportRefused(false) }
 
-// Stages is the [Reporter] of a token, in the context of the call. It passes reports on
-// to the call around the operator, also after the end of the attempt, because the call
-// may still be running.
+// Stages is the [Reporter] of a token. It passes reports on to the outer call, also after
+// the end of the attempt, whose call may still be running.
 type Stages Token
 
 var _ Reporter = (*Stages)(nil)
 
-// ReportStage sets the bit of stage. The latest bit counts.
+// ReportStage sets the bit of stage. The latest stage counts.
 //
-// A call around the operator makes several calls, and the stage of one call is not the
-// stage of all. So the call around counts a request in place of the stages sent and
-// answered. This request is not taken back.
+// An outer call makes several calls, so the stage of one is not its stage. In place of
+// the stages sent and answered, it counts a request, which is not taken back.
 func (t *Stages) ReportStage(stage predicates.Stage) {
 	bit := [...]uint32{predicates.ClientDispatch: dispatching, predicates.NetworkTime: sent, predicates.ResponseReceived: answered}[stage]
 	before, _ := t.update(func(s uint32) (uint32, bool) { return s | bit, s&bit != bit })
@@ -51,7 +49,7 @@ func (t *Stages) ReportStage(stage predicates.Stage) {
 }
 
 // update sets the state to the result of next, unless next returns false or the attempt
-// has ended. It returns the state from before, and reports whether the state was set.
+// has ended. It returns the state before, and reports whether it was set.
 func (t *Stages) update(next func(s uint32) (uint32, bool)) (before uint32, updated bool) {
 	for {
 		s := t.state.Load()
@@ -66,10 +64,10 @@ func (t *Stages) update(next func(s uint32) (uint32, bool)) (before uint32, upda
 }
 
 // ReportSent counts a request, and reports whether it can be taken back. The server of a
-// deduplicated request recognises repetitions.
+// deduplicated request recognises repeats.
 //
-// The counter has room for 254 requests, more than calls make. The next request fills it.
-// A full counter stays full, because it has lost the number of requests.
+// The counter has room for 254 requests, more than calls make. The next one fills it, and
+// a full counter stays full, because it has lost the number.
 func (t *Stages) ReportSent(deduplicated bool) (counted bool) {
 	one, full := counter(deduplicated)
 	before, updated := t.update(func(s uint32) (uint32, bool) { return s + one, s&full != full })
@@ -80,8 +78,7 @@ func (t *Stages) ReportSent(deduplicated bool) (counted bool) {
 	return counted
 }
 
-// ReportRefused takes back a request that ReportSent has counted for the attempt. A full
-// counter does not change: see ReportSent.
+// ReportRefused takes back a counted request. A full counter does not change.
 func (t *Stages) ReportRefused(deduplicated bool) {
 	one, full := counter(deduplicated)
 	t.update(func(s uint32) (uint32, bool) { return s - one, s&full != full && s&full != 0 })
@@ -91,8 +88,8 @@ func (t *Stages) ReportRefused(deduplicated bool) {
 }
 
 // Deduplicated reports whether there are requests that may have taken effect, and their
-// servers recognise all of them. If the function itself has reported stage sent, it
-// returns false, because the server is unknown.
+// servers recognise all of them. It returns false if the function itself has reported
+// stage sent: the server is unknown.
 func (t *Stages) Deduplicated() bool {
 	return deduplicatedIn(t.state.Load())
 }
@@ -101,8 +98,8 @@ func deduplicatedIn(state uint32) bool {
 	return state&deduplicatedRequests != 0 && state&(requests|sent) == 0
 }
 
-// counter returns the value of one request, and the bits of its counter, which are all
-// set when it is full.
+// counter returns the value of one request, and the counter's bits, which are all set
+// when it is full.
 func counter(deduplicated bool) (one, full uint32) {
 	if deduplicated {
 		return deduplicatedRequest, deduplicatedRequests

@@ -12,26 +12,25 @@ import (
 )
 
 // Token ties code that runs elsewhere to the element that waits for it (law A2). Tokens
-// are not reused, because user code may keep them.
+// are not reused: user code may keep them.
 type Token struct {
-	Letter // posted to the loop when the code is done
+	Letter // posted when the code is done
 
-	// Written before the start, like Ref, then read-only.
+	// Written before the start, then read-only.
 	Host   *Host
-	Number int32         // of the attempt, from 1; 0 for handlers of failures and offers to the sink
-	state  atomic.Uint32 // bits
-	Until  time.Duration // the deadline, an instant, or NoDeadline
+	Number int32 // of the attempt, from 1; 0 for handlers and offers
+	state  atomic.Uint32
+	Until  time.Duration // the deadline, or NoDeadline
 
-	signal atomic.Pointer[signal] // created when needed, or before the start if the element is a message
+	signal atomic.Pointer[signal] // created when needed; always there for a message
 }
 
-// NoDeadline is the deadline of a token without a deadline.
+// NoDeadline means that a token has no deadline.
 const NoDeadline = time.Duration(math.MaxInt64)
 
-// The bits of a token's state. They are never cleared, except in the counters of requests
-// below.
+// The bits of a token's state are never cleared, except in the counters of requests.
 const (
-	// claimed: a caller completes the token. Later callers are late.
+	// claimed: a caller completes the token. Later ones are late.
 	claimed uint32 = 1 << iota
 	// completed: the results or the error are written.
 	completed
@@ -39,41 +38,38 @@ const (
 	contextEnded
 	// expired: the context ended by a timeout.
 	expired
-	// occupied: a function of the attempt runs on after its invocation, and keeps the
-	// permit until it returns.
+	// occupied: a function of the attempt runs after its invocation, and keeps the permit
+	// until it returns.
 	occupied
 	// returned: that function has returned.
 	returned
 	// released: the loop has released the attempt, whose function may still run. Release
-	// does not set it if no function runs.
+	// sets it only if a function runs.
 	released
-	// dispatching, sent, answered: reported stages. The latest one counts.
+	// dispatching, sent, answered: reported stages, of which the latest counts.
 	dispatching
 	sent
 	answered
-	// member: the attempt has no permits. It is a member of a Batch, which has them, or
-	// it needs none, because it has a Reservation.
+	// member: the attempt has no permits: its Batch has them, or it has a Reservation.
 	member
-	// invokeEnded and inPlace: see Completion in place in the package documentation.
-	// invokeEnded: AsyncInvoke has returned, or is called later. From now on a completion
-	// posts a letter.
+	// invokeEnded, inPlace: see Completion in place in doc.go. invokeEnded: AsyncInvoke
+	// has returned, or is called later. Completions post a letter from now on.
 	invokeEnded
-	// inPlace: the attempt completed with an empty mailbox, and its goroutine had not
-	// seen invokeEnded.
+	// inPlace: the attempt completed with an empty mailbox, before invokeEnded was seen.
 	inPlace
 	// completesByReturning: weir's wrapper completes the attempt when the user's function
-	// has returned. So the completion sets returned as well.
+	// has returned, so the completion sets returned as well.
 	completesByReturning
-	// borrowed: the attempt made no call. Its outcome comes from a call for another
-	// element or from a cache, or the step before its call has failed.
+	// borrowed: no call was made. The outcome is from a call for another element or a
+	// cache, or the step before the call has failed.
 	borrowed
 	// uncalled: the user's function was not called, so a late completion is not counted.
-	// In contrast, borrowed is about the call of the backend.
+	// borrowed, in contrast, is about the call of the backend.
 	uncalled
 )
 
-// The other bits count reported requests that were not refused. Requests whose server
-// recognises repetitions have their own counter.
+// The other bits count reported requests that were not refused. Deduplicated requests
+// have their own counter.
 const (
 	request              uint32 = 1 << 16
 	requests             uint32 = 1<<24 - request
@@ -83,18 +79,17 @@ const (
 )
 
 // EndInvoke notes that AsyncInvoke has returned, or is called later. It reports whether
-// the attempt has completed in place, without a letter. Otherwise its letter is in the
-// mailbox, or will be posted. See Completion in place in the package documentation.
+// the attempt has completed in place, without a letter: see Completion in place in
+// doc.go.
 func (t *Token) EndInvoke() (isInPlace bool) {
-	if t.state.Load()&inPlace != 0 { // a read is cheaper than Or
+	if t.state.Load()&inPlace != 0 { // cheaper than Or
 		return true
 	}
 	before := t.state.Or(invokeEnded)
 	return before&inPlace != 0
 }
 
-// Carry sets the message in the context of a new token, unless the token was created with
-// it.
+// Carry sets the message of a new token, unless it was created with one.
 func (t *Token) Carry(m Message) {
 	if m != (Message{}) && t.signal.Load() == nil {
 		t.signal.Store(&signal{message: m})
@@ -103,8 +98,7 @@ func (t *Token) Carry(m Message) {
 
 var _ ctxkey.Borrower = (*Token)(nil)
 
-// Borrow notes that the attempt makes no call, so it is no evidence about the backend:
-// see borrowed.
+// Borrow notes that the attempt makes no call: see borrowed.
 func (t *Token) Borrow() { t.state.Or(borrowed) }
 
 // Borrowed reports whether Borrow was called.
@@ -118,7 +112,7 @@ func (t *Token) claim() bool {
 	before := t.state.Or(claimed)
 	if before&(claimed|contextEnded) != 0 {
 		t.Host.late.Add(1)
-		if before&completesByReturning != 0 { // the caller is the wrapper: the user's function has returned
+		if before&completesByReturning != 0 { // the wrapper: the user's function has returned
 			t.Returned()
 		}
 		return false
@@ -126,18 +120,18 @@ func (t *Token) claim() bool {
 	return true
 }
 
-// claimUncalled is claim for an attempt whose function was not called.
+// claimUncalled is claim for a function that was not called.
 func (t *Token) claimUncalled() bool {
 	return t.state.Or(claimed|uncalled)&(claimed|contextEnded) == 0
 }
 
-// publish completes a token whose results or error are written. If the token had ended
-// before, the completion is late. Otherwise publish posts the letter of the token, unless
-// the token completes in place: see the package documentation.
+// publish completes a token whose results or error are written. If the token has ended,
+// the completion is late. Otherwise it posts the letter, unless the token completes in
+// place.
 func (t *Token) publish() {
 	bits := completed | contextEnded
 	switch s := t.state.Load(); {
-	case s&completesByReturning != 0: // a blocking call, on a worker
+	case s&completesByReturning != 0: // a blocking call
 		bits |= returned
 	case s&invokeEnded == 0 && t.Host.Mail.Empty():
 		bits |= inPlace
@@ -156,15 +150,14 @@ func (t *Token) publish() {
 	if s := t.signal.Load(); s != nil {
 		s.fire()
 	}
-	isInPlace := bits&inPlace != 0 && before&invokeEnded == 0 // EndInvoke may have come between Load and Or
+	isInPlace := bits&inPlace != 0 && before&invokeEnded == 0 // EndInvoke may have come between
 	if !isInPlace {
 		t.Host.Post(&t.Letter, &t.Letter)
 	}
 }
 
-// Finish ends the token and posts its letter. The goroutine that did the work of the
-// token calls Finish at the end of the work. If completes is set, the work completes the
-// element, and counts as late if the token had ended before (law A2).
+// Finish ends the token and posts its letter, at the end of the work. If completes is
+// set, the work completes the element, and is late if the token has ended (law A2).
 func (t *Token) Finish(completes bool) {
 	bits := contextEnded
 	if completes {
@@ -178,26 +171,25 @@ func (t *Token) Finish(completes bool) {
 	t.Post()
 }
 
-// Post posts the letter and wakes the loop. The token continues.
+// Post posts the letter. The token continues.
 func (t *Token) Post() { t.Host.Post(&t.Letter, &t.Letter) }
 
-// Late returns the reason why a call must not start for the token (law A5), or nil. The
-// calling goroutine checks this, because the loop may not have noticed a cancel or the
-// deadline.
+// Late returns why a call must not start for the token (law A5), or nil. The caller is
+// not the loop, which may not have noticed a cancel or the deadline.
 func (t *Token) Late() error {
 	switch h := t.Host; {
 	case t.state.Load()&contextEnded != 0:
 		return t.Err()
 	case h.Cancelled() || h.Suspended.Load():
 		return context.Canceled
-	case t.Until != NoDeadline && h.Clock.Now() >= t.Until: // last, because reading the clock costs more
+	case t.Until != NoDeadline && h.Clock.Now() >= t.Until: // last, because the clock costs more
 		return context.DeadlineExceeded
 	}
 	return nil
 }
 
-// endLate ends the context of a call that is not made, before the loop does. Its element
-// ends by its timeout or with its operator.
+// endLate ends the context of a call that is not made. Its element ends by its timeout or
+// with its operator.
 func (t *Token) endLate(late error) {
 	bits := contextEnded
 	if late == context.DeadlineExceeded { //nolint:errorlint // from Late
@@ -213,20 +205,19 @@ func (t *Token) endLate(late error) {
 // Expire is Cut for a timeout.
 func (t *Token) Expire() Released { return t.cut(contextEnded | expired | released) }
 
-// Cut ends the token before its time, at the end of the operator or after a purge of its
-// message. A completion whose letter is still in the mailbox is late. Only the loop calls
-// it.
+// Cut ends the token before its time, because the operator ends or the message was
+// purged. A completion with an unread letter is late. Only the loop calls it.
 func (t *Token) Cut() Released { return t.cut(contextEnded | released) }
 
-// Released is the state of a token when the loop released it.
+// Released is the state of a token at its release.
 type Released struct {
-	Stage        predicates.Stage // the latest reported stage
-	InDoubt      bool             // a client has reported a request that was not refused
+	Stage        predicates.Stage // the latest
+	InDoubt      bool             // a request was reported and not refused
 	Deduplicated bool             // the servers recognise all such requests
-	// OperatorPermit is set if the operator's permit is free. Otherwise the goroutine of
-	// the call frees it.
+	// OperatorPermit is set if the operator's permit is free. Otherwise the call's
+	// goroutine frees it.
 	OperatorPermit bool
-	// BackendPermit is set if the backend's permit becomes free now.
+	// BackendPermit is set if the backend's permit becomes free.
 	BackendPermit bool
 }
 
@@ -235,7 +226,7 @@ func (t *Token) cut(bits uint32) Released {
 		before := t.state.Load()
 		set := bits
 		if before&contextEnded != 0 {
-			set &^= expired // the context has ended by the completion: Err keeps its result
+			set &^= expired // the completion has ended the context: Err keeps its result
 		}
 		if t.state.CompareAndSwap(before, before|set) {
 			if before&completed != 0 {
@@ -253,7 +244,7 @@ func (t *Token) cut(bits uint32) Released {
 func (t *Token) Release() (how Released) {
 	s := t.state.Load()
 	if s&occupied == 0 || s&returned != 0 {
-		how.OperatorPermit = s&member == 0 // functions can no longer occupy it, and Release is called once
+		how.OperatorPermit = s&member == 0 // Release is called once, and functions no longer occupy it
 	} else {
 		s = t.state.Or(released)
 		how.OperatorPermit = becomesFree(s, released, released)
@@ -264,11 +255,9 @@ func (t *Token) Release() (how Released) {
 	return how
 }
 
-// The operator's permit becomes free when the loop has released the attempt and its
-// function does not run, the backend's when the attempt has ended and its function does
-// not run. A member has no permits.
+// See Permits in doc.go. A member has no permits.
 
-// isFree reports whether a permit is free. bit is released for the operator's permit,
+// isFree reports whether a permit is free: bit is released for the operator's,
 // contextEnded for the backend's.
 func isFree(state, bit uint32) bool {
 	return state&(bit|member) == bit && (state&occupied == 0 || state&returned != 0)
@@ -279,9 +268,8 @@ func becomesFree(before, bits, bit uint32) bool {
 	return !isFree(before, bit) && isFree(before|bits, bit)
 }
 
-// Occupy notes that a function will run, and is called before the function starts. The
-// function keeps the permit until Returned or, if completes is set, until it completes
-// the attempt.
+// Occupy notes that a function will run. It keeps the permit until Returned or, if
+// completes is set, until it completes the attempt.
 func (t *Token) Occupy(completes bool) {
 	bits := occupied
 	if completes {
@@ -303,8 +291,8 @@ func (t *Token) tryOccupy() bool {
 	}
 }
 
-// Returned notes that the function which occupied the attempt has returned, or will not
-// be called.
+// Returned notes that the function which occupied the attempt has returned or will not be
+// called.
 func (t *Token) Returned() {
 	before := t.state.Or(returned)
 	t.freeBackendPermit(before, returned)
@@ -314,17 +302,16 @@ func (t *Token) Returned() {
 // HasReturned reports whether that function has returned.
 func (t *Token) HasReturned() bool { return t.state.Load()&returned != 0 }
 
-// freeBackendPermit frees the backend's permit if the permit becomes free by setting
-// bits. This does not wait for the loop. Handlers have no number and no permit.
+// freeBackendPermit frees the backend's permit if setting bits makes it free. Handlers
+// have no number and no permit.
 func (t *Token) freeBackendPermit(before, bits uint32) {
 	if t.Host.Seat != nil && t.Number != 0 && becomesFree(before, bits, contextEnded) {
 		t.Host.Seat.Release(t.Ref.Stamp)
 	}
 }
 
-// freeOperatorPermit frees the operator's permit if the permit becomes free by setting
-// bits. The caller is another goroutine than the loop's, which takes the permit by
-// Host.TakeFreed.
+// freeOperatorPermit frees the operator's permit if setting bits makes it free. The loop
+// takes it by Host.TakeFreed.
 func (t *Token) freeOperatorPermit(before, bits uint32) {
 	if becomesFree(before, bits, released) {
 		t.Host.freed.Add(1)
@@ -332,25 +319,25 @@ func (t *Token) freeOperatorPermit(before, bits uint32) {
 	}
 }
 
-// Attempt is a call for an element. It is the context of the call and the ResultFuture
-// that user code completes. A completion counts only for its own attempt.
+// Attempt is a call for an element: the context of the call and the ResultFuture that
+// user code completes. A completion counts only for its own attempt.
 type Attempt[OUT any] struct {
 	Token
 
-	// Written by the goroutine that sets claimed, before it sets completed. The loop owns
-	// them afterwards.
+	// Written by the goroutine that sets claimed, before it sets completed; then owned by
+	// the loop.
 	Results []OUT
 	Failure error // of the call
 }
 
-// NewReserving returns an attempt without permits, for a [Reservation].
+// NewReserving returns an attempt for a [Reservation], without permits.
 func NewReserving[OUT any]() *Attempt[OUT] {
 	a := new(Attempt[OUT])
 	a.state.Store(member | borrowed)
 	return a
 }
 
-// roomy is an attempt with space for the result of a blocking call.
+// roomy is an attempt with space for one result.
 type roomy[OUT any] struct {
 	Attempt[OUT]
 	room [1]OUT
@@ -363,14 +350,13 @@ func NewRoomy[OUT any]() *Attempt[OUT] {
 	return &d.Attempt
 }
 
-// carrying is an attempt of a message, in one allocation.
+// carrying is an attempt with a message, in one allocation.
 type carrying[OUT any] struct {
 	roomy[OUT]
 	own signal
 }
 
-// NewCarrying returns an attempt with space for one result and the message m in its
-// context.
+// NewCarrying returns an attempt with space for one result and the message m.
 func NewCarrying[OUT any](m Message) *Attempt[OUT] {
 	c := new(carrying[OUT])
 	c.Results = c.room[:0]
@@ -379,8 +365,7 @@ func NewCarrying[OUT any](m Message) *Attempt[OUT] {
 	return &c.Attempt
 }
 
-// Value is [Token.Value] with the keys of an attempt: see the table in the package
-// documentation.
+// Value is [Token.Value] with the keys of an attempt: see the table in doc.go.
 func (a *Attempt[OUT]) Value(key any) any {
 	switch key := key.(type) {
 	case NumberKey:
@@ -395,9 +380,9 @@ func (a *Attempt[OUT]) Value(key any) any {
 		return (*Stages)(&a.Token)
 	case CostKey, ctxkey.Borrow:
 		return &a.Token
-	case ctxkey.Members: // the members in the operator's context belong to a call around it
+	case ctxkey.Members: // outer members are not its own
 		return nil
-	case ReservationKey: // an attempt with a reservation has a context around it: see WithReservation
+	case ReservationKey: // see WithReservation
 		return nil
 	}
 	return a.Token.Value(key)
@@ -423,8 +408,8 @@ func (a *Attempt[OUT]) CompleteExceptionally(err error) {
 	}
 }
 
-// Return completes the attempt with one result, or with err if it is not nil. It does not
-// allocate if there is space.
+// Return completes the attempt with one result or, if err is not nil, with err. It does
+// not allocate if there is space.
 func (a *Attempt[OUT]) Return(result OUT, err error) {
 	if a.claim() {
 		a.Failure = err
@@ -435,8 +420,8 @@ func (a *Attempt[OUT]) Return(result OUT, err error) {
 	}
 }
 
-// Refuse completes an attempt whose function was not called. It does not count as a late
-// completion if the attempt has ended.
+// Refuse completes an attempt whose function was not called. It is never a late
+// completion.
 func (a *Attempt[OUT]) Refuse(err error) {
 	if a.claimUncalled() {
 		a.Failure = err
@@ -444,8 +429,8 @@ func (a *Attempt[OUT]) Refuse(err error) {
 	}
 }
 
-// CheckLate returns the reason why the call must not be made, or nil. If there is one,
-// the context of the attempt has ended, and later completions do not count.
+// CheckLate returns why the call must not be made, or nil. If there is a reason, the
+// context of the attempt has ended, and later completions do not count.
 func (a *Attempt[OUT]) CheckLate() (late error) {
 	late = a.Late()
 	if late != nil {
@@ -455,15 +440,14 @@ func (a *Attempt[OUT]) CheckLate() (late error) {
 }
 
 // RunBlocking runs task, which makes a call, on a goroutine of the operator. ctx is the
-// context of the call, which may last longer than the attempt. late is the reason why
-// task must not make the call, or nil. If ctx has ended, task must not make the call
-// either. The call keeps the attempt's permit until task returns, unless the attempt has
-// ended before RunBlocking.
+// context of the call, which may outlast the attempt. late is why task must not make the
+// call, or nil; neither must it if ctx has ended. The call keeps the attempt's permit
+// until task returns, unless the attempt has ended before RunBlocking.
 func (a *Attempt[OUT]) RunBlocking(ctx context.Context, task func(late error)) {
 	occupies := a.tryOccupy()
 	a.Host.Run(func() {
 		if occupies {
-			defer a.Returned() // even if the call ends its goroutine
+			defer a.Returned() // even after runtime.Goexit
 		}
 		end, err := a.Host.beginCall(ctx, a.Ref.Stamp)
 		defer end()
@@ -472,7 +456,7 @@ func (a *Attempt[OUT]) RunBlocking(ctx context.Context, task func(late error)) {
 			late = err
 		}
 		var g guard.Guard
-		defer g.Close(func(recovered any) { // task has completed the future of a user's wrapper, which has failed (law A6)
+		defer g.Close(func(recovered any) { // task has completed the future of a user's wrapper, which broke (law A6)
 			a.CompleteExceptionally(Panicked(recovered))
 		})
 		task(late)

@@ -25,9 +25,8 @@ func (c *endedBy) Value(key any) any {
 // WithMessage returns a context with a message.
 func WithMessage(c context.Context, m Message) context.Context { return &withMessage{c, m} }
 
-// ValuesOf returns a context with the values of c, but without its end and without the
-// message of a call around the operator. It is a pointer, so it can be compared with other
-// contexts even if c is of a type that cannot be compared.
+// ValuesOf returns a context with the values of c, but without its end and the message of
+// an outer call. It is a pointer, and can be compared even if c cannot.
 func ValuesOf(c context.Context) context.Context {
 	endless := context.WithoutCancel(c)
 	if c.Value(ctxkey.Message{}) == nil {
@@ -39,7 +38,7 @@ func ValuesOf(c context.Context) context.Context {
 // plainValues is a context that changes nothing.
 type plainValues struct{ context.Context }
 
-// withMessage is a context with a message. It builds the history on demand.
+// withMessage is a context with a message, whose history is built on demand.
 type withMessage struct {
 	context.Context
 	message Message
@@ -55,8 +54,8 @@ func (c *withMessage) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// WithValues returns c with the values of another context before its own, except for the
-// keys of an attempt. The end of values has no effect.
+// WithValues returns c with values before its own, except for the keys of an attempt. The
+// end of values has no effect.
 func WithValues(values context.Context, c Cancellable) context.Context {
 	return &valued{c, context.WithoutCancel(values)}
 }
@@ -75,8 +74,8 @@ func (c *valued) Value(key any) any {
 	return c.Cancellable.Value(key)
 }
 
-// isOfAttempt reports whether only the attempt itself answers the key, even without a
-// value. An attempt that lacks a value may ask the call around the operator.
+// isOfAttempt reports whether only the attempt itself answers the key, perhaps by asking
+// the outer call.
 func isOfAttempt(key any) bool {
 	switch key.(type) {
 	case NumberKey, AttemptKey, BackendKey, ReservationKey, BatchKey, CostKey,

@@ -1,6 +1,5 @@
 package call
 
-// Wrapper is a function of an operator around another function, which may have other
-// types. The operator and the packages around it look for optional interfaces in the
-// function that is returned, too.
+// Wrapper is an operator's function around another function, perhaps of other types.
+// Optional interfaces are looked for in the inner function, too.
 type Wrapper interface{ Unwrap() any }
