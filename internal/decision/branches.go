@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// The optional methods of an error, as package errors looks for them.
+// The optional methods of errors, as in package errors.
 type (
 	wrapsOne  interface{ Unwrap() error }
 	wrapsMany interface{ Unwrap() []error }
@@ -25,9 +25,8 @@ func Joins(err error) bool {
 	return false
 }
 
-// Branches returns the errors that err joins, at any depth, in order. If err joins no
-// errors, it is the only branch. A branch joins no errors. Wrappers of a join apply to
-// all its errors, so errors.Is and errors.As on a branch find the wrappers, then the
+// Branches returns the errors that err joins, at any depth, in order, or only err if it
+// joins none. errors.Is and errors.As on a branch find the wrappers of the join, then the
 // branch, and no other branch.
 func Branches(err error) []error {
 	if !Joins(err) {
@@ -45,7 +44,7 @@ func Branches(err error) []error {
 		}
 	}
 	if len(all) == 0 {
-		return []error{err} // it joins an empty list
+		return []error{err} // an empty list
 	}
 	if !textOnly(err) {
 		for i, inner := range all {
@@ -55,7 +54,7 @@ func Branches(err error) []error {
 	return all
 }
 
-// Types of errors that add only text to the errors they wrap.
+// Types of errors that only add text to others.
 var (
 	wrapped    = reflect.TypeOf(fmt.Errorf("%w", errors.ErrUnsupported))
 	wrappedAll = reflect.TypeOf(fmt.Errorf("%w %w", errors.ErrUnsupported, errors.ErrUnsupported))
@@ -65,8 +64,8 @@ var (
 var plain = reflect.TypeOf(errors.ErrUnsupported)
 
 // mayHaveReason reports whether err may have a reason of its own. An error made by
-// errors.New, such as io.EOF, perhaps wrapped by fmt.Errorf, has a reason only if
-// NamedErrors knows its text.
+// errors.New, such as io.EOF, perhaps wrapped by fmt.Errorf, has one only if NamedErrors
+// knows its text.
 func mayHaveReason(err error) bool {
 	for reflect.TypeOf(err) == wrapped {
 		err = errors.Unwrap(err)
@@ -88,13 +87,13 @@ func textOnly(err error) bool {
 	return t == wrapped || t == wrappedAll || t == join
 }
 
-// branch is an error that outer joins, or an error of a join that outer wraps.
+// branch is inner, which outer joins, or an error of a join that outer wraps.
 type branch struct{ outer, inner error }
 
-func (b *branch) Error() string { return b.inner.Error() } // the text of outer contains the other branches
+func (b *branch) Error() string { return b.inner.Error() } // outer's text contains the other branches
 func (b *branch) Unwrap() error { return b.inner }
 
-// Is reports whether outer itself is target, not an error that it wraps.
+// Is reports whether outer itself is target.
 func (b *branch) Is(target error) bool {
 	if reflect.TypeOf(target).Comparable() && b.outer == target {
 		return true
@@ -103,7 +102,7 @@ func (b *branch) Is(target error) bool {
 	return ok && e.Is(target)
 }
 
-// As finds outer itself, not an error that it wraps.
+// As finds outer itself.
 func (b *branch) As(target any) bool {
 	if v := reflect.ValueOf(target).Elem(); reflect.TypeOf(b.outer).AssignableTo(v.Type()) {
 		v.Set(reflect.ValueOf(b.outer))
@@ -113,7 +112,7 @@ func (b *branch) As(target any) bool {
 	return ok && e.As(target)
 }
 
-// AsBranch is errors.As for err itself, without the errors that it wraps.
+// AsBranch is errors.As for err itself, without errors that it wraps.
 func AsBranch[T any](err error) (T, bool) {
 	if t, ok := any(err).(T); ok {
 		return t, true

@@ -3,7 +3,7 @@ package decision
 import "time"
 
 // ControlledBackoff returns the delay of a retry whose reason is always retried, as in
-// RFC 0049: from 1 ms to 1 s.
+// RFC 0049: 1 ms to 1 s.
 func ControlledBackoff(retries int) time.Duration {
 	return controlled[min(max(retries, 0), len(controlled)-1)]
 }

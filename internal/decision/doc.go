@@ -1,5 +1,5 @@
 // Package decision decides whether an attempt is retried: see Steps.Decide. Package
-// strategies makes the Steps of a policy.
+// strategies makes Steps.
 //
-// Comments name laws, such as A5. DESIGN.md lists them in section 3.
+// Laws, such as A5, are in section 3 of DESIGN.md.
 package decision

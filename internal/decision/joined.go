@@ -11,9 +11,8 @@ import (
 
 // EachError returns a classifier for functions that make several requests and join their
 // errors ([errors.Join], or several %w). A retry repeats all requests, so it depends on
-// each error. classify gets the errors one by one, each with its own stage ([StageOf]),
-// as if it were the only error of the attempt. The answer is the [WeakestOf] their
-// reasons, and the stage is their latest.
+// each error. classify gets them one by one, with its own stage ([StageOf]), as if each
+// were the only error. The answer is the [WeakestOf] their reasons, and the latest stage.
 //
 //	if an error                                     the permissions of the other errors
 //	has a reason                                    stay, if this reason has them, too
@@ -23,11 +22,11 @@ import (
 //	is harmless                                     stay
 //
 // The errors in harmless describe no request, such as the sentinel in fmt.Errorf("%w:
-// %w", ErrLookup, err). A branch is harmless if its innermost error matches an error in
-// harmless by [errors.Is]. Wrappers of a join apply to all its errors, and so does the
-// reason of predicates.WithReason or the stage of a [*predicates.StageError] around it.
+// %w", ErrLookup, err). A branch is harmless if its innermost error matches one by
+// [errors.Is]. Wrappers of a join apply to all its errors, as do the reason of
+// predicates.WithReason and the stage of a [*predicates.StageError] around it.
 //
-// Policies wrap every classifier in this way. The classifiers for weir's clients do so
+// Policies wrap every classifier like this, and the classifiers for weir's clients do it
 // themselves. EachError panics if classify or an error in harmless is nil.
 func EachError[OUT any](classify predicates.Classifier[OUT], harmless ...error) predicates.Classifier[OUT] {
 	if classify == nil {
@@ -77,8 +76,8 @@ func EachError[OUT any](classify predicates.Classifier[OUT], harmless ...error) 
 	}
 }
 
-// isHarmless reports whether the innermost error of err matches an error in harmless. An
-// error with a later stage than ClientDispatch is not harmless.
+// isHarmless reports whether the innermost error of err matches one in harmless, and its
+// stage is not later than ClientDispatch.
 func isHarmless(err error, harmless []error) bool {
 	if len(harmless) == 0 || stageOfOne(err, predicates.Unreported) > predicates.ClientDispatch {
 		return false
@@ -89,14 +88,14 @@ func isHarmless(err error, harmless []error) bool {
 	return slices.ContainsFunc(harmless, func(target error) bool { return errors.Is(err, target) })
 }
 
-// WeakestOf returns the reason for a retry that repeats several requests at once: the
-// reason that allows least, and the first of equal reasons. A zero reason belongs to a
-// request that may have had an effect and perhaps must not be repeated. With it, the
-// other reasons lose their permissions, and the result has only their name.
+// WeakestOf returns the reason for a retry that repeats several requests: the reason that
+// allows least, the first of equals. A zero reason belongs to a request that may have had
+// an effect and perhaps must not be repeated. With it, the other reasons lose their
+// permissions, and the result has only their name.
 //
-// Rejections leave the permissions of other reasons as they are, because their requests
-// had no effect. The result is a rejection if all reasons are rejections, and zero if
-// some are zero and the others are rejections.
+// Rejections do not change the permissions of others, because their requests had no
+// effect. The result is a rejection if all reasons are, and zero if some are zero and the
+// others are rejections.
 func WeakestOf(reasons ...predicates.Reason) predicates.Reason {
 	var weakest, rejection predicates.Reason
 	for _, r := range reasons {
@@ -132,11 +131,10 @@ func rank(r predicates.Reason) int {
 	}
 }
 
-// StageOf returns the stage of an attempt that ended with err, which may be nil. reported
-// is the stage that the function reported, perhaps Unreported. Of reported and the stage
-// of the outermost [*predicates.StageError] the later stage counts. Of joined errors the
-// latest stage counts, and Unreported beside other stages counts as NetworkTime, because
-// that request may have been sent.
+// StageOf returns the stage of an attempt that ended with err, which may be nil: the
+// later of reported, which may be Unreported, and the stage of the outermost
+// [*predicates.StageError]. Of joined errors the latest stage counts, and Unreported
+// beside other stages counts as NetworkTime, because that request may have been sent.
 func StageOf(err error, reported predicates.Stage) predicates.Stage {
 	if !Joins(err) {
 		return stageOfOne(err, reported)
@@ -148,7 +146,7 @@ func StageOf(err error, reported predicates.Stage) predicates.Stage {
 	return all.latest()
 }
 
-// stageOfOne is StageOf without joined errors.
+// stageOfOne is StageOf for one error.
 func stageOfOne(err error, reported predicates.Stage) predicates.Stage {
 	if e, ok := errors.AsType[*predicates.StageError](err); ok {
 		return max(reported, e.Stage)
@@ -169,8 +167,7 @@ func (s *stages) add(stage predicates.Stage) {
 	s.unknown = s.unknown || stage == predicates.Unreported
 }
 
-// latest returns the latest stage. Beside ClientDispatch, Unreported counts as
-// NetworkTime.
+// latest returns the latest stage. Unreported beside ClientDispatch is NetworkTime.
 func (s *stages) latest() predicates.Stage {
 	if s.unknown && s.max == predicates.ClientDispatch {
 		return predicates.NetworkTime
@@ -181,8 +178,8 @@ func (s *stages) latest() predicates.Stage {
 // Never is the pushback of a server that must not be called again.
 const Never = time.Duration(-1)
 
-// PushbackOf returns the longest wait that the error of a, or its results, demand. It
-// looks at every branch of joined errors.
+// PushbackOf returns the longest wait that the error of a, any branch of it, or the
+// results of a demand.
 func PushbackOf[OUT any](a *predicates.Attempt[OUT]) (delay time.Duration, ok bool) {
 	if a.Err == nil {
 		for _, result := range a.Results {
@@ -205,7 +202,7 @@ func PushbackOf[OUT any](a *predicates.Attempt[OUT]) (delay time.Duration, ok bo
 	return delay, ok
 }
 
-// harder returns the longer wait of a demand, if there is one, and the demand of p.
+// harder returns the longer wait of delay, if ok, and the demand of p.
 func harder(delay time.Duration, ok bool, p predicates.ServerPushback) (time.Duration, bool) {
 	d, demands := p.RetryPushback()
 	switch {

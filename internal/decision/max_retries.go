@@ -1,17 +1,17 @@
 package decision
 
-// LimitedStrategy is a strategy that knows its number of retries.
+// LimitedStrategy is a strategy with a number of retries.
 type LimitedStrategy interface{ MaxRetries() int }
 
 // StrategyWrapper is a strategy around another strategy.
 type StrategyWrapper interface{ Unwrap() any }
 
-// MaxRetriesOf returns the number of retries that a strategy allows an element: the
-// result of its method MaxRetries() int, or of the first strategy inside it, by Unwrap()
-// any, that has this method. ok is false if no strategy has it.
+// MaxRetriesOf returns how many retries a strategy allows an element: the result of
+// MaxRetries() int of the strategy, or of the first strategy inside it, by Unwrap() any.
+// ok is false if no strategy has this method.
 //
-// Retries whose reason is always retried come in addition, because no strategy is asked
-// about them.
+// Retries whose reason is always retried come in addition: no strategy is asked about
+// them.
 func MaxRetriesOf(strategy any) (n int, ok bool) {
 	for {
 		switch s := strategy.(type) {

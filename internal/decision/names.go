@@ -3,24 +3,23 @@ package decision
 import "github.com/weirflow/weir/predicates"
 
 var (
-	// namedErrors finds the reasons of errors of HTTP calls and connections: see
-	// SetNamedErrors.
+	// namedErrors classifies errors of HTTP calls and connections.
 	namedErrors predicates.Classifier[struct{}]
-	// knownTexts are the beginnings of the texts by which namedErrors knows errors made
-	// by errors.New.
+	// knownTexts are the beginnings of texts by which namedErrors knows errors made by
+	// errors.New.
 	knownTexts []string
 )
 
-// SetNamedErrors sets the classifier of [NamedErrors], and the beginnings of the texts
-// of all errors made by errors.New that it may know. Package httpretry calls it when it
-// is initialised. Operators do not import httpretry, because most programs without HTTP
-// calls need not link net/http.
+// SetNamedErrors sets the classifier of [NamedErrors], and the beginnings of the texts of
+// all errors made by errors.New that it may know. Package httpretry calls it during
+// initialisation. Operators do not import httpretry, so that programs need not link
+// net/http.
 func SetNamedErrors(classify predicates.Classifier[struct{}], texts ...string) {
 	namedErrors, knownTexts = classify, texts
 }
 
-// NamedErrors is the classifier of errors of HTTP calls and connections, if the program
-// has package httpretry. Programs with package delivery have it.
+// NamedErrors classifies errors of HTTP calls and connections, if the program has package
+// httpretry. Programs with package delivery have it.
 func NamedErrors[OUT any](a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
 	if namedErrors == nil || a.Err == nil {
 		return predicates.Reason{}, false

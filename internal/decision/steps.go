@@ -12,30 +12,30 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Steps are a policy in the form that operators use. They are immutable, and safe for
+// Steps are a policy in the form for operators. They are immutable, and safe for
 // concurrent use if their functions are.
 type Steps[OUT any] struct {
-	// ByAttempts means that the policy was made of a FLIP-232 strategy, an
-	// AsyncRetryStrategy, which has no reasons: see HasReasons. Its Classify knows the
-	// attempts that a predicate asks to repeat, and no others.
+	// ByAttempts means that the policy is a FLIP-232 strategy, an AsyncRetryStrategy,
+	// without reasons: see HasReasons. Its Classify knows only the attempts that a
+	// predicate asks to repeat.
 	ByAttempts bool
 
 	Classify      predicates.Classifier[OUT] // nil if the policy considers no attempt
-	Results       bool                       // attempts with results are considered; otherwise their outcome is final without Decide
+	Results       bool                       // attempts with results are considered; otherwise they are final without Decide
 	Errors        bool                       // attempts with errors are considered
 	ReasonOfError predicates.Classifier[OUT] // see FindReasonOfFailure
 	Strategy      func(ctx context.Context, a *predicates.Attempt[OUT]) (Action, error)
-	Asked         any                                                       // the user's strategy, for messages and MaxRetriesOf
+	Asked         any                                                       // by the user, for messages and MaxRetriesOf
 	AtOnce        bool                                                      // Strategy is known not to block
 	NoRetry       bool                                                      // made of strategies.NoRetry
 	Jitter        func(base time.Duration, random *rand.Rand) time.Duration // may be nil
 	MaxWaiting    int                                                       // 0 means no bound
-	MaxRetries    []MaxRetriesFor                                           // bounds for single reasons
+	MaxRetries    []MaxRetriesFor                                           // for single reasons
 	MaxDelay      time.Duration                                             // 0 means no bound
-	Idempotent    func(input any) bool                                      // may be nil; an input that implements predicates.Idempotent answers itself
+	Idempotent    func(input any) bool                                      // may be nil; predicates.Idempotent goes first
 }
 
-// Held makes a type a [Policy]. strategies.Policy embeds it under an unexported name, so
+// Held makes a type that embeds it a [Policy]. The embedded name is unexported, so
 // operators find its steps, and users do not see them.
 type Held[OUT any] struct{ steps Steps[OUT] }
 
@@ -61,9 +61,9 @@ func (p *Steps[OUT]) LimitOf(reason predicates.Reason) int {
 	return slices.IndexFunc(p.MaxRetries, func(m MaxRetriesFor) bool { return m.Reason == reason })
 }
 
-// HasReasons reports whether the attempts of the policy have reasons. A policy without
-// reasons reads only the number, results, error and Remaining of an attempt, so its other
-// fields may be zero. Its actions have no step Before.
+// HasReasons reports whether attempts have reasons. Otherwise the policy reads only the
+// number, results, error and Remaining of an attempt, so its other fields may be zero,
+// and its actions have no step Before.
 func (p *Steps[OUT]) HasReasons() bool { return !p.ByAttempts }
 
 // IsIdempotent reports whether the call for input may happen twice.
@@ -76,27 +76,24 @@ func (p *Steps[OUT]) IsIdempotent(input any) bool {
 
 // Decide returns the decision after an attempt, in the order of Couchbase's SDK-RFC 49
 // (RFC 0049, Retry Handling). It is for callers that can wait for the strategy, and have
-// neither a backend nor a budget. An operator calls the steps itself:
+// no backend or budget. An operator calls the steps itself:
 //
 //  1. [Steps.FindReason] asks the classifier.
-//  2. [Steps.DecideAtOnce] decides some cases without the strategy. If the classifier
-//     has named no reason, or a rejection, the outcome is final. If retries have
-//     ended, the decision is [Finishing], except with a FLIP-232 strategy: it is asked
-//     first, so that an element that has had all its retries is [Refused], and does not
-//     count as cut by the end of the input. If the element has had all its retries for
-//     this reason, the decision is Refused. A reason that is always retried has the
-//     controlled back-off.
-//  3. [Steps.Ask] asks the strategy, which may block. A refusal is [Refused]. An
-//     error or a panic is [Failed], and joined to the error of the attempt.
-//  4. [Steps.Conclude] applies the bounds on the delay and on waiting elements, then
-//     the jitter, and cuts the delay to the time that the element has left: see
-//     [Decision.Capped].
-//  5. The operator takes the retry from its budget, if Decision.NeedsBudget is set.
+//  2. [Steps.DecideAtOnce] decides some cases without the strategy. Without a reason, or
+//     with a rejection, the outcome is final. If retries have ended, the decision is
+//     [Finishing]. A FLIP-232 strategy is asked before, so that an element that has had
+//     all its retries is [Refused], and not cut by the end of the input. If the retries
+//     for this reason are used up, the decision is Refused. A reason that is always
+//     retried has the controlled back-off.
+//  3. [Steps.Ask] asks the strategy, which may block. A refusal is [Refused]. An error or
+//     a panic is [Failed], joined to the attempt's error.
+//  4. [Steps.Conclude] bounds the delay and the number of waiting elements, applies the
+//     jitter, and cuts the delay to the remaining time: see [Decision.Capped].
+//  5. The operator takes the retry from its budget if Decision.NeedsBudget is set.
 //
-// Decide is called for attempts that the policy considers (Results, Errors). It sets
-// a.Reason, a.Stage and a.Idempotent. a.Remaining may be from an earlier reading of the
-// clock, if the caller reads the clock again before it makes a retry. The caller handles
-// runtime.Goexit of user code.
+// Decide is for attempts that the policy considers (Results, Errors). It sets a.Reason,
+// a.Stage and a.Idempotent. a.Remaining may be old if the caller reads the clock again
+// before a retry. The caller handles runtime.Goexit of user code.
 func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], now *Situation) Decision {
 	_, err := p.FindReason(a)
 	if err != nil {
@@ -110,21 +107,20 @@ func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], now
 }
 
 // FindReason asks the classifier, and sets a.Reason, a.Stage and a.Idempotent. isKnown is
-// false if the classifier does not know the attempt, or the policy does not consider it;
-// a.Reason is zero then. A panic of the classifier, of the error, or of the predicate for
-// idempotent calls is returned as an error.
+// false, and a.Reason zero, if the classifier does not know the attempt or the policy
+// does not consider it. A panic of user code is returned as an error.
 func (p *Steps[OUT]) FindReason(a *predicates.Attempt[OUT]) (isKnown bool, err error) {
-	a.Reason = predicates.Reason{} // a may be used again
+	a.Reason = predicates.Reason{} // a may be reused
 	if !p.Considers(a.Err) {
 		return false, nil
 	}
-	returned := false // cheaper than recover, for each result
+	returned := false // cheaper than recover for each result
 	defer func() {
 		if !returned {
 			err = guard.Recovered("strategies", recover())
 		}
 	}()
-	if !p.ByAttempts { // otherwise no code reads a.Idempotent
+	if !p.ByAttempts { // otherwise a.Idempotent is not read
 		a.Idempotent = a.Idempotent || p.IsIdempotent(a.Input) || isDeduplicated(a)
 	}
 	r, isKnown := p.Classify(a)
@@ -135,14 +131,13 @@ func (p *Steps[OUT]) FindReason(a *predicates.Attempt[OUT]) (isKnown bool, err e
 	return isKnown, nil
 }
 
-// FindReasonOfFailure returns the reason with which the element of an attempt is reported
-// if it ends with the attempt. It does not decide about a retry. isKnown is the answer of
-// FindReason.
+// FindReasonOfFailure returns the reason to report if the element ends with this attempt.
+// isKnown is the answer of FindReason.
 //
-// The reason is a.Reason. If the classifier has no reasons, or does not know the error of
-// the attempt, it is the reason that the error has of itself: by predicates.WithReason,
-// by the status of an HTTP response, or by an error of a connection. In this case a.Stage
-// is set if the error proves a stage. The result is zero if there is no such reason.
+// It is a.Reason. If the classifier has no reasons, or does not know the error, it is the
+// error's own reason: by predicates.WithReason, the status of an HTTP response, or an
+// error of a connection. Then a.Stage is set if the error proves a stage. The result is
+// zero without any reason.
 func (p *Steps[OUT]) FindReasonOfFailure(a *predicates.Attempt[OUT], isKnown bool) predicates.Reason {
 	hasReasons := !p.ByAttempts
 	isClassified := isKnown && hasReasons
@@ -151,17 +146,17 @@ func (p *Steps[OUT]) FindReasonOfFailure(a *predicates.Attempt[OUT], isKnown boo
 	case !isClassified && mayAskError:
 		return p.askError(a, isKnown)
 	case hasReasons:
-		return a.Reason // zero if the classifier does not know the attempt
+		return a.Reason // zero if the classifier does not know it
 	}
 	return predicates.Reason{}
 }
 
-// askError returns the reason that the error of an attempt has of itself, or zero. If
-// isKnown is set, a FLIP-232 predicate asks for a retry. It counts even if the error is a
-// rejection: then the result has the name of the rejection, and is not a rejection.
+// askError returns the own reason of an attempt's error, or zero. If isKnown is set, a
+// FLIP-232 predicate asks for a retry. This counts even if the error is a rejection: the
+// result has its name, and is not a rejection.
 //
-// A panic of the error's methods is as if the error had no reason. runtime.Goexit in them
-// ends the run (law A6).
+// If the error's methods panic, it has no reason. runtime.Goexit in them ends the run
+// (law A6).
 func (p *Steps[OUT]) askError(a *predicates.Attempt[OUT], isKnown bool) (reason predicates.Reason) {
 	defer func() {
 		if recover() != nil {
@@ -179,7 +174,7 @@ func (p *Steps[OUT]) askError(a *predicates.Attempt[OUT], isKnown bool) (reason 
 }
 
 // Considers reports whether the policy considers attempts that end with err, which may be
-// nil. The outcome of other attempts is final.
+// nil. Others are final.
 func (p *Steps[OUT]) Considers(err error) bool {
 	if err == nil {
 		return p.Results
@@ -188,13 +183,12 @@ func (p *Steps[OUT]) Considers(err error) bool {
 }
 
 // AllowsRepeat reports whether a FLIP-232 predicate has allowed to repeat the call of an
-// element that ended with v: it asked for a retry, which was not made. The reason of a
-// policy with reasons does not allow this.
+// element that ended with v: it asked for a retry, which was not made. Reasons of other
+// policies do not allow this.
 func (p *Steps[OUT]) AllowsRepeat(v NoRetryReason) bool { return p.ByAttempts && hadReason(v) }
 
-// FindPushback returns the wait that a server demands, or 0. [Never] means that the
-// server must not be called again. A panic of the error or of a result is returned as an
-// error.
+// FindPushback returns the wait that a server demands, or 0, or [Never]. A panic of the
+// error or of a result is returned as an error.
 func FindPushback[OUT any](a *predicates.Attempt[OUT]) (pushback time.Duration, err error) {
 	defer func() {
 		if value := recover(); value != nil {
@@ -205,8 +199,7 @@ func FindPushback[OUT any](a *predicates.Attempt[OUT]) (pushback time.Duration, 
 	return pushback, nil
 }
 
-// DecideAtOnce decides without the strategy, if it can. If isDecided is false, the
-// strategy must be asked.
+// DecideAtOnce decides without the strategy if it can. Otherwise isDecided is false.
 func (p *Steps[OUT]) DecideAtOnce(a *predicates.Attempt[OUT], now *Situation) (d Decision, isDecided bool) {
 	d = Decision{Reason: a.Reason, Err: a.Err}
 	if a.Reason.IsZero() || a.Reason.IsRejection() {
@@ -216,7 +209,7 @@ func (p *Steps[OUT]) DecideAtOnce(a *predicates.Attempt[OUT], now *Situation) (d
 		a.Stage = predicates.NetworkTime // the safe assumption
 	}
 	switch {
-	case now.Finishing && !p.ByAttempts: // for a FLIP-232 strategy, Conclude decides this after the strategy was asked
+	case now.Finishing && !p.ByAttempts: // for a FLIP-232 strategy, Conclude decides this
 		d.NoRetryReason = Finishing
 		return d, true
 	case len(p.MaxRetries) > 0 && p.isUsedUp(a):
@@ -229,14 +222,14 @@ func (p *Steps[OUT]) DecideAtOnce(a *predicates.Attempt[OUT], now *Situation) (d
 	return d, false
 }
 
-// isUsedUp reports whether the element has had all retries for the reason of a.
+// isUsedUp reports whether all retries for the reason of a were made.
 func (p *Steps[OUT]) isUsedUp(a *predicates.Attempt[OUT]) bool {
 	i := p.LimitOf(a.Reason)
 	return i >= 0 && a.ReasonRetries >= p.MaxRetries[i].Retries
 }
 
-// isDeduplicated reports whether all servers of a call recognise its requests when they
-// are repeated (law X1). The values of a contain the operator's attempt, which knows it.
+// isDeduplicated reports whether all servers of a call recognise repeated requests (law
+// X1). The values of a contain the operator's attempt, which knows it.
 func isDeduplicated[OUT any](a *predicates.Attempt[OUT]) bool {
 	attempt, ok := a.Value(ctxkey.Stage{}).(deduplicatedAttempt)
 	return ok && attempt.Deduplicated()
@@ -246,8 +239,8 @@ func isDeduplicated[OUT any](a *predicates.Attempt[OUT]) bool {
 type deduplicatedAttempt interface{ Deduplicated() bool }
 
 // Ask asks the strategy, which may block unless p.AtOnce is set. A panic becomes the
-// error of the answer. The caller handles runtime.Goexit. Ask is safe for concurrent use
-// if the strategy is.
+// answer's error. The caller handles runtime.Goexit. Ask is safe for concurrent use if
+// the strategy is.
 func (p *Steps[OUT]) Ask(ctx context.Context, a *predicates.Attempt[OUT]) (answer Answer) {
 	defer func() {
 		if value := recover(); value != nil {
@@ -258,7 +251,7 @@ func (p *Steps[OUT]) Ask(ctx context.Context, a *predicates.Attempt[OUT]) (answe
 	return answer
 }
 
-// Conclude returns the decision after the answer of the strategy.
+// Conclude returns the decision after the strategy's answer.
 func (p *Steps[OUT]) Conclude(a *predicates.Attempt[OUT], answer Answer, now *Situation) Decision {
 	action, d := answer.Action, Decision{Reason: a.Reason, Err: a.Err}
 	if action.Err != nil {
@@ -314,8 +307,7 @@ func (p *Steps[OUT]) spread(delay time.Duration, random *rand.Rand) (spread time
 	return Spread(p.Jitter, delay, random), nil
 }
 
-// Spread returns base with jitter, which may be nil. Negative delays, before and after,
-// become 0.
+// Spread returns base with jitter, which may be nil. Negative delays become 0.
 func Spread(jitter func(time.Duration, *rand.Rand) time.Duration, base time.Duration, random *rand.Rand) time.Duration {
 	base = max(0, base)
 	if jitter == nil {
@@ -324,7 +316,7 @@ func Spread(jitter func(time.Duration, *rand.Rand) time.Duration, base time.Dura
 	return max(0, jitter(base, random))
 }
 
-// Fail returns the decision after an attempt for which the policy has failed with err.
+// Fail returns the decision if the policy has failed with err.
 func Fail[OUT any](a *predicates.Attempt[OUT], err error) Decision {
 	return Decision{NoRetryReason: Failed, Reason: a.Reason, Err: guard.Join(err, a.Err)}
 }
