@@ -75,7 +75,7 @@ func (t *Token) Value(key any) any {
 		if s := t.signal.Load(); s != nil && s.message != (Message{}) {
 			return s.message.Meta()
 		}
-		return nil // an outer message belongs to another element
+		return nil // the message of an outer call belongs to another element
 	case ctxkey.Delivery:
 		if s := t.signal.Load(); s != nil {
 			return message.DeliveryOf(s.message)

@@ -919,7 +919,7 @@ func (g *Machine[IN, OUT]) settle(s *Slot[IN, OUT], err error) {
 	g.reportEnd(s, false, 0)
 	g.enter(s, done)
 	g.state.Done++
-	if g.keys == nil || g.keys.isFirst(s) { // otherwise it leaves when it is the first
+	if g.keys == nil || g.keys.isFirst(s) { // otherwise s leaves when it is the first
 		g.allowToLeave(s)
 	}
 }
