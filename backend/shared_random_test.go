@@ -422,6 +422,9 @@ func runFleet(t *testing.T, seed uint64) {
 		p.link.set(&p.link.cut, time.Now())
 		p.link.set(&p.link.slow, time.Now())
 		p.link.set(&p.link.paused, time.Now())
+	}
+	time.Sleep(30 * time.Second) // all have read a hold
+	for _, p := range f.fleet {
 		p.Resume()
 	}
 	f.service.goDown(time.Now())

@@ -343,7 +343,7 @@ func (s *sim) heal(seed uint64) {
 		p.isolated = min(p.isolated, s.t)
 		s.want(p, s.limit)
 	}
-	s.run(s.t+time.Second, nil)
+	s.run(s.t+fleet.Lease, nil) // all have read a hold
 	for _, p := range s.processes {
 		s.resume(p)
 	}
