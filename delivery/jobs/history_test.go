@@ -3,8 +3,10 @@ package jobs_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -25,22 +27,27 @@ type flowing struct {
 	received, redelivered, done, failed atomic.Int64
 }
 
-// about returns the report of the worker. Its members are those of a stored
+// aboutOf returns the report of the worker of a queue. Its members are those of a stored
 // delivery.Summary.
-func (f *flowing) about() jobs.Worker {
+func (f *flowing) aboutOf(queue string) jobs.Worker {
 	counts := fmt.Sprintf(`{"Received":%d,"Redelivered":%d,"Acknowledged":%d,"HandedOver":%d}`, f.received.Load(), f.redelivered.Load(), f.done.Load(), f.failed.Load())
-	return jobs.Worker{Reads: "orders", Queues: []string{"orders"}, Counts: json.RawMessage(counts)}
+	return jobs.Worker{Reads: queue, Queues: []string{queue}, Counts: json.RawMessage(counts)}
 }
 
-// work runs the worker, and returns a function that ends it.
+// work runs the worker of the queue orders, and returns a function that ends it.
 func (f *flowing) work(t *testing.T, e store.Engine) (end func()) {
+	t.Helper()
+	return f.workOn(t, e, "orders")
+}
+
+func (f *flowing) workOn(t *testing.T, e store.Engine, queue string) (end func()) {
 	t.Helper()
 	j := newJobs(t, e)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { // ends with ctx
 		defer close(ended)
-		j.Work(ctx, f.about, nil)
+		j.Work(ctx, func() jobs.Worker { return f.aboutOf(queue) }, nil)
 	}()
 	return func() {
 		cancel()
@@ -181,6 +188,129 @@ func (e *refusesLater) Update(ctx context.Context, f func(context.Context, store
 		return context.DeadlineExceeded
 	}
 	return e.Engine.Update(ctx, f)
+}
+
+// A commit whose answer is lost counts once, also if the worker ends before it tries again.
+func TestJobsHistory_LostAnswer(t *testing.T) {
+	for _, ends := range []bool{false, true} {
+		t.Run(fmt.Sprint("the worker ends: ", ends), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e, begun := &losesAnswer{Engine: memory.Open()}, time.Now()
+				var a flowing
+				end := a.work(t, e)
+				time.Sleep(5 * time.Second) // between reports
+				a.received.Add(3)
+				e.loses.Store(true)
+				time.Sleep(61 * time.Second)
+				require.False(t, e.loses.Load(), "an answer was lost")
+				a.received.Add(4)
+				if ends {
+					end()
+				} else {
+					time.Sleep(2 * time.Minute)
+					defer end()
+				}
+				require.Equal(t, []string{"0s: -1 -1 3 0 0", "1m0s: -1 -1 4 0 0"}, flows(historyOf(t, e, begun)))
+			})
+		})
+	}
+}
+
+// A commit whose answer is lost counts once, even if the attempts after it fail as well.
+func TestJobsHistory_LostAnswerAndFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, begun := &losesAnswer{Engine: memory.Open()}, time.Now()
+		var a flowing
+		defer a.work(t, e)()
+		time.Sleep(58*time.Minute + 5*time.Second) // between reports
+		a.received.Add(3)
+		time.Sleep(55 * time.Second)
+		a.received.Add(4) // the minute 59
+		e.loses.Store(true)
+		time.Sleep(2 * time.Minute) // written after the end of the hour
+		require.False(t, e.loses.Load(), "an answer was lost")
+		for i, failure := range []error{errors.New("refused"), errors.New("broken"), nil} {
+			e.fails.Store(&failure)
+			a.received.Add(int64(i))
+			time.Sleep(time.Minute)
+		}
+		time.Sleep(time.Minute)
+		sum := 0
+		points, err := newJobs(t, e).History(t.Context(), "orders")
+		require.NoError(t, err)
+		for _, p := range points {
+			sum += p.In
+		}
+		require.Equal(t, 3+4+1+2, sum, flows(historyOf(t, e, begun)))
+	})
+}
+
+// flows returns points as if they were not counted.
+func flows(points []string) (list []string) {
+	for _, text := range points {
+		at, numbers, _ := strings.Cut(text, ": ")
+		list = append(list, at+": -1 -1 "+strings.Join(strings.Fields(numbers)[2:], " "))
+	}
+	return list
+}
+
+// losesAnswer is an engine that loses the answer of a commit that changes the history.
+type losesAnswer struct {
+	*memory.Engine
+	loses atomic.Bool
+	fails atomic.Pointer[error] // in each transaction that changes the history, before the commit
+}
+
+func (e *losesAnswer) Update(ctx context.Context, f func(context.Context, store.Tx) error) error {
+	before, err := e.Records(ctx, "history", "", 10)
+	if err != nil {
+		return err
+	}
+	err = e.Engine.Update(ctx, func(ctx context.Context, tx store.Tx) error {
+		err := f(ctx, tx)
+		if failure := e.fails.Load(); failure != nil && err == nil {
+			return e.failure(ctx, tx, before, *failure)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	after, err := e.Records(ctx, "history", "", 10)
+	if err == nil && !slices.Equal(before, after) && e.loses.CompareAndSwap(true, false) {
+		err = errors.New("the connection was reset")
+	}
+	return err
+}
+
+// failure returns an error if a transaction has changed the history.
+func (*losesAnswer) failure(ctx context.Context, tx store.Tx, before []store.Record, failure error) error {
+	now, err := tx.Records(ctx, "history", "", 10)
+	if err != nil || slices.Equal(before, now) {
+		return err
+	}
+	return failure
+}
+
+// Names of queues may have spaces and control characters, and be the beginning of others.
+func TestJobsHistory_Names(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := memory.Open()
+		names := []string{" ", "a", "a ", "a b", "a\nb", "\t\x01", "é\u202e", "a\U0010ffff", "2006-01-02T15 a", strings.Repeat("n", 300)}
+		for i, name := range names {
+			var f flowing
+			end := f.workOn(t, e, name)
+			time.Sleep(time.Second)
+			f.received.Add(int64(i + 1))
+			end()
+		}
+		for i, name := range names {
+			points, err := newJobs(t, e).History(t.Context(), name)
+			require.NoError(t, err)
+			require.Len(t, points, 1, "%q", name)
+			require.Equal(t, i+1, points[0].In, "%q", name)
+		}
+	})
 }
 
 // The engine keeps 24 hours (law W3), of queues without workers as well.

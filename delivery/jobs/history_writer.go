@@ -34,12 +34,20 @@ type historyWriter struct {
 	asked   bool // the engine was asked who is the counter
 	written HistoryPoint
 	next    time.Time // the earliest time of the next count, by Clock
+	tried   []attempt // since the last success, at most mostPoints
 
 	mu     sync.Mutex // guards what follows
 	queue  string
 	before flow           // at the last report
 	seen   time.Time      // when that was, by the engine's clock
 	points []HistoryPoint // that the engine does not have, in the order of time; the last minute has not ended
+}
+
+// attempt is a record that a transaction has written, whose answer was lost. If the engine
+// has the record, the transaction was committed.
+type attempt struct {
+	record store.Record
+	until  time.Time // the minute of its last point
 }
 
 func newHistoryWriter(j *Jobs, worker string) *historyWriter {
@@ -226,11 +234,14 @@ func (h *historyWriter) drop(written []HistoryPoint) {
 	h.points = slices.DeleteFunc(h.points, func(p HistoryPoint) bool { return !p.At.After(last.At) })
 }
 
-// store adds points to the records of their hours, in one transaction. If the connection
-// breaks during the commit, the next write may add the same points a second time.
+// store adds points to the records of their hours, in one transaction. If the answer of
+// a commit is lost, and another worker of the queue writes before this one tries again,
+// the same points may be added a second time.
 func (h *historyWriter) store(ctx context.Context, queue string, points []HistoryPoint) error {
 	counts := false
+	var written []attempt
 	err := h.jobs.update(ctx, func(ctx context.Context, tx store.Tx) error {
+		written = nil
 		rest := points
 		for len(rest) > 0 {
 			hour := rest[0].At.Truncate(time.Hour)
@@ -238,59 +249,77 @@ func (h *historyWriter) store(ctx context.Context, queue string, points []Histor
 			if n < 0 {
 				n = len(rest)
 			}
+			var r store.Record
 			var err error
-			counts, err = h.storeHour(ctx, tx, queue, rest[:n])
+			r, counts, err = h.storeHour(ctx, tx, queue, rest[:n])
 			if err != nil {
 				return err
 			}
+			written = append(written, attempt{record: r, until: rest[n-1].At})
 			rest = rest[n:]
 		}
 		return nil
 	})
-	if err == nil {
-		h.counts, h.asked = counts, true
+	if err != nil {
+		h.tried = append(h.tried, written...)
+		h.tried = h.tried[max(0, len(h.tried)-mostPoints):]
+		return err
 	}
-	return err
+	h.tried = nil
+	h.counts, h.asked = counts, true
+	return nil
 }
 
-// storeHour adds points of one hour to its record, and reports whether this worker counts
-// the messages from now on. It leaves a record alone that it cannot read, since a later
+// missing returns the points that a record does not have from a transaction whose answer
+// was lost.
+func (h *historyWriter) missing(r store.Record, points []HistoryPoint) []HistoryPoint {
+	for _, a := range h.tried {
+		if a.record.Name == r.Name && a.record.Value == r.Value {
+			points = slices.DeleteFunc(slices.Clone(points), func(p HistoryPoint) bool { return !p.At.After(a.until) })
+		}
+	}
+	return points
+}
+
+// storeHour adds points of one hour to its record, which it returns, and reports whether
+// this worker counts the messages from now on. It leaves a record alone that it cannot read, since a later
 // version may have written it (law W4).
-func (h *historyWriter) storeHour(ctx context.Context, tx store.Tx, queue string, points []HistoryPoint) (counts bool, err error) {
+func (h *historyWriter) storeHour(ctx context.Context, tx store.Tx, queue string, points []HistoryPoint) (there store.Record, counts bool, err error) {
 	name := historyName(queue, points[0].At)
-	there, err := recordNamed(ctx, tx, kindHistory, name)
+	there, err = recordNamed(ctx, tx, kindHistory, name)
 	if err != nil {
-		return false, err
+		return there, false, err
 	}
 	r, err := readHistory(there)
 	if err != nil {
-		return false, nil //nolint:nilerr // the other workers of this version leave it alone, too
+		return there, false, nil //nolint:nilerr // the other workers of this version leave it alone, too
 	}
 	if r.version == 0 {
 		r.Counter, err = h.beginHour(ctx, tx, queue, points[0].At)
 		if err != nil {
-			return false, err
+			return there, false, err
 		}
 	}
 	isChanged := false
-	for _, p := range points {
+	for _, p := range h.missing(there, points) {
 		if r.add(p) {
 			isChanged = true
 		}
 	}
 	counter, err := h.counter(ctx, tx, r.Counter)
 	if err != nil {
-		return false, err
+		return there, false, err
 	}
+	counts = counter == h.worker
 	if r.Counter == counter && !isChanged {
-		return counter == h.worker, nil
+		return there, counts, nil
 	}
 	r.Counter = counter
 	there.Value, err = r.text()
 	if err != nil {
-		return false, err
+		return there, false, err
 	}
-	return counter == h.worker, tx.Write(ctx, there)
+	return there, counts, tx.Write(ctx, there)
 }
 
 // beginHour removes old records, and returns the counter of the hour before.
