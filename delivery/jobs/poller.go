@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/benbjohnson/clock"
 
@@ -25,6 +26,7 @@ type poller struct {
 	stopped chan struct{}      // closed by run at its end
 
 	watchers map[*watcher]wakeFunc // guarded by pollers.mu
+	joined   int                   // watchers so far; guarded by pollers.mu
 }
 
 // wakeFunc makes a watcher read orders, and the cancelled keys if they have changed or if
@@ -64,6 +66,7 @@ func joinPoller(w *watcher, wake wakeFunc) *poller {
 	}
 	p := pollers.all[at]
 	p.watchers[w] = wake
+	p.joined++
 	return p
 }
 
@@ -91,21 +94,27 @@ func (p *poller) leave(w *watcher) {
 	}
 }
 
-// run reads the orders until ctx ends.
+// run reads the orders until ctx ends. After a permanent error it waits, but not if a
+// watcher has joined: the watcher may have read orders since, and relies on the poller.
 func (p *poller) run(ctx context.Context) {
 	defer close(p.stopped)
 	last := map[string][]store.Record{} // by kind, as of the last read
-	again := readEach
+	var next time.Time                  // the earliest time of the next read
+	joined := 0                         // watchers, before the last read
 	hasFailed := false
 	for {
-		err := wait.For(ctx, p.clock, again)
+		err := wait.For(ctx, p.clock, readEach)
 		if err != nil {
 			return // ctx has ended
 		}
-		again = readEach
+		if p.joins() == joined && p.clock.Now().Before(next) {
+			continue
+		}
+		joined = p.joins()
+		next = time.Time{}
 		changed, err := p.read(ctx, last)
 		if err != nil && !p.steers() && guard.IsPermanent(err) {
-			again = readAfterRefusal
+			next = p.clock.Now().Add(readAfterRefusal)
 		}
 		isNewFailure := err != nil && !hasFailed
 		if len(changed) > 0 || isNewFailure {
@@ -149,6 +158,13 @@ func (p *poller) looksForCancelled() bool {
 // steers reports whether a worker has a backend.
 func (p *poller) steers() bool {
 	return slices.ContainsFunc(p.list(), func(w *watcher) bool { return w.steer != nil })
+}
+
+// joins returns how many watchers have joined so far.
+func (p *poller) joins() int {
+	pollers.mu.Lock()
+	defer pollers.mu.Unlock()
+	return p.joined
 }
 
 // list returns the watchers.

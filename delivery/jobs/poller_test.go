@@ -15,6 +15,7 @@ import (
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // silentEngine is an engine that cannot announce changes, and counts reads of held keys.
@@ -22,6 +23,8 @@ type silentEngine struct {
 	*memory.Engine
 	reads atomic.Int64
 	fails atomic.Int64 // reads that fail
+
+	refuses atomic.Bool // all reads
 }
 
 func (*silentEngine) Watch(context.Context, func()) error { return errors.ErrUnsupported }
@@ -31,6 +34,9 @@ func (e *silentEngine) Records(ctx context.Context, kind, after string, limit in
 		return e.Engine.Records(ctx, kind, after, limit)
 	}
 	e.reads.Add(1)
+	if e.refuses.Load() {
+		return nil, guard.MarkPermanent(errors.New("the table is missing"))
+	}
 	if e.fails.Add(-1) >= 0 {
 		return nil, errors.New("the database is unavailable")
 	}
@@ -152,5 +158,55 @@ func TestWork_PollsTwoEngines(t *testing.T) {
 		require.Equal(t, [2]int64{0, 10}, reads())
 		stops[1]()
 		require.Equal(t, [2]int64{0, 0}, reads())
+	})
+}
+
+// The other workers get new orders within two seconds after the first worker has ended.
+func TestWork_PollsWithoutTheFirstWorker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &silentEngine{Engine: memory.Open()}
+		require.NoError(t, e.Put(t.Context(), "orders", ofKey("1", "a")))
+		stopFirst := e.readers(t, 1, func(int, []jobs.KeyOrder, error) {})
+		time.Sleep(300 * time.Millisecond)
+		var held atomic.Int64
+		stop := e.readers(t, 1, func(_ int, list []jobs.KeyOrder, err error) {
+			if err == nil {
+				held.Store(int64(len(list)))
+			}
+		})
+		defer stop()
+		time.Sleep(5 * time.Second)
+		stopFirst()
+		j := newJobs(t, e)
+		_, err := j.HoldKey(t.Context(), "orders", "a", "ann", "they migrate")
+		require.NoError(t, err)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		require.EqualValues(t, 1, held.Load())
+	})
+}
+
+// A worker that starts after people have mended a table gets new orders within two
+// seconds, although the other workers of the process read rarely after a refusal.
+func TestWork_PollsAfterARefusalForANewWorker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &silentEngine{Engine: memory.Open()}
+		require.NoError(t, e.Put(t.Context(), "orders", ofKey("1", "a")))
+		e.refuses.Store(true)
+		defer e.readers(t, 1, func(int, []jobs.KeyOrder, error) {})()
+		time.Sleep(65 * time.Second)
+		before := e.reads.Load()
+		time.Sleep(time.Minute)
+		require.LessOrEqual(t, e.reads.Load()-before, int64(8), "a worker and the poller read every 20 s")
+		e.refuses.Store(false)
+		var held atomic.Int64
+		defer e.readers(t, 1, func(_ int, list []jobs.KeyOrder, err error) { held.Store(int64(len(list))) })()
+		time.Sleep(1500 * time.Millisecond)
+		j := newJobs(t, e)
+		_, err := j.HoldKey(t.Context(), "orders", "a", "ann", "they migrate")
+		require.NoError(t, err)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		require.EqualValues(t, 1, held.Load())
 	})
 }
