@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -15,6 +16,7 @@ const (
 	historyWait  = time.Second // for the first history of a queue
 	keptHistory  = 64          // queues whose history this process keeps
 	longestGap   = 2 * time.Minute
+	longestLag   = 7 * time.Minute // of the last point of an idle queue, whose workers write five minutes together
 	tickEach     = 4 * time.Hour
 	chartWidth   = int(jobs.HistoryAge / time.Minute)
 	chartHeight  = 100
@@ -68,14 +70,14 @@ func (s *server) charts(ctx context.Context, base, role string) (list []chart, f
 		return nil, ""
 	}
 	if isDead {
-		return []chart{newChart("Dead letters", now, points, series{"dead letters", "", func(p jobs.HistoryPoint) int { return p.Dead }})}, ""
+		return []chart{newChart("Dead letters", now, points, series{name: "dead letters", one: "dead letter", of: func(p jobs.HistoryPoint) int { return p.Dead }})}, ""
 	}
 	return []chart{
-		newChart("Messages that wait", now, points, series{"waiting", "", func(p jobs.HistoryPoint) int { return p.Waiting }}),
+		newChart("Messages that wait", now, points, series{name: "waiting", of: func(p jobs.HistoryPoint) int { return p.Waiting }}),
 		newChart("Messages a minute", now, points,
-			series{"received", "", func(p jobs.HistoryPoint) int { return p.In }},
-			series{"done", "out", func(p jobs.HistoryPoint) int { return p.Out }},
-			series{"failed", "failed", func(p jobs.HistoryPoint) int { return p.Failed }}),
+			series{name: "received", of: func(p jobs.HistoryPoint) int { return p.In }},
+			series{name: "done", class: "out", of: func(p jobs.HistoryPoint) int { return p.Out }},
+			series{name: "failed", class: "failed", of: func(p jobs.HistoryPoint) int { return p.Failed }}),
 	}, ""
 }
 
@@ -97,7 +99,13 @@ func (s *server) historyOf(queue string) *cached[[]jobs.HistoryPoint] {
 
 type series struct {
 	name, class string
+	one         string                      // the name of a single one; the default is name
 	of          func(jobs.HistoryPoint) int // -1 if it is not known
+}
+
+// inWords returns a value with the name of the series.
+func (s series) inWords(n int) string {
+	return count(n, cmp.Or(s.one, s.name), s.name)
 }
 
 // newChart draws the 24 hours before now, with at least one point.
@@ -115,11 +123,22 @@ func newChart(title string, now time.Time, points []jobs.HistoryPoint, all ...se
 		words = append(words, inWords(points, s))
 	}
 	c.Text = "At " + clockText(points[len(points)-1].At) + ": " + strings.Join(words, ", ")
-	missing := chartWidth - len(points)
-	if missing > int(longestGap/time.Minute) {
-		c.Text += fmt.Sprintf(". No worker reported in %s of 24 h", age(time.Duration(missing)*time.Minute))
+	missing := missingMinutes(points, now)
+	if missing > longestGap {
+		c.Text += fmt.Sprintf(". No worker reported in %s of 24 h", age(missing))
 	}
 	return c
+}
+
+// missingMinutes returns the time without points in the 24 hours before now. The last
+// minutes of an idle queue are not written yet, and do not count.
+func missingMinutes(points []jobs.HistoryPoint, now time.Time) time.Duration {
+	missing := jobs.HistoryAge - time.Duration(len(points))*time.Minute
+	lag := now.Sub(points[len(points)-1].At)
+	if lag < longestLag {
+		missing -= lag
+	}
+	return missing
 }
 
 func inWords(points []jobs.HistoryPoint, s series) string {
@@ -135,7 +154,7 @@ func inWords(points []jobs.HistoryPoint, s series) string {
 	if last < 0 {
 		return s.name + " not counted yet"
 	}
-	return fmt.Sprintf("%s %s (highest %s at %s)", num(last), s.name, num(s.of(highest)), clockText(highest.At))
+	return fmt.Sprintf("%s (highest %s at %s)", s.inWords(last), num(s.of(highest)), clockText(highest.At))
 }
 
 func clockText(t time.Time) string { return t.UTC().Format("15:04Z") }

@@ -69,6 +69,34 @@ func TestQueuePage_History(t *testing.T) {
 	})
 }
 
+// A queue without changes has no gap: its workers write its last minutes together.
+func TestQueuePage_HistoryOfAnIdleQueue(t *testing.T) {
+	e := memory.Open()
+	mock := clock.NewMock()
+	now := time.Date(2026, 3, 1, 15, 6, 19, 0, time.UTC)
+	mock.Set(now)
+	for hours := range 25 {
+		var points []string
+		for minute := range 60 {
+			if hours > 0 || minute < 1 { // 15:01 to 15:05 are not written yet
+				points = append(points, fmt.Sprintf("[%d,1,1,0,0,0]", minute))
+			}
+		}
+		records(t, e, "orders", now.Add(-time.Duration(hours)*time.Hour), points...)
+	}
+	h := handler(t, console.Config{Engine: e, Clock: mock})
+	caption := func(path string) string {
+		_, after, _ := strings.Cut(page(t, h, path), "<figcaption>")
+		text, _, _ := strings.Cut(after, "</figcaption>")
+		return text
+	}
+	assert.Contains(t, caption("/queue?queue=orders"), "At 15:00Z: 1 waiting (highest 1 at 15:07Z)<")
+	assert.Contains(t, caption("/queue?queue=orders-dead"), "At 15:00Z: 1 dead letter (highest 1 at 15:07Z)<")
+	mock.Add(10 * time.Minute)
+	h = handler(t, console.Config{Engine: e, Clock: mock})
+	assert.Contains(t, caption("/queue?queue=orders"), "No worker reported in 16 min of 24 h")
+}
+
 // A page without messages says what they would be, or leads to them.
 func TestQueuePage_Empty(t *testing.T) {
 	e := memory.Open()
