@@ -177,6 +177,35 @@ func TestRun_HeldKeyOfFirstSource(t *testing.T) {
 	})
 }
 
+// Messages of a held key that the worker had taken from its first source return without a
+// visit, in their order. Each message is called after the resume, and none twice.
+func TestRun_HeldKeyOfFirstSourceLosesNothing(t *testing.T) {
+	eachNested(t, func(n *nested) {
+		fair := []delivery.QueueOption{delivery.WithFairByKey(2)}
+		n.began.Store(2) // no call fails
+		n.put("held", 40)
+		n.start(fair, fair)
+		for range 3 {
+			time.Sleep(3500 * time.Millisecond)
+			_, err := n.jobs.HoldKey(t.Context(), "orders", "held", "ann", "it is moved")
+			require.NoError(t, err)
+			began := n.later(5 * time.Second)
+			require.Equal(t, began, n.later(2*time.Minute), "longer than a lease")
+			list, err := n.first.List(t.Context(), "orders", store.Filter{Key: "held"}, store.Page{Max: 1000})
+			require.NoError(t, err)
+			require.Len(t, list, 42-int(began))
+			for i, e := range list {
+				require.Zero(t, e.Meta.Visit)
+				require.Equal(t, list[0].Position+int64(i), e.Position, "the messages that are left are the last")
+			}
+			_, err = n.jobs.ResumeKey(t.Context(), "orders", "held", "ann", "done")
+			require.NoError(t, err)
+		}
+		require.EqualValues(t, 42, n.later(5*time.Minute))
+		n.stop()
+	})
+}
+
 // A hold is refused if one of the two queues cannot leave out keys.
 func TestRun_HeldKeyOfFirstSourceThatCannotLeaveOutKeys(t *testing.T) {
 	fair := []delivery.QueueOption{delivery.WithFairByKey(2)}
