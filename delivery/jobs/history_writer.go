@@ -282,8 +282,8 @@ func (h *historyWriter) missing(r store.Record, points []HistoryPoint) []History
 }
 
 // storeHour adds points of one hour to its record, which it returns, and reports whether
-// this worker counts the messages from now on. It leaves a record alone that it cannot read, since a later
-// version may have written it (law W4).
+// this worker counts the messages from now on. It leaves a record alone that it cannot
+// read, since a later version may have written it (law W4).
 func (h *historyWriter) storeHour(ctx context.Context, tx store.Tx, queue string, points []HistoryPoint) (there store.Record, counts bool, err error) {
 	name := historyName(queue, points[0].At)
 	there, err = recordNamed(ctx, tx, kindHistory, name)

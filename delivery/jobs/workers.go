@@ -85,10 +85,10 @@ func workersOf(ctx context.Context, from reader) (list []Worker, err error) {
 // Work reports a worker and runs jobs until ctx ends, as delivery.Run does beside its
 // messages. Without jobs that takes a transaction every 20 s, also after an error: people
 // may mend a missing table or right while the worker runs. If the worker has a queue, its
-// history ([Jobs.History]) takes another transaction a minute, and less while it is idle. about returns the report,
-// without the fields that name the process. steer, which may be nil, gets the orders of
-// people to backends, at the start and when they have changed, and perhaps again. The
-// worker also reports at once when the paused queues have changed.
+// history ([Jobs.History]) takes another transaction a minute, and less while it is idle.
+// about returns the report, without the fields that name the process. steer, which may be
+// nil, gets the orders of people to backends, at the start and when they have changed, and
+// perhaps again. The worker also reports at once when the paused queues have changed.
 func (j *Jobs) Work(ctx context.Context, about func() Worker, steer func(BackendOrder)) {
 	b := &beats{Jobs: j, about: about, id: strings.ToLower(rand.Text()[:10]), running: map[string]bool{}, told: map[int]bool{}}
 	b.history = newHistoryWriter(j, b.id)
