@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -220,10 +221,19 @@ func (w *worker[IN, OUT]) keysDown(b gate.Backend) (list []jobs.KeyDown) {
 	}
 	for _, r := range b.TenantsDown(mostKeysDown) {
 		if utf8.ValidString(r.Tenant) { // JSON would change the others
-			list = append(list, jobs.KeyDown{Key: r.Tenant, State: r.State, Why: r.Why, Since: r.Since})
+			list = append(list, jobs.KeyDown{Key: r.Tenant, State: r.State, Why: shortened(r.Why), Since: r.Since})
 		}
 	}
 	return list
+}
+
+// shortened bounds a reason in the report of keys: an engine may refuse a large report.
+func shortened(why string) string {
+	const most = 300
+	if len(why) <= most {
+		return why
+	}
+	return strings.ToValidUTF8(why[:most], "") + "…"
 }
 
 // reportOf returns the report of a backend.

@@ -358,3 +358,30 @@ func TestRun_ReportsKeysDown(t *testing.T) {
 		})
 	}
 }
+
+// The report of many keys that are down for long reasons, such as the page of a proxy, is
+// smaller than the largest message of a NATS server.
+func TestRun_ReportOfKeysDownIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCustomers()
+		b := backend.New("customers", backend.TenantBreaker(), backend.WithLogger(quiet))
+		for i := range 300 {
+			b.HoldTenant(fmt.Sprintf("%0100d", i), strings.Repeat("é", 2500))
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		ended := make(chan struct{})
+		go func() { // ends with ctx
+			defer close(ended)
+			c.workWith(ctx, t, asyncop.Blocking(c.call), 10*time.Second, asyncop.WithBackend(b))
+		}()
+		time.Sleep(time.Second)
+		reports, err := c.engine.Records(t.Context(), "worker", "", 10)
+		require.NoError(t, err)
+		require.Len(t, reports, 1)
+		require.Less(t, len(reports[0].Value), 200_000)
+		require.Equal(t, 256, strings.Count(reports[0].Value, "é…"))
+		stop()
+		<-ended
+	})
+}
