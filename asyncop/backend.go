@@ -9,15 +9,13 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// Backend is the service that an operator calls: a *Backend of package backend. No other
-// type implements it.
+// Backend is the service that an operator calls: a *Backend of package backend.
 type Backend interface{ attachable }
 
 type attachable = gate.Attachable
 
-// WithBackend makes the operator ask b before each attempt, including retries, and report
-// the outcome to b. All operators that call the same service share b, which may be down:
-// package backend has its states.
+// WithBackend makes the operator ask b before each attempt and report its outcome to b.
+// All operators that call the same service share b. Package backend has its states.
 //
 //	pay := backend.New("payments", backend.Adaptive(8, 200), backend.RetryBudget(0.2))
 //	op := asyncop.OrderedWaitWithRetry(charge, 10*time.Second, 1000, strategy,
@@ -26,12 +24,12 @@ type attachable = gate.Attachable
 // Elements that wait for b hold a slot, but no permit and no goroutine. Waiting is not an
 // attempt, and does not extend their timeout, unless [WithTimeoutFromFirstAttempt]. If
 // the timeout runs out while b is down, or paused for the element's tenant, the element
-// fails with an error that matches [ErrBackendDown], and the failure policy decides. This
-// also applies while the load of b grows back, while its limit is 0, and to an element
-// that was never called because the limit or rate of b was used up. In a worker
-// (delivery.Run) a message that was not called is released until b is up, and its visit
-// does not count. A message that was called goes to the failure policy, because it may
-// have caused the outage. A delivery.Queue lets it wait once more.
+// fails with an error that matches [ErrBackendDown]. This also applies while the load of
+// b grows back, while its limit is 0, and to an element that was never called because the
+// limit or rate of b was used up. In a worker (delivery.Run) a message that was not
+// called is released until b is up, and its visit does not count. A message that was
+// called goes to the failure policy, because it may have caused the outage. A
+// delivery.Queue lets it wait once more.
 //
 // An attempt that met an outage, because it was lost while b was going down, down or
 // coming back, does not use up a retry of the strategy or of b's budget, up to three
@@ -39,20 +37,19 @@ type attachable = gate.Attachable
 //
 // A batch is a call: it has a permit, costs as much as its members together, and is lost
 // if all of them are. The retry budget counts members. A call that runs an operator with
-// the same backend lends it its permit, for one call at a time, if the inner operator
-// gets the context of the call ([WithContext]).
+// the same backend lends it its permit, for one call at a time, if the inner operator has
+// the context of the call ([WithContext]).
 //
-// An attempt that the service answered with a request for fewer calls (429) does not use
-// up an attempt or a retry. Only the timeout of the element limits such attempts. A
-// message whose calls were all answered in this way is released when its time runs out.
+// A throttled attempt (429) does not use up an attempt or a retry. Only the timeout of
+// the element limits such attempts. A message whose calls were all throttled is released
+// when its time runs out.
 //
 // While the tenant of a message is down, or paused for a second or more
-// (backend.TenantBreaker), the message does not wait in its slot for an attempt: it ends
-// at once, as if its timeout had run out.
+// (backend.TenantBreaker), the message does not wait in its slot: it ends at once, as if
+// its timeout had run out.
 //
-// An operator has one backend, with all limits and rates of the service. opts are [Cost],
-// [Tenant] and [Budget]. WithBackend panics if b is nil, and the constructor panics if
-// the operator has two backends.
+// opts are [Cost], [Tenant] and [Budget]. WithBackend panics if b is nil, and the
+// constructor panics if the operator has two backends.
 func WithBackend(b Backend, opts ...Option) Option {
 	guard.RefuseNil("asyncop: WithBackend", "backend", b)
 	return func(cfg *config) {
@@ -69,31 +66,30 @@ func WithBackend(b Backend, opts ...Option) Option {
 // Cost is an option of [WithBackend]. It sets how much a call for an element takes from
 // the rate of its backend. The default is 1. If the cost is known only after the call,
 // cost returns an estimate, and the call reports the real cost: see [ReportCost]. An
-// attempt costs 0 if the service refused it: it was throttled (429), or the connection
-// was refused, so that it was not sent. cost is called on the operator's loop once for
-// each attempt, and must not block. A panic fails the element, and so does a cost that is
-// negative, infinite or NaN. IN must be the operator's type. It panics if cost is nil.
+// attempt that the service refused (429, or a refused connection) costs 0. cost is called
+// on the operator's loop once for each attempt, and must not block. A panic fails the
+// element, and so does a cost that is negative, infinite or NaN. IN must be the
+// operator's type. Cost panics if cost is nil.
 func Cost[IN any](cost func(in IN) float64) Option {
 	guard.RefuseNil("asyncop: Cost", "function", cost)
 	return func(cfg *config) { cfg.cost = cost }
 }
 
 // ReportCost reports the real cost of the call of ctx, such as the tokens that a language
-// model has used. It replaces the estimate of [Cost] when the attempt has ended: the rate
-// of the backend gets the difference back, or later calls wait for it.
+// model has used. When the attempt has ended, it replaces the estimate of [Cost]: the
+// rate of the backend gets the difference back, or later calls wait for it.
 //
 //	reply, err := model.Complete(ctx, prompt)
 //	if err == nil {
 //		asyncop.ReportCost(ctx, float64(reply.Usage.TotalTokens))
 //	}
 //
-// Several reports of a call add up. A report after the end of the attempt, or under a
-// context without an attempt, is ignored. The cost of a batch is divided equally among
-// its members. The cost of a call that elements share (package lookup) belongs to the
-// element that started it. ReportCost panics if cost is negative, infinite or NaN. It is
-// safe for concurrent use.
+// Several reports of a call add up. A report after the end of the attempt, or without an
+// attempt, is ignored. The cost of a batch is divided equally among its members. The cost
+// of a shared call (package lookup) belongs to the element that started it. ReportCost
+// panics if cost is negative, infinite or NaN. It is safe for concurrent use.
 func ReportCost(ctx context.Context, cost float64) {
-	refuseIf(!(cost >= 0 && cost <= math.MaxFloat64), "ReportCost: want a finite number of 0 or more: %v", cost) // this form rejects NaN, too
+	refuseIf(!(cost >= 0 && cost <= math.MaxFloat64), "ReportCost: want a finite number of 0 or more: %v", cost) // rejects NaN, too
 	r, ok := ctx.Value(call.CostKey{}).(call.CostReporter)
 	if ok {
 		r.ReportCost(cost)
@@ -108,20 +104,20 @@ func ReportCost(ctx context.Context, cost float64) {
 // flight. By default there is no budget. Budget panics if total is not positive and
 // finite.
 //
-// With checkpoints ([WithCheckpoints]) the sum is part of the operator's state. The
-// operator takes a checkpoint before it ends, so a later run with a larger budget
-// continues with the sum, and does not repeat calls whose results have left or are in the
-// checkpoint (State.Results). After a crash the sum is taken from the last checkpoint.
+// With checkpoints ([WithCheckpoints]) the sum is part of the state. The operator takes a
+// checkpoint before it ends, so a later run with a larger budget continues with the sum,
+// and does not repeat calls whose results have left or are in the checkpoint
+// (State.Results). After a crash the sum is from the last checkpoint.
 func Budget(total float64) Option {
-	refuseIf(!(total > 0 && total <= math.MaxFloat64), "Budget: want a finite number above 0: %v", total) // this form rejects NaN, too
+	refuseIf(!(total > 0 && total <= math.MaxFloat64), "Budget: want a finite number above 0: %v", total) // rejects NaN, too
 	return func(cfg *config) { cfg.budget = total }
 }
 
 // Tenant is an option of [WithBackend]. It sets the tenant of each element; "" means no
-// tenant. By default an element has no tenant, except with backend.TenantBreaker: there
-// the key of a message (message.Meta.Key) is its tenant. Elements of other tenants overtake a tenant that must wait. tenant
-// is called like the function of [Cost]. A function made by [Batched] cannot have
-// tenants: the constructor panics. It panics if tenant is nil.
+// tenant. By default an element has none, except with backend.TenantBreaker: there the
+// key of a message (message.Meta.Key) is its tenant. Other elements overtake a tenant
+// that must wait. tenant is called like the function of [Cost]. The constructor panics
+// with [Batched]. Tenant panics if tenant is nil.
 func Tenant[IN any](tenant func(in IN) string) Option {
 	guard.RefuseNil("asyncop: Tenant", "function", tenant)
 	return func(cfg *config) { cfg.tenant = tenant }

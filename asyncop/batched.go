@@ -20,7 +20,7 @@ import (
 //	}, 100, 5*time.Millisecond)
 //	op := asyncop.OrderedWaitWithRetry(users, 5*time.Second, 1000, strategy)
 //
-// The operator makes a batch of elements that may start: retries that are due, then first
+// The operator makes a batch of elements that may start: due retries, then first
 // attempts, oldest first. A batch needs a permit. It starts when
 //
 //   - maxSize elements may start
@@ -32,22 +32,22 @@ import (
 // # Members
 //
 // Each member has its own slot, timeout, attempts and retries. call returns a result for
-// each element, in the order of the elements. Result.Err is the error of a member;
-// [ErrNoResult] means that it does not have a result. An error that call returns, a
-// panic, and a wrong number of results are errors of all members. Only members that
-// failed, or whose result asks for a retry, are tried again, in later batches.
+// each element, in order. Result.Err is the error of a member; [ErrNoResult] means that
+// it does not have a result. An error of call, a panic, and a wrong number of results are
+// errors of all members. Only members that failed, or whose result asks for a retry, are
+// tried again, in later batches.
 //
 // A member that times out leaves, and the call continues for the others. The context of
-// the call ends with the last member, and has the latest of their deadlines. It has no
-// attempt number and no values of an [observe.Observer]: the contexts that
-// [MemberContexts] returns have them. Use those for requests that exactlyonce tracks,
-// which fail under the context of the call because it lacks an id.
+// the call ends with the last member, and has the latest of their deadlines. Attempt
+// numbers and values of an [observe.Observer] are only in the contexts that
+// [MemberContexts] returns. Use those for requests that exactlyonce tracks, which fail
+// without an id.
 //
 // # Permits
 //
 // A batch holds a permit ([WithMaxConcurrentCalls]) until call returns, and is a single
-// call of its backend ([WithBackend]). Elements that wait for their batch hold a slot,
-// but no permit and no goroutine.
+// call of its backend ([WithBackend]). Elements that wait for their batch hold only a
+// slot.
 //
 // # Wrappers
 //
@@ -69,13 +69,13 @@ func Batched[IN, OUT any](
 	return &batched[IN, OUT]{call: call, maxSize: maxSize, maxWait: maxWait}
 }
 
-// MemberContexts returns the contexts of the elements of a call of [Batched], in the
-// order of the elements, if ctx is the context of the call, and nil otherwise. The
-// context of an element ends with its attempt. It has the number of the attempt
-// ([AttemptFromContext]) and the values of observers. The caller may change the slice.
+// MemberContexts returns the contexts of the elements of a call of [Batched], in order,
+// if ctx is the context of the call, and nil otherwise. The context of an element ends
+// with its attempt. It has the number of the attempt ([AttemptFromContext]) and the
+// values of observers. The caller may change the slice.
 func MemberContexts(ctx context.Context) []context.Context {
 	members, _ := ctx.Value(ctxkey.Members{}).([]context.Context)
-	return slices.Clone(members) // the batch reads its own slice until the call has returned
+	return slices.Clone(members) // the batch reads its own slice during the call
 }
 
 type batched[IN, OUT any] struct {
@@ -91,7 +91,7 @@ var (
 		"a wrapper must call the function before its own AsyncInvoke returns")
 )
 
-// AsyncInvoke joins the batch of the element of ctx.
+// AsyncInvoke joins the batch in ctx.
 func (f *batched[IN, OUT]) AsyncInvoke(ctx context.Context, in IN, result ResultFuture[OUT]) error {
 	var joined bool
 	switch b := ctx.Value(call.BatchKey{Of: f}).(type) {
@@ -108,7 +108,7 @@ func (f *batched[IN, OUT]) AsyncInvoke(ctx context.Context, in IN, result Result
 	return nil
 }
 
-// otherBatch is a batch of an operator with other types: a [call.Batch].
+// otherBatch is a [call.Batch] of other types.
 type otherBatch interface {
 	JoinOther(ctx context.Context, call call.Other) bool
 }
@@ -137,7 +137,7 @@ func (f *batched[IN, OUT]) invoke(ctx context.Context, ins []IN) (completeAt fun
 	}
 }
 
-// invokeOthers is invoke for an operator with other types.
+// invokeOthers is invoke for calls of other types.
 func (f *batched[IN, OUT]) invokeOthers(ctx context.Context, others []call.Other) (completeAt func(i int)) {
 	ins := make([]IN, len(others))
 	for i, o := range others {
@@ -155,8 +155,7 @@ type anyBatched interface {
 	invokeOthers(ctx context.Context, others []call.Other) (completeAt func(i int))
 }
 
-// batchingOf returns the configuration of batches for fn, if fn is or wraps a function of
-// Batched, and nil otherwise.
+// batchingOf returns the batches of fn, if fn is or wraps a function of Batched, or nil.
 func batchingOf[IN, OUT any](fn AsyncFunction[IN, OUT]) *batching[IN, OUT] {
 	inner, ok := find[anyBatched](fn)
 	if !ok {
@@ -174,7 +173,6 @@ type batching[IN, OUT any] struct {
 	own   *batched[IN, OUT] // inner, or nil if it has other types
 }
 
-// call makes the call of a batch.
 func (f *batching[IN, OUT]) call(b *call.Batch[IN, OUT]) {
 	b.Run(func(ctx context.Context, ins []IN) (completeAt func(i int, out call.Future[OUT])) {
 		if f.own != nil {

@@ -8,16 +8,14 @@ import (
 )
 
 // Blocking makes an [AsyncFunction] of a blocking call. Each running call has a
-// goroutine, which is reused for later calls. An element that waits for a permit or a
-// retry does not.
+// goroutine, which is reused.
 //
 // An error that is [ErrNoResult], wrapped or not, completes the attempt without a result.
 // The element then emits no result, unless predicates.EmptyResult asks for another
 // attempt. A panic or runtime.Goexit is a [*PanicError].
 //
-// The call keeps its permit ([WithMaxConcurrentCalls]) until it returns, so a call that
-// ignores its context counts as running after its element has timed out. The constructors
-// refuse a nil call.
+// The call keeps its permit ([WithMaxConcurrentCalls]) until it returns, even if its
+// element has timed out. The constructors refuse a nil call.
 func Blocking[IN, OUT any](call func(ctx context.Context, in IN) (OUT, error)) AsyncFunction[IN, OUT] {
 	if call == nil {
 		return nil
@@ -33,25 +31,23 @@ func BlockingMany[IN, OUT any](call func(ctx context.Context, in IN) ([]OUT, err
 	return &blocking[IN, OUT]{many: call}
 }
 
-// blocking runs one or many on a goroutine of the calling operator.
 type blocking[IN, OUT any] struct {
 	one  func(ctx context.Context, in IN) (OUT, error)
 	many func(ctx context.Context, in IN) ([]OUT, error)
 }
 
-// blockingHost runs blocking calls: an attempt of an operator. It is found through the
-// context, so that wrappers of a blocking function need not know it.
+// blockingHost runs blocking calls: an attempt of an operator. Wrappers need not know it,
+// because it is found through the context.
 type blockingHost interface {
-	// RunBlocking runs task on a goroutine. ctx is the context of the call. late is the
-	// reason why the call must not be made, or nil. It must not be made either if ctx has
-	// ended.
+	// RunBlocking runs task on a goroutine. ctx is the context of the call. late is why
+	// the call must not be made, or nil. It must not be made either if ctx has ended.
 	RunBlocking(ctx context.Context, task func(late error))
 }
 
 var _ blockingHost = (*call.Attempt[int])(nil)
 
-// AsyncInvoke starts the call on a goroutine of the operator of ctx or, without an
-// operator, on a new goroutine.
+// AsyncInvoke starts the call on a goroutine of the operator of ctx or, without one, on a
+// new goroutine.
 func (f *blocking[IN, OUT]) AsyncInvoke(ctx context.Context, in IN, result ResultFuture[OUT]) error {
 	if host, ok := ctx.Value(call.AttemptKey{}).(blockingHost); ok {
 		host.RunBlocking(ctx, func(late error) {
@@ -66,9 +62,8 @@ func (f *blocking[IN, OUT]) AsyncInvoke(ctx context.Context, in IN, result Resul
 	return nil
 }
 
-// run makes the call, and completes result however the call ends (law A6). If late is not
-// nil, the element has ended and the call does not start (law A5), but result is
-// completed.
+// run makes the call, and completes result however it ends (law A6). If late is not nil,
+// it only completes result (law A5).
 func (f *blocking[IN, OUT]) run(ctx context.Context, in IN, result call.Future[OUT], late error) {
 	returned := false
 	defer func() {
@@ -94,15 +89,14 @@ func (f *blocking[IN, OUT]) run(ctx context.Context, in IN, result call.Future[O
 	returned = true
 }
 
-// returner is a future that takes one result without an allocation: a future of package
-// call.
+// returner takes one result without an allocation: a future of package call.
 type returner[OUT any] interface {
 	Return(result OUT, err error)
 }
 
 var _ returner[int] = (*call.Attempt[int])(nil)
 
-// complete completes an attempt with the results of a blocking call.
+// complete completes a blocking call.
 func complete[OUT any](future call.Future[OUT], result OUT, err error) {
 	one, ok := future.(returner[OUT])
 	switch {
@@ -118,7 +112,7 @@ func complete[OUT any](future call.Future[OUT], result OUT, err error) {
 }
 
 // directCall returns the blocking call of fn, or nil if fn is another function or has a
-// wrapper of the user around it.
+// user's wrapper.
 func directCall[IN, OUT any](fn AsyncFunction[IN, OUT]) *blocking[IN, OUT] {
 	if h, ok := fn.(*withFallback[IN, OUT]); ok {
 		return directCall(h.AsyncFunction)
@@ -127,9 +121,8 @@ func directCall[IN, OUT any](fn AsyncFunction[IN, OUT]) *blocking[IN, OUT] {
 	return call
 }
 
-// AttemptFromContext returns the number of the attempt of ctx, from 1, or 0 if ctx does
-// not belong to an attempt. A message of a queue begins at 1 at each visit:
-// message.MetaFromContext has the number of the visit.
+// AttemptFromContext returns the number of the attempt of ctx, from 1, or 0 without one.
+// A message of a queue begins at 1 at each visit: message.MetaFromContext has the visit.
 func AttemptFromContext(ctx context.Context) int {
 	n, _ := ctx.Value(call.NumberKey{}).(int)
 	return n

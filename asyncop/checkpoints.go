@@ -13,8 +13,7 @@ import (
 // *checkpoint.Coordinator. The operator needs a name ([WithName]) that is the same in
 // each run. On a barrier it reports the elements that are not settled, in input order,
 // and lets the barrier overtake them (law C1). After a restart, restored elements are
-// called before new input. The state of an observe.CheckpointedObserver is part of the
-// operator's.
+// called before new input. The state of an observe.CheckpointedObserver is included.
 //
 //	asyncop.WithCheckpoints(coordinator)
 //	asyncop.WithCheckpoints(coordinator, asyncop.State[Order, Receipt]{
@@ -24,11 +23,11 @@ import (
 // At a barrier the loop copies the elements in flight, in about 20 ns each. Another
 // goroutine encodes the copy, which takes IN and 48 bytes per element.
 //
-// Without this option, barriers wait in the queue like watermarks, until all earlier
-// elements have left. A checkpoint then takes as long as the elements in flight.
+// Without this option, barriers wait in the queue like watermarks, so a checkpoint takes
+// as long as the elements in flight.
 //
-// state is a [State] of the operator's types. The default is its zero value. It panics if
-// c is nil, or if Retries is unknown.
+// state is a [State] of the operator's types, by default its zero value. It panics if c
+// is nil, or if Retries is unknown.
 func WithCheckpoints(c Coordinator, state ...CheckpointState) Option {
 	guard.RefuseNil("asyncop: WithCheckpoints", "coordinator", c)
 	return func(cfg *config) {
@@ -39,7 +38,7 @@ func WithCheckpoints(c Coordinator, state ...CheckpointState) Option {
 	}
 }
 
-// Coordinator coordinates the checkpoints of a pipeline: a *checkpoint.Coordinator.
+// Coordinator is a *checkpoint.Coordinator.
 type Coordinator interface {
 	// Host returns the methods that participants call.
 	Host() participant.Host
@@ -53,40 +52,40 @@ type CheckpointState interface {
 // State sets how a checkpoint stores an operator's elements, and how much restored
 // elements keep: see [WithCheckpoints].
 type State[IN, OUT any] struct {
-	// Inputs encodes the inputs. The default is codec.Default. They are encoded on
-	// another goroutine during their calls, so the calls must not change them.
+	// Inputs encodes the inputs. The default is codec.Default. Another goroutine encodes
+	// them during their calls, so the calls must not change them.
 	Inputs codec.Codec[IN]
 	// Results encodes the results of elements that are complete but not yet emitted, so
-	// that their calls are not repeated after a restart. If it is nil, results are not
+	// that their calls are not repeated after a restart. nil means that results are not
 	// stored. They are encoded while the pipeline runs, so downstream must not change
 	// them.
 	Results codec.Codec[OUT]
-	// Retries selects how much of their attempts and timeout restored elements keep. The
-	// default restarts both.
+	// Retries selects how much of their attempts and timeout restored elements keep. By
+	// default both start again.
 	//
-	// With LatencyFirst and TimeSpent, an attempt that ran when the checkpoint was taken is
-	// repeated with the same number, and a complete element whose results were not stored
-	// is called again with the number of its last attempt, and with the whole timeout from
-	// the checkpoint on. By default both begin with attempt 1. An element without time
-	// left times out at once, unless that would fail the pipeline.
+	// With LatencyFirst and TimeSpent, an attempt that ran at the checkpoint is repeated
+	// with the same number, and a complete element whose results were not stored is
+	// called again with the number of its last attempt, and with the whole timeout. By
+	// default both begin with attempt 1. An element without time left times out at once,
+	// unless that would fail the pipeline.
 	//
 	// An element in back-off always waits for the rest of it (law C3), even if a server
 	// demanded the wait by Retry-After. The wait ends when it would have ended without
 	// the restart, by the wall clock, so downtime counts. It is never longer than the
-	// rest at the checkpoint, even if the clock was set back. A step of a strategy before
-	// the retry (strategies.Action.Before) is not kept.
+	// rest at the checkpoint, even if the clock was set back. A step before the retry
+	// (strategies.Action.Before) is not kept.
 	Retries RetryState
-	// Overflow limits the elements that the operator reads past its capacity. 0 means
-	// 1,024, and a negative value means that it reads none. It reads them to reach a
-	// barrier of a checkpoint, or the marker of the end of the input, behind them. They
-	// are not started, and are part of the checkpoint.
+	// Overflow limits the elements that the operator reads past its capacity, to reach a
+	// barrier of a checkpoint, or the marker of the end of the input, behind them. 0
+	// means 1,024, a negative value no elements. They are not started, and are part of
+	// the checkpoint.
 	//
 	// A barrier of a checkpoint.Source passes a full queue and any number of elements:
 	// while there are more than Overflow, the source sends only barriers. So the operator
 	// never reads more past its capacity than Overflow and twice the number of elements
 	// that buffers, flows and operators before it hold. A barrier of another source
-	// passes at most Overflow elements; behind more, it waits for free slots. To look for
-	// a barrier, the operator may read one more element.
+	// passes at most Overflow elements; behind more, it waits for free slots. The
+	// operator may read one more element to look for a barrier.
 	Overflow int
 }
 
@@ -108,8 +107,8 @@ func (s State[IN, OUT]) apply(cfg *config) {
 }
 
 // RetryState sets how much a restored element keeps of the time before the crash: the
-// three choices of FLIP-232. With the zero value, as in Flink, the element keeps only the
-// wait: it starts with attempt 1 and the whole timeout.
+// three choices of FLIP-232. With the zero value, as in Flink, it keeps only the wait: it
+// starts with attempt 1 and the whole timeout.
 type RetryState uint8
 
 const (
@@ -117,9 +116,9 @@ const (
 	// LatencyFirst keeps the attempts, and counts all the time since the first attempt,
 	// including downtime. The rest of the timeout is timeout − (now − first execution),
 	// but at least timeout/(maxRetries+1) and a tenth of the timeout, which allows an
-	// attempt. FLIP-232 prints now() − firstExecTime for the new timeout, apparently by
-	// mistake. The strategy must have a method MaxRetries() int, or wrap a strategy with
-	// this method and return it from a method Unwrap() any.
+	// attempt. FLIP-232 prints now() − firstExecTime, apparently by mistake. The strategy
+	// must have a method MaxRetries() int, or wrap a strategy with this method and return
+	// it from a method Unwrap() any.
 	LatencyFirst
 	// TimeSpent keeps the attempts, and counts only the time before the crash: timeout −
 	// time spent, but at least a tenth of the timeout. Without this minimum, an element
@@ -136,7 +135,7 @@ func (s RetryState) String() string {
 
 var retryStates = [...]string{"FromScratch", "LatencyFirst", "TimeSpent"}
 
-// findStateful finds the observer with a state, if there is one.
+// findStateful finds the observer with a state.
 func (s *frontend[IN, OUT]) findStateful(constructor string) {
 	for _, o := range s.observers {
 		if c, ok := o.(observe.CheckpointedObserver); ok {
@@ -146,7 +145,7 @@ func (s *frontend[IN, OUT]) findStateful(constructor string) {
 	}
 }
 
-// chooseCodecs sets the codecs, and panics if they are for other types. If codec.Default
+// chooseCodecs sets the codecs, and panics if they have other types. If codec.Default
 // refuses the type of the inputs, the panic names State.Inputs.
 func (s *frontend[IN, OUT]) chooseCodecs(constructor string) {
 	of := func(what string, v any) string { return fmt.Sprintf("is not a codec for the %s, of type %T", what, v) }

@@ -1,7 +1,7 @@
 // Package asyncop runs asynchronous calls inside a stream. It starts a call for each
-// element, keeps a bounded number of calls in flight, and emits the results in input
-// order or as they arrive. It retries calls that failed or did not have a result yet. It
-// brings the AsyncWaitOperator of Apache Flink, with FLIP-232, to Go and go-streams.
+// element, keeps a bounded number of calls in flight, emits the results in input order or
+// as they arrive, and retries calls that failed or did not have a result yet. It brings
+// the AsyncWaitOperator of Apache Flink, with FLIP-232, to Go and go-streams.
 //
 //	lookup := asyncop.Blocking(func(ctx context.Context, key string) (Row, error) {
 //		return table.Get(ctx, key)
@@ -53,27 +53,27 @@
 //	at the deadline, wherever it stands ───────────────────────────┘
 //	at the end of the input ─▶ elements in back-off get a last attempt at once
 //
-// With [KeyOrderedWait] an element first waits for earlier elements of its key. With
-// [Batched] it waits for elements that share its call.
+// With [KeyOrderedWait] an element first waits for earlier elements of its key, with
+// [Batched] for elements that share its call.
 //
 // # Guarantees
 //
 // Each accepted element ends exactly once: its results are emitted, it fails, or the end
-// of the run cuts it off. Elements that were cut off are counted, and Err reports them
-// (law A1). Only the first completion of the current attempt has an effect (A2).
+// of the run cuts it off. Err reports how many were cut off (law A1). Only the first
+// completion of the current attempt has an effect (A2).
 //
 // The timeout overrides retries and fallbacks. It counts from the time when the element
-// takes its slot, unless [WithTimeoutFromFirstAttempt], and a timeout is never retried
-// (A3). Neither is the outcome of a fallback ([HandleFailure]). A retry that could not
-// start before the deadline is not made: the element waits for its deadline or, with
+// takes its slot, unless [WithTimeoutFromFirstAttempt]. A timeout is never retried (A3),
+// nor is the outcome of a fallback ([HandleFailure]). A retry that could not start before
+// the deadline is not made: the element waits for its deadline or, with
 // [WithEarlyTimeout], ends at once. With n retries allowed there are at most n+1 attempts
 // (A4). Timers never fire early (T1), and keep firing while downstream is blocked.
 //
 // Ordered operators emit in input order. Unordered operators emit in the order of
 // completion, but watermarks keep their place in the stream. The results of an element
 // stay together (Q1). The capacity limits the slots in use (Q2). Key-ordered operators
-// are unordered, but call the elements of a key in sequence (K1), and the results of a
-// key leave in input order.
+// are unordered, but call the elements of a key in sequence (K1), and their results leave
+// in input order.
 //
 // Within a run the results of an element are emitted at most once. Its call may be made
 // several times, or not at all if no permit is free before the deadline.
@@ -90,8 +90,8 @@
 // Err is set before Out is closed. Elements that upstream still sends are discarded and
 // counted until it closes In, so goroutines do not leak (F1). A source of go-streams
 // cannot see the end of the operator: give the operator its cancel function
-// ([WithUpstreamCancel]). Operators and flows of weir upstream end with the operator,
-// with a [*DownstreamError], unless [WithUpstreamRunning].
+// ([WithUpstreamCancel]). Operators and flows of weir upstream end with a
+// [*DownstreamError], unless [WithUpstreamRunning].
 //
 // After a cancel, Via and To deliver results for at most half a second, so that a next
 // step that has stopped reading does not block them.
@@ -114,9 +114,9 @@
 // # Failures
 //
 // An error or a panic in user code is an outcome of its element (A6). So is
-// runtime.Goexit in code that may block. In code on the operator's loop, runtime.Goexit
-// fails the operator. An element fails if such an outcome is not retried, or if its time
-// runs out. Then
+// runtime.Goexit in code that may block; in code on the operator's loop, it fails the
+// operator. An element fails if such an outcome is not retried, or if its time runs out.
+// Then
 //
 //   - a fallback may return results in place of the failure ([HandleFailure])
 //   - without a fallback, or if it fails, the failure policy decides
@@ -124,10 +124,10 @@
 // By default the first failure fails the pipeline, as in Flink: Err is an
 // [*ElementError], and later results are not emitted. With [WithFailureSink] a function
 // stores failed elements in a table, a queue or the dead letters, and the operator
-// continues. An element that it does not take is offered again, and holds its slot
-// meanwhile. [WithDropOnFailure] logs and counts failures.
+// continues. An element that was not taken is offered again, and holds its slot.
+// [WithDropOnFailure] logs and counts failures.
 //
-// If retries are exhausted, a result that still asks for a retry is emitted, unless
+// When retries are exhausted, a result that still asks for a retry is emitted, unless
 // [WithExhaustedAsFailure].
 //
 // # Messages
@@ -146,39 +146,38 @@
 //
 // [AsyncWaitOperator.Messages] is the loop over messages. In a flow the next steps must
 // know messages: steps of package flow do, but a flow of go-streams typed on values
-// panics. The source of a message must take a settlement without waiting. An
-// operator [WithCheckpoints] refuses a message with an acknowledgement.
+// panics. The source of a message must take a settlement without waiting. An operator
+// [WithCheckpoints] refuses a message with an acknowledgement.
 //
 // # Reasons
 //
-// A strategies.Policy, made by strategies.ReasonAware, can take the place of a strategy.
-// Its classifier names the reason why an outcome deserves another attempt, and its
-// strategy decides how to act on the reason. That strategy knows the element, the stage
-// it failed in, whether its call may happen twice, and the earlier attempts. It may
-// block: the element then holds its slot, but no permit. A function may report how far
-// its call has come (predicates.ReportStage), and a policy defines which calls may happen
-// twice. Other calls are repeated only if they cannot have taken effect:
+// A strategies.Policy, made by strategies.ReasonAware, can replace a strategy. Its
+// classifier names the reason why an outcome deserves another attempt, and its strategy
+// decides how to act on the reason. It knows the element, the stage it failed in, whether
+// its call may happen twice, and the earlier attempts. It may block: the element then
+// holds its slot, but no permit. A function may report how far its call has come
+// (predicates.ReportStage), and a policy defines which calls may happen twice. Other
+// calls are repeated only if they cannot have taken effect:
 //
 //	op := asyncop.OrderedWaitWithRetry(send, 5*time.Second, 1000,
 //		strategies.ReasonAware(httpretry.Classifier[Reply](), strategies.BestEffort[Reply]()).
 //			IdempotentIf(isIdempotent))
 //
 // FLIP-232's strategies are policies that use only the number and the outcome of an
-// attempt. A reason that is always retried does not depend on CanRetry or the strategy,
-// but on the deadline, a cancel and the end of the input.
+// attempt. A reason that is always retried depends only on the deadline, a cancel and the
+// end of the input.
 //
 // # Concurrency
 //
 // One goroutine, the loop, owns the queue, the timers and the state of every element. It
 // calls AsyncInvoke, predicates and classifiers one at a time, and they must not block.
 // It also calls strategies that do not block: the strategies of FLIP-232 and of package
-// strategies, and any that Policy.Immediate declares. Blocking calls go through
-// [Blocking] or [Batched], which run them on other goroutines. Reason-aware strategies
-// that may block run there, too, and so do their steps before a retry. No lock is held
-// while user code runs. Completions may come from any goroutine.
+// strategies, and any that Policy.Immediate declares. Calls of [Blocking] or [Batched],
+// strategies that may block, and steps before a retry run on other goroutines. No lock is
+// held while user code runs. Completions may come from any goroutine.
 //
 // # Sources
 //
 // The semantics follow AsyncWaitOperator of Apache Flink 2.0 with FLIP-232 (retries),
-// except where a law differs. DESIGN.md lists the differences.
+// except where a law differs: see DESIGN.md.
 package asyncop

@@ -37,18 +37,17 @@ var (
 
 	// ErrStopped is the error for the function of [WithUpstreamCancel], and for a loop
 	// over Results, after Stop. The error of an operator matches it if the context of
-	// Stop ended before its elements did; then it also matches the cause of that context,
-	// such as context.DeadlineExceeded. The cause (context.Cause) of the contexts of the
-	// calls that Stop has cut off matches ErrStopped, too. The cause of a timeout is
-	// context.DeadlineExceeded itself.
+	// Stop ended first; then it also matches the cause of that context, such as
+	// context.DeadlineExceeded. context.Cause of the contexts of the calls that Stop has
+	// cut off matches ErrStopped, too; after a timeout it is context.DeadlineExceeded
+	// itself.
 	ErrStopped = errors.New("asyncop: operator stopped")
 )
 
-// Errors without an exported name.
 var (
 	// errControlResult is the failure of an element whose function returned a watermark,
-	// a barrier or a message as a result. Control elements come from the source only, and
-	// the operator makes messages of results.
+	// a barrier or a message. Control elements come from the source only, and the
+	// operator makes messages of results.
 	errControlResult = errors.New("asyncop: a control element is not a result")
 
 	// errCut is matched by an [*AbandonedError] of an operator that was cancelled or
@@ -59,21 +58,20 @@ var (
 )
 
 // TimeoutError is the failure of an element whose total time ran out. It matches
-// context.DeadlineExceeded and unwraps to the last error of its attempts, if there is
-// one.
+// context.DeadlineExceeded and unwraps to the last error of its attempts, if any.
 type TimeoutError struct {
-	Limit    time.Duration // the timeout of the element; 0 if it was over before the element was accepted
-	Attempts int           // attempts begun; 0 if the element always waited for a permit
-	Last     error         // the last error of an attempt, or nil
+	Limit    time.Duration // of the element; 0 if it was over before the element was accepted
+	Attempts int           // begun; 0 if the element always waited for a permit
+	Last     error         // of an attempt, or nil
 	Handler  error         // a panic or a timeout of the failure handler, or nil
-	Early    bool          // before Limit: no retry could start within it (WithEarlyTimeout), or the tenant of a message is down
+	Early    bool          // before Limit: no retry could start within it (WithEarlyTimeout), or a message's tenant is down
 
 	// InDoubt is true if an attempt may have taken effect: an attempt was running, or an
 	// earlier attempt ended without proof of the contrary. The proof is a report of stage
 	// ClientDispatch, an error of that stage if the policy looks at reasons, or a reason
 	// that allows non-idempotent retry. A refusal that a server keeps for all attempts of
-	// a request is also proof for the earlier attempts: see caller.Transport of package
-	// exactlyonce. An element that was called before a restart is in doubt. An element
+	// a request also proves it for the earlier attempts: see caller.Transport of package
+	// exactlyonce. An element that was called before a restart is in doubt; an element
 	// that was never called is not.
 	InDoubt bool
 
@@ -127,10 +125,10 @@ func (e *TimeoutError) Format(f fmt.State, verb rune) { format(f, verb, e) }
 
 // AttemptTimeoutError is the outcome of an attempt that took longer than
 // [WithAttemptTimeout] allows. It matches context.DeadlineExceeded. Exception predicates
-// or classifiers decide on a retry, as for other errors. netretry.Classifier and
-// classifiers that include it (httpretry, pgretry, couchbase, hbase) name it
-// netretry.TimedOut, or netretry.NotSent if they have proof that the call was not sent.
-// With grpcretry and sqliteretry, chain netretry.Classifier behind them.
+// or classifiers decide on a retry. netretry.Classifier and classifiers that include it
+// (httpretry, pgretry, couchbase, hbase) name it netretry.TimedOut, or netretry.NotSent
+// if the call was provably not sent. With grpcretry and sqliteretry, chain
+// netretry.Classifier behind them.
 type AttemptTimeoutError struct {
 	Limit   time.Duration // the attempt timeout
 	Attempt int           // from 1
@@ -146,8 +144,8 @@ func (e *AttemptTimeoutError) Is(target error) bool { return target == context.D
 // Timeout returns true. It implements net.Error.
 func (e *AttemptTimeoutError) Timeout() bool { return true }
 
-// ElementError is the failure of a pipeline by an element: Err of the operator under the
-// default failure policy.
+// ElementError is the failure of a pipeline by an element, under the default failure
+// policy.
 type ElementError struct {
 	Element   any           // the input
 	Attempts  int           // begun
@@ -157,16 +155,16 @@ type ElementError struct {
 
 	NoRetryReason strategies.NoRetryReason // why it was not retried: see Failure
 	Reason        predicates.Reason        // of the last outcome: see Failure
-	InDoubt       bool                     // an attempt may have taken effect: see Failure
+	InDoubt       bool                     // see Failure
 	Operator      string                   // its name, or "": see WithName
 
 	label   string
 	policy  policy
-	retries int // that the strategy allows; 0 if unknown
+	retries int // the strategy's limit; 0 if unknown
 }
 
-// UnsafeToRepeat reports whether the element must not be sent again before the effect of
-// its call was checked: see [Failure.UnsafeToRepeat].
+// UnsafeToRepeat reports whether the effect of the call must be checked before the
+// element is sent again: see [Failure.UnsafeToRepeat].
 func (e *ElementError) UnsafeToRepeat() bool {
 	return unsafeToRepeat(e.InDoubt, e.NoRetryReason, e.policy, e.Element)
 }
@@ -180,7 +178,7 @@ func (e *ElementError) Error() string {
 	return s
 }
 
-// prefix returns the name of an operator for a message, or "".
+// prefix returns the name of an operator for a message.
 func prefix(operator string) string {
 	if operator == "" {
 		return ""
@@ -195,7 +193,7 @@ func (e *ElementError) cutOff() string {
 		return ", not retried since the input has ended (see WithDrainRetries)"
 	case e.NoRetryReason == strategies.OverBudget || e.NoRetryReason == strategies.TooManyWaiting:
 		return fmt.Sprintf(", not retried: %v", e.NoRetryReason)
-	case e.NoRetryReason == strategies.Refused && e.policy != nil && e.policy.HasReasons(): // otherwise the retries are used up
+	case e.NoRetryReason == strategies.Refused && e.policy != nil && e.policy.HasReasons(): // otherwise retries are used up
 		why := fmt.Sprintf(", not retried after %v", e.Reason)
 		usedUp := e.retries > 0 && e.Attempts > e.retries
 		if !usedUp && !e.Reason.AllowsNonIdempotentRetry() && e.UnsafeToRepeat() {
@@ -220,7 +218,7 @@ type AbandonedError struct {
 	Cause     error // such as context.Cause of the context that ended
 	Abandoned int   // elements that had not ended
 
-	cut bool // the operator was cancelled or stopped, or an earlier one was
+	cut bool // this operator or an earlier one was cancelled or stopped
 }
 
 func (e *AbandonedError) Error() string {
@@ -230,8 +228,7 @@ func (e *AbandonedError) Error() string {
 // Unwrap returns Cause.
 func (e *AbandonedError) Unwrap() error { return e.Cause }
 
-// Is makes errors.Is find out whether the operator has ended on request, for the next
-// operator.
+// Is lets the next operator find out whether this one has ended on request.
 func (e *AbandonedError) Is(target error) bool { return target == errCut && e.cut }
 
 // Format implements fmt.Formatter. %+v adds the stack of a panic.
@@ -253,15 +250,15 @@ func (e *TypeError) Error() string {
 }
 
 // DownstreamError is the reason of the end of an operator or a flow: a later step of the
-// pipeline failed or was cancelled. Step names that step by its kind, and by its name or
-// the types of its elements: operator "enrich". Unwrap returns Err, the error of that
-// step. See [WithUpstreamRunning].
+// pipeline failed or was cancelled. Step names that step by its kind, and its name or the
+// types of its elements: operator "enrich". Unwrap returns the error of that step. See
+// [WithUpstreamRunning].
 type DownstreamError = wiring.DownstreamError
 
 // PanicError is a panic of user code, or its call of runtime.Goexit, as by FailNow of
 // package testing. Value is the argument of panic, or an error for runtime.Goexit. Unwrap
 // returns Value if it is an error. Stack is the stack of the goroutine that panicked, as
-// runtime/debug.Stack formats it. %+v writes it.
+// runtime/debug.Stack formats it, and %+v writes it.
 type PanicError = guard.PanicError
 
 // format writes err. %+v adds the stack of the first panic in it.

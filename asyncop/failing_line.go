@@ -8,19 +8,18 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/core"
 )
 
-// A line about failing attempts is written once per failingPeriod, if at least two
-// attempts failed and they are at least 1/failingShare of the attempts.
+// The line about failing attempts is written once per failingPeriod, if at least two
+// attempts, and 1/failingShare of them, failed.
 const (
 	failingPeriod = 10 * time.Second
 	failingShare  = 10
 )
 
-// failingLine is the state of the line about failing attempts, as of an unavailable
-// service. It is owned by the loop.
+// failingLine is the state of the line about failing attempts. It is owned by the loop.
 type failingLine struct {
 	isFailing     bool          // attempts have failed since the counts below
 	failingSince  time.Duration // when the loop noticed
-	begun, failed int64         // attempts, at the last line, or at the last time when all had succeeded
+	begun, failed int64         // attempts, at the last line, or when all had last succeeded
 }
 
 func (s *frontend[IN, OUT]) failingDue() time.Duration {
@@ -38,7 +37,7 @@ func (s *frontend[IN, OUT]) failingDue() time.Duration {
 	return f.failingSince + failingPeriod
 }
 
-// logFailing writes the line if it is due, and enough attempts have failed.
+// logFailing writes the line if it is due and enough attempts have failed.
 func (s *frontend[IN, OUT]) logFailing() {
 	f, now := &s.failingLine, s.driver.Core().State()
 	if now.Now < s.failingDue() {

@@ -19,8 +19,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// frontend is the part of an operator that depends on the user's functions and options:
-// the drive.User of its driver. The loop owns the fields that it writes.
+// frontend has the user's functions and options: the drive.User of its driver. The loop
+// owns the fields that it writes.
 type frontend[IN, OUT any] struct {
 	config // read-only
 	fn     AsyncFunction[IN, OUT]
@@ -28,24 +28,22 @@ type frontend[IN, OUT any] struct {
 	batch  *batching[IN, OUT] // nil unless the function is Batched
 	driver *drive.Driver[IN, OUT]
 
-	handlers   []handler[IN, OUT] // of failures
-	handlesAll bool               // not only timeouts
+	handlers   []handler[IN, OUT]
+	handlesAll bool // not only timeouts
 
-	// Options with the operator's types, or nil.
+	// With the operator's types, or nil.
 	sink      func(context.Context, Failure[IN]) error
 	timeoutOf func(IN) time.Duration
 	costOf    func(IN) float64
 	tenantOf  func(IN) string
 	state     drive.StateCodec[IN, OUT]
 
-	lines *counting.Lines[lineKey] // limits log lines
+	lines *counting.Lines[lineKey] // limits lines
 	failingLine
 	timelines timelines     // has its own lock
 	groups    failureGroups // has its own lock
 }
 
-// newDriver makes the driver of the operator. The driver calls the frontend through
-// drive.User.
 func (s *frontend[IN, OUT]) newDriver(timeout time.Duration, q queue.Queue[*core.Slot[IN, OUT]]) {
 	s.groups.groups = counting.NewGroups(mostGroups)
 	s.lines = counting.NewLines[lineKey](groupPeriod, mostLineGroups)
@@ -82,7 +80,7 @@ func (s *frontend[IN, OUT]) newNode() *wiring.Node {
 		UpstreamCut:      func(err error) { s.driver.CutByUpstream(err) },
 	}
 	if s.coordinator != nil {
-		_ = node.MarkCheckpointed() // there is no next step yet
+		_ = node.MarkCheckpointed() // it has no next step yet
 	}
 	return node
 }
@@ -99,7 +97,7 @@ func (s *frontend[IN, OUT]) coreConfig(timeout time.Duration, q queue.Queue[*cor
 		Restored: core.Restored{Keep: core.Keep(s.retryState), LeastPart: 10},
 
 		MaxWaitingPerKey: s.maxWaitingPerKey, OwnTimeouts: s.timeoutOf != nil, HandsOver: s.sink != nil,
-		// Values of other types cannot be control elements, which are refused.
+		// Other types cannot be control elements, which are refused.
 		ChecksResults:    reflect.TypeFor[OUT]().Kind() == reflect.Interface || participant.IsControl(*new(OUT)),
 		AsksForTimelines: reflect.TypeFor[IN]().Implements(reflect.TypeFor[timelineAsker]()),
 	}
@@ -128,8 +126,8 @@ func (s *frontend[IN, OUT]) coreConfig(timeout time.Duration, q queue.Queue[*cor
 	return c
 }
 
-// keyIsTenant reports whether the key of a message is its tenant at the backend. A batch
-// may be for several keys.
+// keyIsTenant reports whether the key of a message is its tenant. A batch may have
+// several keys.
 func (s *frontend[IN, OUT]) keyIsTenant() bool {
 	return s.backend != nil && s.tenantOf == nil && s.batch == nil && gate.Of(s.backend).TenantIsKey()
 }

@@ -21,10 +21,10 @@ import (
 // A function that serves several operators is called from several loops, so it must be
 // safe for concurrent use.
 type AsyncFunction[IN, OUT any] interface {
-	// AsyncInvoke starts the call for in and returns without waiting for it. result is
-	// completed later, from any goroutine, or at once. It is called on the operator's
-	// loop, for one element at a time, and must not block, because the whole operator
-	// would wait, including timeouts. Blocking calls go through [Blocking].
+	// AsyncInvoke starts the call for in and returns. result is completed later, from any
+	// goroutine, or at once. It is called on the operator's loop, for one element at a
+	// time, and must not block, because the whole operator would wait, including
+	// timeouts. Blocking calls go through [Blocking].
 	//
 	// The call must not change in or values it points to: every attempt gets it,
 	// checkpoints store it, and failures name it.
@@ -39,7 +39,7 @@ type AsyncFunction[IN, OUT any] interface {
 	// runtime.Goexit, which FailNow of package testing calls, ends the operator's loop,
 	// so it fails the operator with an error that names the code and matches
 	// [*PanicError]. This applies to all code on the loop: predicates, strategies that do
-	// not block, observers, and the functions of options.
+	// not block, observers, and functions of options.
 	AsyncInvoke(ctx context.Context, in IN, result ResultFuture[OUT]) error
 }
 
@@ -49,10 +49,10 @@ type AsyncFunction[IN, OUT any] interface {
 // It is safe for concurrent use.
 type ResultFuture[OUT any] interface {
 	// Complete ends the attempt with any number of results. A slice that is passed whole
-	// (results...) then belongs to the operator.
+	// (results...) belongs to the operator.
 	Complete(results ...OUT)
-	// CompleteExceptionally ends the attempt with an error. A nil err is replaced by an
-	// error that reports this.
+	// CompleteExceptionally ends the attempt with an error. A nil err becomes an error
+	// that reports this.
 	CompleteExceptionally(err error)
 }
 
@@ -74,21 +74,20 @@ func Func[IN, OUT any](f func(ctx context.Context, in IN, result ResultFuture[OU
 // TimeoutHandler is implemented by a function that returns results for elements that ran
 // out of time. [HandleFailure] is for failures of any kind.
 type TimeoutHandler[IN, OUT any] interface {
-	// Timeout returns the results that the element emits instead of failing with a
-	// [*TimeoutError], or the error it fails with. It is called like the fallback of
-	// HandleFailure.
+	// Timeout returns the results of the element in place of a [*TimeoutError], or the
+	// error it fails with. It is called like the fallback of HandleFailure.
 	Timeout(ctx context.Context, in IN) ([]OUT, error)
 }
 
 // Opener is implemented by a function that needs setup before its first call.
 type Opener interface {
-	// Open is called once per operator, before its first element, with the operator's
-	// context. An error or panic fails the pipeline.
+	// Open is called once per operator, with its context. An error or panic fails the
+	// pipeline.
 	Open(ctx context.Context) error
 }
 
-// HandleFailure returns fn with a fallback: the results of fallback are emitted in place
-// of a failure. An element fails when its last error is not retried, or its time runs out
+// HandleFailure returns fn with a fallback, whose results are emitted in place of a
+// failure. An element fails when its last error is not retried, or its time runs out
 // (then Failure.Err is a [*TimeoutError]).
 //
 //	lookup = asyncop.HandleFailure(lookup, func(ctx context.Context, f asyncop.Failure[string]) ([]Row, error) {
@@ -100,14 +99,12 @@ type Opener interface {
 // does not handle, return f.Err. The outcome is never retried (law A3).
 //
 // fallback runs on a goroutine of its own and may block, without a permit. The element
-// keeps its slot. The deadline of ctx is not the element's, but the fallback's: see
-// [WithHandlerLimit]. If fallback exceeds it or panics, the element fails with both
-// errors joined. It also fails if twice as many fallbacks as slots are running, because
-// they ignore the end of ctx.
+// keeps its slot. ctx has the fallback's own deadline: see [WithHandlerLimit]. If
+// fallback exceeds it or panics, the element fails with both errors joined. It also fails
+// if twice as many fallbacks as slots are running, because they ignore the end of ctx.
 //
 // A Timeout method of fn ([TimeoutHandler]) is called first, and fallback with its error.
-// All other interfaces of fn stay reachable. HandleFailure panics if fn or fallback is
-// nil.
+// Other interfaces of fn stay reachable. HandleFailure panics if fn or fallback is nil.
 func HandleFailure[IN, OUT any](
 	fn AsyncFunction[IN, OUT], fallback func(ctx context.Context, f Failure[IN]) ([]OUT, error),
 ) AsyncFunction[IN, OUT] {
@@ -121,7 +118,7 @@ type withFallback[IN, OUT any] struct {
 	fallback func(ctx context.Context, f Failure[IN]) ([]OUT, error)
 }
 
-// isFallback marks functions with a fallback of any types.
+// isFallback marks functions with a fallback.
 func (f *withFallback[IN, OUT]) isFallback() {}
 
 var _ call.Wrapper = (*withFallback[any, any])(nil)
@@ -131,8 +128,8 @@ func (f *withFallback[IN, OUT]) Unwrap() any { return f.AsyncFunction }
 
 type fallback interface{ isFallback() }
 
-// lookupsOf returns the lookups of fn, or nil. A wrapper of another package may call its
-// function for another element, so it has no lookups.
+// lookupsOf returns the lookups of fn, or nil. A wrapper of another package has none,
+// because it may call its function for another element.
 func lookupsOf[IN any](fn any) call.Lookups[IN] {
 	for {
 		l := call.LookupsOf[IN](fn)

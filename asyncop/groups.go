@@ -12,31 +12,31 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Similar failures have one line per groupPeriod. At most groupedFailures per second are
-// grouped, which takes some milliseconds; the others share a group.
+// Similar failures have one line per groupPeriod. groupedFailures per second are grouped,
+// which takes some milliseconds; others share a group.
 const (
 	mostGroups      = 100
 	groupPeriod     = 10 * time.Second
 	groupedFailures = 1000
 )
 
-// failureGroups has the groups of failures of an operator.
+// failureGroups has an operator's groups of failures.
 type failureGroups struct {
 	mu     sync.Mutex
 	groups *counting.Groups // guarded by mu
 
 	// Owned by the loop.
 	failures  looks
-	decisions looks // of debug lines, so that these do not change the groups of failures
+	decisions looks // of debug lines, which do not count as failures
 }
 
-// looks counts the errors whose groups were computed in a second.
+// looks counts the errors that were grouped in a second.
 type looks struct {
 	second time.Duration // its start
 	n      int
 }
 
-// take reports whether the group of another error may be computed.
+// take reports whether another error may be grouped.
 func (l *looks) take(now time.Duration) bool {
 	if now-l.second >= time.Second {
 		l.second, l.n = now, 0
@@ -64,7 +64,7 @@ func (op *AsyncWaitOperator[IN, OUT]) Groups() (all []observe.Group) {
 	return all
 }
 
-// count counts a failed element in its group, which it returns.
+// count counts a failed element, and returns its group.
 func (s *frontend[IN, OUT]) count(r core.Report[IN]) counting.Key {
 	f := &s.groups
 	key, text := s.groupOf(r.Err, r.Reason, &f.failures)
@@ -79,11 +79,10 @@ func (s *frontend[IN, OUT]) count(r core.Report[IN]) counting.Key {
 	return key
 }
 
-// beyondSecond is the group of failures beyond groupedFailures in a second, and of errors
-// that break.
+// beyondSecond is the group of failures beyond groupedFailures, and of errors that break.
 var beyondSecond = counting.Key{Kind: "more than a second allows"}
 
-// groupOf returns the group of an error, and its text. The error is user code: if it
+// groupOf returns the group of an error, and its text. The error is user code, and if it
 // breaks, the group is beyondSecond.
 func (s *frontend[IN, OUT]) groupOf(err error, reason predicates.Reason, looked *looks) (key counting.Key, text string) {
 	if !looked.take(s.now()) {

@@ -16,7 +16,7 @@ type handler[IN, OUT any] struct {
 
 // handlersOf returns the handlers of fn and of the functions inside it, the innermost
 // first, and whether one handles all failures. Of several Timeout methods the outermost
-// counts, as for all optional interfaces.
+// counts.
 func handlersOf[IN, OUT any](fn AsyncFunction[IN, OUT]) (handlers []handler[IN, OUT], all bool) {
 	timeouts := false
 	for inner := any(fn); inner != nil; {
@@ -43,7 +43,7 @@ func handlersOf[IN, OUT any](fn AsyncFunction[IN, OUT]) (handlers []handler[IN, 
 }
 
 // handle calls the handlers in order, each with the error of its predecessor, until one
-// succeeds, perhaps without results. A panic of the last one reaches the caller.
+// succeeds. A panic of the last one reaches the caller.
 func handle[IN, OUT any](
 	ctx context.Context, handlers []handler[IN, OUT], f Failure[IN], timedOut bool,
 ) (results []OUT, err error) {

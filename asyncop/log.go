@@ -18,21 +18,21 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// lineKey is the key of a group of failures that share log lines.
+// lineKey is the key of failures that share log lines.
 type lineKey struct {
 	level slog.Level
 	msg   string
 	group counting.Key
 }
 
-// mostLineGroups limits the groups that have lines of their own. Failures of further
-// groups share a group for each level.
+// mostLineGroups limits the groups with lines of their own. Other failures share a group
+// for each level.
 const mostLineGroups = 100
 
 var otherFailures = counting.Key{Kind: "failures of further groups"}
 
-// mayWrite reports whether a failure may have a line now. If not, the failure is counted,
-// and rest may write the next line of its group.
+// mayWrite reports whether a failure may have a line now. If not, it is counted, and rest
+// may write the next line of its group.
 func (s *frontend[IN, OUT]) mayWrite(key lineKey, rest func(more int)) bool {
 	if s.lines.HasRoom(key, s.now()) {
 		return s.lines.Begin(key, s.now(), rest)
@@ -43,7 +43,7 @@ func (s *frontend[IN, OUT]) mayWrite(key lineKey, rest func(more int)) bool {
 	})
 }
 
-// LinesDue returns when FlushLines has something to write, or core.Never.
+// LinesDue returns when FlushLines is due, or core.Never.
 func (s *frontend[IN, OUT]) LinesDue() time.Duration {
 	at, ok := s.lines.Due()
 	if ok {
@@ -52,30 +52,28 @@ func (s *frontend[IN, OUT]) LinesDue() time.Duration {
 	return s.failingDue()
 }
 
-// FlushLines writes the lines that are due: about similar failures, all of which are due
-// at the end of the operator, and about failing attempts.
+// FlushLines writes the lines that are due, about similar failures (all of them at the
+// end) and about failing attempts.
 func (s *frontend[IN, OUT]) FlushLines(all bool) {
 	s.lines.Flush(s.now(), all)
 	s.logFailing()
 }
 
-// LogsDebug reports whether debug lines are written. It calls the user's handler off the
-// loop.
+// LogsDebug reports whether debug lines are written. It calls the user's handler.
 func (s *frontend[IN, OUT]) LogsDebug() (logs bool) {
 	_ = s.offLoop(func() error { logs = s.logger.Enabled(s.ctx, slog.LevelDebug); return nil })
 	return logs
 }
 
-// now returns the core's last reading of the clock.
 func (s *frontend[IN, OUT]) now() time.Duration { return s.driver.Core().State().Now }
 
-// elementAttr returns the attribute with the label of an element.
+// elementAttr returns the label of an element as an attribute.
 func (s *frontend[IN, OUT]) elementAttr(in IN) slog.Attr {
 	return slog.String("element", s.labelOf(in, false))
 }
 
-// log writes a line about an element. ctx is its context, which has the values of
-// observers, such as a trace id, for handlers.
+// log writes a line about an element. ctx is its context, whose values, such as a trace
+// id, handlers may use.
 func (s *frontend[IN, OUT]) log(ctx context.Context, level slog.Level, msg string, attrs ...slog.Attr) {
 	meta := s.metaOf(ctx)
 	if meta.ID != "" {
@@ -84,8 +82,8 @@ func (s *frontend[IN, OUT]) log(ctx context.Context, level slog.Level, msg strin
 	s.Log(ctx, level, msg, attrs...)
 }
 
-// LogGivenUp reports an element that failed, with the reason against a retry. The failure
-// sink logs what it does with the element itself.
+// LogGivenUp reports a failed element, with the reason against a retry. The failure sink
+// logs what it does itself.
 func (s *frontend[IN, OUT]) LogGivenUp(r core.Report[IN], how observe.EndKind) {
 	msg := "asyncop: element handed over to the failure sink"
 	if how == observe.Dropped {
@@ -108,9 +106,9 @@ func (s *frontend[IN, OUT]) LogGivenUp(r core.Report[IN], how observe.EndKind) {
 }
 
 // logGroup writes a line about a failure, or counts it for the next line of its group.
-// That line has the number of failures as the attribute counted, and the label of the last
-// element only if that runs no code of the user: the element may belong to its consumer
-// by then.
+// That line has the number of failures as the attribute counted. It has the label of the
+// last element only if that runs no user code: the element may belong to its consumer by
+// then.
 func (s *frontend[IN, OUT]) logGroup(r core.Report[IN], level slog.Level, msg string, group counting.Key, counted string, attrs func() []slog.Attr) {
 	if s.mayWrite(lineKey{level, msg, group}, func(more int) {
 		all := append(attrs(), slog.Int(counted, more))
@@ -124,8 +122,8 @@ func (s *frontend[IN, OUT]) logGroup(r core.Report[IN], level slog.Level, msg st
 	}
 }
 
-// LogNotTaken reports an element that the failure sink has not taken, and the wait until
-// the next offer; 0 means that there are no more offers.
+// LogNotTaken reports an element that the failure sink has not taken. wait is the time
+// until the next offer, or 0 without one.
 func (s *frontend[IN, OUT]) LogNotTaken(r core.Report[IN], err error, wait time.Duration) {
 	group, _ := s.groupOf(err, predicates.Reason{}, &s.groups.failures)
 	if wait == 0 {
@@ -137,8 +135,8 @@ func (s *frontend[IN, OUT]) LogNotTaken(r core.Report[IN], err error, wait time.
 		func() []slog.Attr { return []slog.Attr{slog.Any("error", err), slog.Duration("again", wait)} })
 }
 
-// LogDeclined reports an element that the failure sink has not taken at the end. For
-// elements that were cut off this may be intended.
+// LogDeclined reports an element that the failure sink has not taken at the end. If it
+// was cut off, this may be intended.
 func (s *frontend[IN, OUT]) LogDeclined(r core.Report[IN], err error) {
 	level := slog.LevelError
 	if !r.Failed {
@@ -152,8 +150,7 @@ func (s *frontend[IN, OUT]) LogDeclined(r core.Report[IN], err error) {
 		func() []slog.Attr { return []slog.Attr{slog.Any("error", err)} })
 }
 
-// LogSourcePanic reports a panic of a message's source during settlement. Any goroutine
-// may call it.
+// LogSourcePanic reports a panic of a message's source. Any goroutine may call it.
 func (s *frontend[IN, OUT]) LogSourcePanic(err error) {
 	s.write(s.ctx, slog.LevelError, "asyncop: the source of a message panicked", slog.Any("error", err))
 }
@@ -209,8 +206,8 @@ func (s *frontend[IN, OUT]) write(ctx context.Context, level slog.Level, msg str
 	})
 }
 
-// withStack adds an attribute with the stack to a line about a panic. Handlers that
-// format errors with %+v would otherwise write the stack a second time.
+// withStack adds the stack to a line about a panic, and prevents handlers that format
+// errors with %+v from writing it again.
 func withStack(attrs []slog.Attr) []slog.Attr {
 	for i, a := range attrs {
 		err, ok := a.Value.Any().(error)
@@ -230,9 +227,9 @@ type plainError struct{ error }
 
 func (e plainError) Unwrap() error { return e.error }
 
-// metaOf returns the Meta of the element's message, or zero.
+// metaOf returns the Meta of the element's message.
 func (s *frontend[IN, OUT]) metaOf(ctx context.Context) (meta message.Meta) {
-	_ = s.offLoop(func() error { meta, _ = message.MetaFromContext(ctx); return nil }) // the context may be made by an observer
+	_ = s.offLoop(func() error { meta, _ = message.MetaFromContext(ctx); return nil }) // an observer may have made the context
 	return meta
 }
 
@@ -253,8 +250,8 @@ func (s *frontend[IN, OUT]) labelOf(in IN, quoted bool) (text string) {
 
 const maxLabel = 64 // bytes of a default label
 
-// defaultLabel returns the label of an element without LogValue. quoted is false where
-// the log handler quotes strings.
+// defaultLabel returns the label of an element without LogValue. quoted is false if the
+// log handler quotes strings.
 func defaultLabel(in any, quoted bool) string {
 	switch v := reflect.ValueOf(in); {
 	case !v.IsValid():

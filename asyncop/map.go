@@ -12,7 +12,7 @@ import (
 // The defaults of Map.
 const (
 	mapCalls = 64   // at once
-	mapSlots = 1024 // elements in flight or waiting; at least the number of calls
+	mapSlots = 1024 // in flight or waiting; at least the number of calls
 )
 
 // Map calls fn for each element and returns the results in the order of the elements:
@@ -20,21 +20,20 @@ const (
 //	rows, err := asyncop.Map(ctx, keys, asyncop.Blocking(table.Get), nil)
 //
 // strategy is as in [OrderedWaitWithRetry], or nil for no retries. Elements have no
-// timeout: the number of retries and ctx limit them.
+// timeout.
 //
 // The first failure ends Map. It then returns a nil slice and an [*ElementError] that
 // names the element, which is also logged ([WithLogger]). The end of ctx ends Map, too,
 // with an error that is or wraps context.Cause(ctx). An element has as many results as
-// its call returns, and with [ErrNoResult] it has zero.
+// its call returns, with [ErrNoResult] zero.
 //
 // At most 64 calls run at once, or as many as [WithMaxConcurrentCalls] allows. ctx limits
 // the time of all calls together, [WithAttemptTimeout] the time of each call, and
 // [WithTimeoutFor] the time of each element.
 //
-// To continue after a failure, put [HandleFailure] around fn, which replaces a failure by
-// results: the example Pairs has a value or an error for each element, in order. With
-// [WithDropOnFailure] or [WithFailureSink], Map continues without the results of failed
-// elements.
+// To continue after a failure, put [HandleFailure] around fn: the example Pairs has a
+// value or an error for each element, in order. With [WithDropOnFailure] or
+// [WithFailureSink], Map continues without the results of failed elements.
 //
 // It panics like [OrderedWait], if ctx is nil, and with [WithContext] and
 // [WithCheckpoints].
@@ -47,7 +46,7 @@ func Map[IN, OUT any](
 	refuseIf(cfg.coordinator != nil, "Map: WithCheckpoints: a slice has no barriers")
 	calls := cmp.Or(cfg.maxCalls, mapCalls)
 	opts = append(slices.Clone(opts), WithContext(ctx), WithMaxConcurrentCalls(calls))
-	timeout := maxTimeout // a strategy needs one
+	timeout := maxTimeout // a strategy needs it
 	if guard.IsNil(strategy) {
 		timeout, strategy = 0, strategies.NoRetry[OUT]()
 	}

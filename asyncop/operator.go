@@ -49,10 +49,10 @@ type AsyncWaitOperator[IN, OUT any] struct {
 	front    *frontend[IN, OUT]
 	in       chan<- any // of the driver
 	capacity int
-	used     atomic.Uint32 // bits: how it is driven and its results are taken
+	used     atomic.Uint32 // bits: how it is driven
 }
 
-type linked = wiring.Linked // other steps of weir find the operator's node
+type linked = wiring.Linked // other steps find the operator's node
 
 // The bits of AsyncWaitOperator.used.
 const (
@@ -62,8 +62,8 @@ const (
 	byLoop
 )
 
-// use records a use, and returns the earlier uses. It panics if two uses exclude each
-// other, because each would get only a part of the results.
+// use records a use, and returns the earlier uses. It panics if two uses would each get a
+// part of the results.
 func (op *AsyncWaitOperator[IN, OUT]) use(method string, by uint32) (before uint32) {
 	for {
 		before = op.used.Load()
@@ -90,7 +90,7 @@ var _ streams.Flow = (*AsyncWaitOperator[any, any])(nil)
 // timeout limits the time of each element from the time when it takes its slot, or from
 // its first attempt with [WithTimeoutFromFirstAttempt]. 0 means no limit. A timeout below
 // a millisecond is logged as a warning, because its unit may be missing. [WithTimeoutFor]
-// gives elements timeouts of their own. capacity limits the slots: elements in flight,
+// gives elements their own timeouts. capacity limits the slots: elements in flight,
 // complete elements that have not left, and watermarks.
 //
 // It panics if
@@ -119,11 +119,10 @@ func UnorderedWait[IN, OUT any](
 // it allows. timeout limits the time over all attempts.
 //
 // An error that is not retried goes to the failure policy. A result that is not retried
-// is emitted, unless [WithExhaustedAsFailure]. An element in back-off holds its slot, but
-// no permit and no goroutine.
+// is emitted, unless [WithExhaustedAsFailure].
 //
-// A strategy without a predicate never retries. The operator logs a warning at once,
-// unless the strategy is strategies.NoRetry.
+// A strategy without a predicate never retries, and is logged as a warning, unless it is
+// strategies.NoRetry.
 //
 // strategy is a strategies.AsyncRetryStrategy, or a reason-aware *strategies.Policy.
 //
@@ -145,7 +144,7 @@ func UnorderedWaitWithRetry[IN, OUT any](
 	return newOperator("UnorderedWaitWithRetry", true, fn, timeout, capacity, strategy, opts)
 }
 
-// maxTimeout is 146 years. It prevents overflow of sums of instants and timeouts.
+// maxTimeout is 146 years, so that sums of instants and timeouts do not overflow.
 const maxTimeout = time.Duration(1 << 62)
 
 func newOperator[IN, OUT any](
@@ -165,7 +164,7 @@ func newOperator[IN, OUT any](
 	s := &frontend[IN, OUT]{config: cfg, fn: fn, policy: policy, batch: batchingOf(fn)}
 	s.reorders = reorders
 	s.refuse(name, strategy)
-	// From here on arguments are valid, and goroutines start.
+	// All arguments are valid. Goroutines start here.
 	s.newDriver(min(timeout, maxTimeout), newQueue(capacity))
 	s.warnOfArguments(plain, timeout, capacity, strategy)
 	op := &AsyncWaitOperator[IN, OUT]{linked: wiring.LinkedBy(s.driver.Node), driver: s.driver, front: s, in: s.driver.In(), capacity: capacity}
@@ -181,8 +180,8 @@ func newOperator[IN, OUT any](
 	return op
 }
 
-// refuseArguments panics if an argument of a constructor is invalid, and returns the
-// steps of the strategy.
+// refuseArguments panics if an argument is invalid, and returns the steps of the
+// strategy.
 func refuseArguments[IN, OUT any](
 	name string, fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int, strategy strategies.Retry[OUT],
 ) *decision.Steps[OUT] {
@@ -193,14 +192,13 @@ func refuseArguments[IN, OUT any](
 		"%s: the operator takes messages by itself: write its function for the value of a %v", name, reflect.TypeFor[IN]())
 	refuseIf(isMessage(*new(OUT)),
 		"%s: the operator makes messages by itself: its function returns the value of a %v", name, reflect.TypeFor[OUT]())
-	policy := decision.StepsOf(strategies.PolicyOf(strategy)) // reads the predicate of the strategy, once
+	policy := decision.StepsOf(strategies.PolicyOf(strategy)) // reads the predicate once
 	refuseIf(timeout == 0 && !policy.NoRetry, "%s: a retry strategy needs a positive timeout, got %v", name, timeout)
 	refuseIf(capacity < 1, "%s: capacity must be at least 1, got %d", name, capacity)
 	return policy
 }
 
-// refuse panics if an option is invalid: another option is missing, or it is for other
-// types.
+// refuse panics if an option is invalid, lacks another option, or has other types.
 func (s *frontend[IN, OUT]) refuse(name string, strategy strategies.Retry[OUT]) {
 	refuseIf(s.coordinator != nil && s.name == "", "%s: WithCheckpoints needs WithName: state is found by name", name)
 	refuseIf(s.maxWaitingPerKey > 0 && s.keys == nil,
@@ -222,15 +220,15 @@ func (s *frontend[IN, OUT]) refuse(name string, strategy strategies.Retry[OUT]) 
 	s.tenantOf = typed[func(IN) string](name, "Tenant", s.tenant, takes)
 }
 
-// typed returns the value of an option, or nil if it was not given. It panics if the
-// value is for other types than the operator's.
+// typed returns the value of an option, or nil without one. It panics if the value has
+// other types than the operator.
 func typed[T any](name, option string, value any, fault string) T {
 	t, ok := value.(T)
 	refuseIf(value != nil && !ok, "%s: %s: %T %s", name, option, value, fault)
 	return t
 }
 
-// warnOfArguments logs valid arguments that are probably a mistake.
+// warnOfArguments logs arguments that are probably a mistake.
 func (s *frontend[IN, OUT]) warnOfArguments(name string, timeout time.Duration, capacity int, strategy strategies.Retry[OUT]) {
 	if p := s.policy; !p.NoRetry && !p.Results && !p.Errors {
 		s.Log(s.ctx, slog.LevelWarn, "asyncop: "+name+": the strategy has no predicate, so nothing is retried: "+
@@ -267,9 +265,9 @@ func (op *AsyncWaitOperator[IN, OUT]) In() chan<- any {
 	return op.in
 }
 
-// Out returns the channel of the results. The operator closes it, and Err returns the
-// cause. With checkpoints, only flow.FanOut may branch it: the run fails if a function of
-// go-streams that branches or joins streams reads it.
+// Out returns the channel of the results, which the operator closes. With checkpoints,
+// only flow.FanOut may branch it: the run fails if a function of go-streams that branches
+// or joins streams reads it.
 func (op *AsyncWaitOperator[IN, OUT]) Out() <-chan any {
 	op.use("Out", byOut)
 	if op.driver.Coordinator != nil {
@@ -287,7 +285,7 @@ func (op *AsyncWaitOperator[IN, OUT]) Out() <-chan any {
 // operator or a flow of weir. If this operator fails, next fails with the same error. If
 // next fails or is cancelled, this operator ends with a [*DownstreamError] (see
 // [WithUpstreamRunning]). To flows of go-streams, the end of a failed stream looks clean:
-// behind them, Wait for each operator.
+// Wait for each operator.
 //
 // After a cancel, results are delivered for at most half a second: see
 // [AsyncWaitOperator.To].
@@ -323,7 +321,7 @@ func (op *AsyncWaitOperator[IN, OUT]) To(sink streams.Sink) {
 	transfer.Await(sink.AwaitCompletion)
 }
 
-// connect returns a transfer of the results to next. It panics if next cannot take them.
+// connect returns a transfer to next. It panics if next cannot take the results.
 func (op *AsyncWaitOperator[IN, OUT]) connect(method string, next streams.Inlet) *drive.Transfer[IN, OUT] {
 	node := op.driver.Node
 	node.MustTake("asyncop: "+method, next)
@@ -351,15 +349,15 @@ func (op *AsyncWaitOperator[IN, OUT]) connect(method string, next streams.Inlet)
 func (op *AsyncWaitOperator[IN, OUT]) Err() error { return op.driver.Err() }
 
 // Done returns a channel that is closed when Out is closed, the calls of the failure sink
-// have returned ([WithFailureSink]), and the function is closed. A goroutine still
-// discards the elements that upstream sends, until it closes In. A blocking call that
-// ignores the end of its context may outlive the operator.
+// have returned ([WithFailureSink]), and the function is closed. Elements that upstream
+// sends are still discarded until it closes In. A blocking call that ignores the end of
+// its context may outlive the operator.
 func (op *AsyncWaitOperator[IN, OUT]) Done() <-chan struct{} { return op.driver.Done() }
 
 // InputClosed returns a channel that is closed when upstream has closed In and all
 // elements are counted. After a clean end that is before Done. An operator that has ended
-// early discards elements until upstream closes In, and counts them in Stats.Discarded:
-// that number is final when InputClosed is closed.
+// early discards elements until upstream closes In: Stats.Discarded is final when
+// InputClosed is closed.
 func (op *AsyncWaitOperator[IN, OUT]) InputClosed() <-chan struct{} { return op.driver.InputClosed() }
 
 // Wait waits for Done and returns Err. In the body of a loop over ResultsOf, Wait and
@@ -379,10 +377,10 @@ func (op *AsyncWaitOperator[IN, OUT]) Wait() error {
 // Stop always waits for a running Open, and for the Close of a clean end.
 //
 // If the checkpoint.Coordinator drains the stream, and the marker of the end of the input
-// has reached the operator, Stop only waits: the coordinator ends the operator.
+// has come, Stop only waits for the coordinator to end the operator.
 //
-// Stop must not be called from code that the operator waits for: its function, loggers,
-// labels and the failure sink.
+// Code that the operator waits for must not call Stop: its function, loggers, labels and
+// the failure sink.
 //
 // [StopAll] stops a row of operators.
 func (op *AsyncWaitOperator[IN, OUT]) Stop(ctx context.Context) error {

@@ -13,8 +13,8 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// Option changes a setting of an operator. An option with an invalid value panics with a
-// text that names the option and the value.
+// Option changes a setting of an operator. An invalid value panics with a text that names
+// the option and the value.
 type Option func(*config)
 
 const defaultHandlerLimit = 10 * time.Second
@@ -24,39 +24,39 @@ type config struct {
 	clock          clock.Clock
 	ctx            context.Context //nolint:containedctx // the operator's lifetime, from WithContext
 	cancelUpstream context.CancelCauseFunc
-	keepsUpstream  bool // a failure does not end the steps upstream
+	keepsUpstream  bool // see WithUpstreamRunning
 	name           string
 	logger         *slog.Logger
 	observers      []observe.Observer
-	checkpointed   observe.CheckpointedObserver // the observer with a state in checkpoints, or nil
+	checkpointed   observe.CheckpointedObserver // or nil
 
 	keys             any // a core.Keys[IN, OUT], or nil
-	maxWaitingPerKey int // 0 for no limit
+	maxWaitingPerKey int // 0 means no limit
 
-	maxCalls       int     // 0 for the capacity
+	maxCalls       int     // 0 means the capacity
 	backend        Backend // or nil
 	cost           any     // a func(IN) float64, or nil
 	tenant         any     // a func(IN) string, or nil
-	budget         float64 // 0 for no limit
+	budget         float64 // 0 means no limit
 	timeoutFor     any     // a func(IN) time.Duration, or nil
 	attemptTimeout time.Duration
 	fromAttempt    bool
 	handlerLimit   time.Duration
 	earlyTimeout   bool
 
-	failurePolicy      string // the option that sets the failure policy, or "" if the first failure ends the run
+	failurePolicy      string // the option that sets it, or ""
 	failureSink        any    // a func(context.Context, Failure[IN]) error, or nil
 	exhaustedAsFailure bool
-	drainRetries       bool // always true in Results
-	buffer             int  // size of In and Out; negative for the default
+	drainRetries       bool
+	buffer             int // size of In and Out; negative means the default
 
 	reorders    bool             // set by the constructor
 	coordinator participant.Host // or nil
 	retryState  RetryState
-	maxRetries  int // that the strategy allows; 0 if unknown
+	maxRetries  int // of the strategy; 0 if unknown
 	overflow    int // see State
 	inputCodec  any // a codec.Codec[IN], or nil
-	resultCodec any // a codec.Codec[OUT], or nil if results are not stored
+	resultCodec any // a codec.Codec[OUT], or nil
 }
 
 func newConfig(opts []Option) config {
@@ -75,14 +75,14 @@ func newConfig(opts []Option) config {
 	return c
 }
 
-// refuseIf panics if wrong, with a text about an argument, an option or a method.
+// refuseIf panics with a text if an argument, an option or a method is wrong.
 func refuseIf(wrong bool, format string, args ...any) {
 	if wrong {
 		panic(fmt.Sprintf("asyncop: "+format, args...))
 	}
 }
 
-// bufferFor returns the size of In and Out for a capacity: see WithBuffer.
+// bufferFor returns the size of In and Out: see WithBuffer.
 func (c *config) bufferFor(capacity int) int {
 	if c.buffer < 0 {
 		return min(capacity, max(128, min(capacity/8, 1024)))
@@ -90,16 +90,16 @@ func (c *config) bufferFor(capacity int) int {
 	return c.buffer
 }
 
-// setFailurePolicy records the option that sets the failure policy. Repeated options of
-// the same kind replace each other.
+// setFailurePolicy records the option that sets the failure policy. The same option may
+// be repeated.
 func (c *config) setFailurePolicy(option string) {
 	refuseIf(c.failurePolicy != "" && c.failurePolicy != option,
 		"%s and %s exclude each other: an element fails once", c.failurePolicy, option)
 	c.failurePolicy = option
 }
 
-// WithClock sets the clock of all timers of the operator. The default is the real clock.
-// The clock must not go back. A clock.Mock makes all times exact in tests, as
+// WithClock sets the clock of the operator's timers. The default is the real clock. The
+// clock must not go back. A clock.Mock makes all times exact in tests, as
 // testing/synctest does without a mock. With a mock, the contexts of attempts report no
 // deadline, because a real dialer would compare it with the real time.
 func WithClock(c clock.Clock) Option {
@@ -113,7 +113,7 @@ func WithClock(c clock.Clock) Option {
 //
 // An operator that runs inside a call of another operator needs the context of that call.
 // Then reports of its calls ([predicates.ReportSent], ReportStage of NetworkTime) count
-// for the outer call, too. [Map] takes the context as its first argument.
+// for the outer call, too.
 func WithContext(ctx context.Context) Option {
 	guard.RefuseNil("asyncop: WithContext", "context", ctx)
 	return func(cfg *config) { cfg.ctx = ctx }
@@ -122,10 +122,10 @@ func WithContext(ctx context.Context) Option {
 // WithUpstreamCancel makes the operator call cancel once, when it stops reading before
 // its input has ended. The argument is the failure, the cause of the cancellation, or
 // [ErrStopped]. cancel should end the source, which then closes In. Without it, elements
-// that a source sends to an ended operator are discarded and counted.
+// for an ended operator are discarded and counted.
 //
 // cancel may wait for the source, and Done waits for cancel. Stop also calls it, and then
-// drains. So it must not end the operator's own context ([WithContext]), which would cut
+// drains, so it must not end the operator's own context ([WithContext]), which would cut
 // off the elements to drain. Give the source its own context, which may be derived from
 // the operator's.
 func WithUpstreamCancel(cancel context.CancelCauseFunc) Option {
@@ -140,63 +140,59 @@ func WithUpstreamCancel(cancel context.CancelCauseFunc) Option {
 // By default they end, too: operators and flows of weir that are connected to this
 // operator by Via end with a [*DownstreamError] that names it. A step of another library
 // in between does not pass this on: there, give the operator the cancel function of the
-// source ([WithUpstreamCancel]). Stop does not end the steps upstream.
+// source ([WithUpstreamCancel]). Stop does not end them.
 func WithUpstreamRunning() Option {
 	return func(cfg *config) { cfg.keepsUpstream = true }
 }
 
 // WithName names the operator in logs, in the errors of steps upstream
-// ([DownstreamError]) and in checkpoints. The default is the empty string.
+// ([DownstreamError]) and in checkpoints. The default is "".
 func WithName(name string) Option {
 	return func(cfg *config) { cfg.name = name }
 }
 
 // WithLogger sets the logger. The default is slog.Default() at construction. Retries, and
-// retries that were refused, are logged at debug level; elements that failed, and
-// elements that a failure sink did not take, at warn, or at error if they are lost. The
-// first of several failures that are alike has a line, and the others have one line every
-// 10 s, with their number. This holds for lines at all levels ([WithObserver] reports
-// each attempt, and [AsyncWaitOperator.Groups] has the groups of failed elements). While
-// at least a tenth of the attempts fail, a line at warn has their number every 10 s, with
-// the last error. An operator that fails is logged once at error level, even without
-// Wait. An operator that ends because it or an earlier operator was cancelled or stopped
-// is logged at info level. A line about a panic has its stack.
+// refused retries, are logged at debug level; elements that failed, and elements that a
+// failure sink did not take, at warn, or at error if they are lost. Of several failures
+// that are alike, the first has a line, and the others have one line every 10 s, with
+// their number, at each level. [WithObserver] reports each attempt, and
+// [AsyncWaitOperator.Groups] has the groups of failed elements. While at least a tenth of
+// the attempts fail, a line at warn has their number every 10 s, with the last error. An
+// operator that fails is logged once at error level, even without Wait, and at info level
+// if it or an earlier operator was cancelled or stopped. A line about a panic has its
+// stack.
 func WithLogger(logger *slog.Logger) Option {
 	guard.RefuseNil("asyncop: WithLogger", "logger", logger)
 	return func(cfg *config) { cfg.logger = guard.Logger(logger) }
 }
 
-// StatsReader is implemented by observers that read the counts of their operator, such as
-// metrics.
+// StatsReader is an observer that reads the counts of its operator, such as metrics.
 type StatsReader interface {
-	// Attach is called by the constructor of the operator. stats is
-	// [AsyncWaitOperator.Stats], and done is [AsyncWaitOperator.Done]. Any goroutine may
-	// use them.
+	// Attach is called by the operator's constructor. stats is [AsyncWaitOperator.Stats],
+	// and done is [AsyncWaitOperator.Done]. Any goroutine may use them.
 	Attach(stats func() Stats, done <-chan struct{})
 }
 
-// GroupsReader is implemented by observers that read the groups of failures of their
-// operator.
+// GroupsReader is an observer that reads the groups of failures of its operator.
 type GroupsReader interface {
-	// AttachGroups is called by the constructor of the operator. groups is
+	// AttachGroups is called by the operator's constructor. groups is
 	// [AsyncWaitOperator.Groups]. Any goroutine may call it.
 	AttachGroups(groups func() []observe.Group)
 }
 
 // WithObserver makes the operator call o at each event of its elements. It may be
-// repeated: observers are called in this order, and the context that an observer returns
-// goes to the next. An [observe.Gate] may hold the input back, and at most one
+// repeated: observers are called in this order, and the context that one returns goes to
+// the next. An [observe.Gate] may hold the input back, and at most one
 // [observe.CheckpointedObserver] may have a state in checkpoints. If o is a [StatsReader]
-// or a [GroupsReader], the constructor calls it. It panics if o is nil.
+// or a [GroupsReader], the constructor calls it. WithObserver panics if o is nil.
 func WithObserver(o observe.Observer) Option {
 	guard.RefuseNil("asyncop: WithObserver", "observer", o)
 	return func(c *config) { c.observers = append(c.observers, o) }
 }
 
 // WithMaxConcurrentCalls limits the calls that run at once. The default is the capacity.
-// A call needs a slot, so more than the capacity has no effect and is logged as a
-// warning. Other elements hold a slot and wait: retries before first attempts, oldest
-// first. It panics if n < 1.
+// More than the capacity has no effect and is logged as a warning. Other elements hold a
+// slot and wait: retries before first attempts, oldest first. It panics if n < 1.
 //
 // A callback-style call ends with its attempt, a [Blocking] call when its function
 // returns.
@@ -212,14 +208,14 @@ func WithAttemptTimeout(d time.Duration) Option {
 	return func(cfg *config) { cfg.attemptTimeout = min(d, maxTimeout) }
 }
 
-// WithTimeoutFor gives elements timeouts of their own. The result of timeout replaces the
+// WithTimeoutFor gives elements their own timeouts. The result of timeout replaces the
 // operator's timeout, whether it is shorter or longer. 0 means the operator's timeout.
 // With a negative duration the element times out before its first call. So an element can
 // have a deadline:
 //
 //	asyncop.WithTimeoutFor(func(r Request) time.Duration { return time.Until(r.Deadline) })
 //
-// timeout is called once for each element, when it has taken its slot, and again when the
+// timeout is called once for each element that has taken its slot, and again when the
 // element is restored from a checkpoint: the rest of the timeout is then computed from
 // the new value (State.Retries). It is called on the operator's loop and must not block.
 // A panic fails its element. IN must be the operator's type. It panics if timeout is nil.
@@ -232,27 +228,27 @@ func WithTimeoutFor[IN any](timeout func(in IN) time.Duration) Option {
 // first attempt, instead of from its acceptance. So an element does not run out of time
 // while it waits for a permit, for the rate of its backend ([WithBackend]), or for the
 // end of an outage. It waits without a limit, even if a backend is held or stays down. It
-// keeps its slot meanwhile, so the input waits, too.
+// keeps its slot, so the input waits, too.
 //
 // If the timeout of an element that waits for its next attempt runs out while its backend
 // is down, held or recovering, the timeout starts again with that attempt, up to three
-// times. A service that throttles is not down: the timeout limits such attempts. A
-// restored element that keeps its attempts (State.Retries) has the rest of its time. An
-// element with a negative timeout ([WithTimeoutFor]) times out at once.
+// times. A service that throttles is not down. A restored element that keeps its attempts
+// (State.Retries) has the rest of its time. An element with a negative timeout
+// ([WithTimeoutFor]) times out at once.
 func WithTimeoutFromFirstAttempt() Option {
 	return func(cfg *config) { cfg.fromAttempt = true }
 }
 
-// WithHandlerLimit limits the time of the fallback of [HandleFailure], and of a
-// [TimeoutHandler], for each element. The default is 10 s. It panics if d <= 0.
+// WithHandlerLimit limits the fallback of [HandleFailure], and a [TimeoutHandler], for
+// each element. The default is 10 s. It panics if d <= 0.
 func WithHandlerLimit(d time.Duration) Option {
 	refuseIf(d <= 0, "WithHandlerLimit: must be positive, got %v", d)
 	return func(cfg *config) { cfg.handlerLimit = min(d, maxTimeout) }
 }
 
 // WithEarlyTimeout times an element out as soon as its next retry could not start before
-// its deadline, so it does not hold its slot until then. By default the element waits
-// for its deadline, as in Flink and RFC 0049.
+// its deadline, which frees its slot. By default the element waits for its deadline, as
+// in Flink and RFC 0049.
 func WithEarlyTimeout() Option {
 	return func(cfg *config) { cfg.earlyTimeout = true }
 }
@@ -274,29 +270,29 @@ func WithDropOnFailure() Option {
 // s, by the operator's clock, as long as the operator runs. A clean end waits for it. So
 // take should return an error only if another try makes sense.
 //
-// If take returns an error that matches [message.ErrRefused], it can never take the
-// element, for example because the element is too large for the store. A message is then
-// rejected, and ends among the dead letters of its source. An element that is not a
-// message fails the pipeline.
+// An error that matches [message.ErrRefused] means that take can never take the element,
+// for example because it is too large for the store. A message is then rejected, and ends
+// among the dead letters of its source. An element that is not a message fails the
+// pipeline.
 //
 // take is called for one element at a time, off the loop, and may block. Elements are
 // offered in the order of their failure. An element that waits for its next offer does
-// not delay others. It holds its slot until it is taken, so a sink that takes no elements
-// eventually stops the input. Data that take shares with other goroutines, such as the
-// body of the loop over the results, needs a lock. take must not wait for the operator.
+// not delay others, but holds its slot, so a sink that takes no elements eventually stops
+// the input. Data that take shares with other goroutines, such as the body of the loop
+// over the results, needs a lock. take must not wait for the operator.
 //
-// The context of the call has the values of the observers ([WithObserver]) and of the
-// operator's context. It ends with the operator.
+// The context has the values of the observers ([WithObserver]) and of the operator's
+// context. It ends with the operator.
 //
 // When the operator fails or is cancelled, take is called once more for each failed
 // element that it has not taken, and once for each element that was cut off
-// (Failure.Abandoned). The contexts of these calls end 30 s after the operator, and Done
-// waits for the calls. Failed elements that are not taken are then lost: they are logged
-// at error level, and counted in Stats.Abandoned.
+// (Failure.Abandoned). These contexts end 30 s after the operator, and Done waits for the
+// calls. Failed elements that are not taken are lost: they are logged at error level, and
+// counted in Stats.Abandoned.
 //
-// An element that is a message ([message.Message]) is acknowledged when it is taken. Its
-// history is in the context ([message.MetaFromContext]). When the operator fails or is
-// cancelled, the message is released to its source, and not offered again.
+// A [message.Message] is acknowledged when it is taken. Its history is in the context
+// ([message.MetaFromContext]). When the operator fails or is cancelled, the message is
+// released to its source, and not offered again.
 //
 // With checkpoints, an element is done as soon as it is taken. After a restart it may be
 // offered again if it was taken since the last checkpoint, so take must recognise it, for
@@ -320,14 +316,13 @@ func WithExhaustedAsFailure() Option {
 }
 
 // WithDrainRetries lets retries finish after the end of the input, up to the timeout of
-// each element. Use it for a flow with a finite input, such as a list or a file, because
-// the end of the input otherwise cuts its retries. It also applies to Stop.
-// [AsyncWaitOperator.Results] and its siblings always drain retries.
+// each element. Use it for a flow with a finite input, such as a list or a file. It also
+// applies to Stop. [AsyncWaitOperator.Results] and its siblings always drain retries.
 //
 // By default a flow cuts retries, as in Flink, whose streams end only when they are
 // stopped. An element that waits for a retry when the input ends gets a last attempt at
 // once, unless a server demanded the wait. Further retries are not made: if the last
-// outcome asks for a retry, the element fails, or the result is emitted.
+// outcome asks for one, the element fails, or the result is emitted.
 // Stats.CutByEndOfInput counts these elements, and the operator logs a warning about them
 // at its end.
 func WithDrainRetries() Option {
@@ -341,8 +336,8 @@ func WithDrainRetries() Option {
 // results, the size is the next power of two, and at least 1.
 //
 // So an operator whose sink is blocked reads about as many elements as its capacity and
-// two buffers, and starts calls for all except the elements in In. Elements in In are not
-// accepted yet: they do not hold a slot, and are not in checkpoints. It panics if n < 0.
+// two buffers, and starts calls for all except the elements in In. Those are not accepted
+// yet: they do not hold a slot, and are not in checkpoints. It panics if n < 0.
 func WithBuffer(n int) Option {
 	refuseIf(n < 0, "WithBuffer: negative size: %d", n)
 	return func(cfg *config) { cfg.buffer = n }

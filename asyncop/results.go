@@ -13,8 +13,8 @@ import (
 
 // Results drives the operator without channels and without boxing: it feeds the operator
 // the elements of input, and yields the results in the operator's order. If the operator
-// fails or is cancelled, the last pair is a zero value and Err. If Stop ended it before
-// the end of the input, it is a zero value and [ErrStopped].
+// fails or is cancelled, the last pair is a zero value and Err; if Stop ended it before
+// the end of the input, a zero value and [ErrStopped].
 //
 //	for out, err := range op.Results(slices.Values(elements)) {
 //		if err != nil {
@@ -33,13 +33,13 @@ import (
 // [WithUpstreamCancel]. Results on their way, at most a buffer full, are dropped,
 // although Stats counts them as emitted.
 //
-// When the input ends, retries continue, up to the timeout of each element, and the loop
-// waits for all results. A flow is different: see [WithDrainRetries].
+// When the input ends, retries continue, up to the timeout of each element. A flow is
+// different: see [WithDrainRetries].
 //
 // An operator has a single loop over its results, in place of In, Out, Via and To.
 // Results panics if one of them was used, if it was ranged over before, and with
-// [WithCheckpoints], whose barriers come through In. Input elements are never control
-// elements: if IN is an interface type, a [Watermark] is an element like any other.
+// [WithCheckpoints]. Input elements are never control elements: if IN is an interface
+// type, a [Watermark] is an element like any other.
 //
 // For an input with errors, such as the results of another operator, use
 // [AsyncWaitOperator.ResultsFrom].
@@ -53,9 +53,9 @@ func (op *AsyncWaitOperator[IN, OUT]) Results(input iter.Seq[IN]) iter.Seq2[OUT,
 //
 //	for row, err := range enrich.ResultsFrom(lookup.Results(slices.Values(keys))) {
 //
-// The first error ends the input, without its element. Elements accepted before are
-// finished, and their results are yielded. Then the operator fails: Err wraps the error
-// of the input, and the last pair is a zero value and Err.
+// The first error ends the input. Elements accepted before are finished, and their
+// results are yielded. Then the operator fails: Err wraps the error of the input, and the
+// last pair is a zero value and Err.
 func (op *AsyncWaitOperator[IN, OUT]) ResultsFrom(input iter.Seq2[IN, error]) iter.Seq2[OUT, error] {
 	guard.RefuseNil("asyncop: ResultsFrom", "input", input)
 	return op.results("ResultsFrom", func(put func(IN) bool) error { return putAll(input, put) })
@@ -75,7 +75,7 @@ func putAll[T any](input iter.Seq2[T, error], put func(T) bool) error {
 
 // Messages is [AsyncWaitOperator.ResultsFrom] for messages: it takes messages and yields
 // a message for each result. The function, strategies, predicates and handlers receive
-// values. [message.MetaFromContext] returns the history of the message of a call.
+// values. [message.MetaFromContext] returns the history of a call's message.
 //
 //	for m, err := range op.Messages(received) {
 //		if err != nil {
@@ -116,25 +116,25 @@ func (op *AsyncWaitOperator[IN, OUT]) Messages(input iter.Seq2[message.Message[I
 // AwaitSlots waits until a slot is free, and returns how many messages the input of
 // [AsyncWaitOperator.Messages] may take, or 0 if ctx or the operator has ended. The
 // result is the number of free slots plus twice the number that became free between the
-// previous call and the first message after it, if enough messages came. The input of
-// Messages calls it, on its goroutine, before it takes messages from their source.
-// delivery.Run does, so that a worker does not keep messages that it cannot call. It
-// panics unless Messages drives the operator.
+// previous call and the first message after it, if enough messages came. The input calls
+// it, on its goroutine, before it takes messages from their source, as delivery.Run does,
+// so that a worker does not keep messages that it cannot call. It panics unless Messages
+// drives the operator.
 func (op *AsyncWaitOperator[IN, OUT]) AwaitSlots(ctx context.Context) int {
 	return op.driver.AwaitSlots(ctx)
 }
 
 // EndPurged ends the elements whose messages are known to have been purged
 // ([message.Delivery].IsPurged): no call starts for them, the contexts of their calls end
-// with [message.ErrPurged] as the cause, and they are reported as abandoned.
-// delivery.Run calls it. It does not wait, and may be called by any goroutine.
+// with [message.ErrPurged] as the cause, and they are reported as abandoned. delivery.Run
+// calls it. It does not wait, and any goroutine may call it.
 func (op *AsyncWaitOperator[IN, OUT]) EndPurged() { op.driver.EndPurged() }
 
 // Outliving returns the ids of the messages whose attempts have ended while their
-// functions run on: they ignore the end of their contexts. It has the id "" for an
-// element that is not a message. It does not have the calls of batches, which
-// Stats.Running counts as well. After the end of the operator, these are all calls that
-// run. delivery.Run names them in its error.
+// functions run on: they ignore the end of their contexts. An element that is not a
+// message has the id "". Calls of batches, which Stats.Running counts as well, are left
+// out. After the end of the operator, these are all calls that run. delivery.Run names
+// them in its error.
 func (op *AsyncWaitOperator[IN, OUT]) Outliving() []string { return op.driver.Outliving() }
 
 // Backend returns the backend of [WithBackend], or nil. delivery.Run reports its state,
@@ -147,8 +147,8 @@ func (op *AsyncWaitOperator[IN, OUT]) Backend() Backend { return op.front.backen
 func (op *AsyncWaitOperator[IN, OUT]) TenantsAreKeys() bool { return op.front.keyIsTenant() }
 
 // CheckRun returns an error if the operator does not fit delivery.Run, which calls it
-// with its context: the operator lacks a failure policy, or ends with that context,
-// before it can be drained.
+// with its context: the operator lacks a failure policy, or ends with that context before
+// it can be drained.
 func (op *AsyncWaitOperator[IN, OUT]) CheckRun(ctx context.Context) error {
 	switch done := op.driver.Context.Done(); {
 	case op.front.failurePolicy == "":
@@ -192,12 +192,12 @@ func FromSlice[IN any](elements []IN) (next func() (v IN, ok bool)) {
 
 // ResultsOf is [AsyncWaitOperator.Results] without another goroutine: the operator runs
 // on the goroutine of the loop over its results. It calls next for each element, until ok
-// is false. next must not wait, because the whole operator would wait with it, and the
-// wait is not logged. An input that waits, such as a channel, goes through Results.
+// is false. next must not wait, because the whole operator would wait with it, unlogged.
+// An input that waits, such as a channel, goes through Results.
 //
 // With short calls it takes about two thirds of the time of Results. But while the body
 // of the loop runs, calls do not start, timers do not fire, retries do not begin and
-// failures are not handed over. Only running calls continue. So the body should be short.
+// failures are not handed over. So the body should be short.
 //
 //	for out, err := range op.ResultsOf(asyncop.FromSlice(keys)) {
 //		if err != nil {
@@ -209,13 +209,11 @@ func FromSlice[IN any](elements []IN) (next func() (v IN, ok bool)) {
 // Up to 128 elements are taken before the next result is yielded, if there are slots.
 //
 // When the operator is cancelled, or the context of Stop ends, the operator and the
-// contexts of its calls end when the body returns. Then the loop gets Err. Do not call
-// Wait or Stop in the body, because they would wait for it. Break out of the loop
-// instead.
+// contexts of its calls end when the body returns. Then the loop gets Err. In the body,
+// break in place of Wait or Stop, which would wait for it.
 //
 // A panic or runtime.Goexit of the body or of the input ends the operator with
-// [ErrStopped], and then propagates. In other code that the operator calls, a panic is an
-// outcome of the element, and runtime.Goexit fails the operator: see [AsyncFunction].
+// [ErrStopped], and then propagates. For other code see [AsyncFunction].
 //
 // Order, the last pair, retries at the end of the input, and the single loop are as in
 // Results. It panics if next is nil.
@@ -228,14 +226,12 @@ func (op *AsyncWaitOperator[IN, OUT]) ResultsOf(next func() (v IN, ok bool)) ite
 	}
 }
 
-// mustHaveNoCheckpoints panics for an operator with checkpoints, because barriers come
-// through In.
+// mustHaveNoCheckpoints panics with checkpoints, whose barriers come through In.
 func (op *AsyncWaitOperator[IN, OUT]) mustHaveNoCheckpoints(method string) {
 	refuseIf(op.driver.Coordinator != nil, "%s: an operator WithCheckpoints needs a source of barriers: use it as a flow", method)
 }
 
-// results drives the operator with the elements that iterate puts, until iterate returns
-// or put returns false.
+// results drives the operator with the elements that iterate puts.
 func (op *AsyncWaitOperator[IN, OUT]) results(
 	method string, iterate func(put func(IN) bool) error,
 ) iter.Seq2[OUT, error] {

@@ -16,8 +16,8 @@ type Stopper interface {
 
 // StopAll stops a row of operators, given in the order of the stream, and returns when
 // all of them have ended. It stops the first operator, which drains into the next one,
-// and waits for the others, which end after their last elements. If ctx ends first, it
-// cancels the operators that have not ended, so ctx limits the time of the whole row.
+// and waits for the others. If ctx ends first, it cancels the operators that have not
+// ended, so ctx limits the time of the whole row.
 //
 // It returns nil if all accepted elements were finished. Otherwise it returns the error
 // of the first operator that failed itself; after the end of ctx that error matches
@@ -36,13 +36,13 @@ func StopAll(ctx context.Context, operators ...Stopper) error {
 	for i, op := range operators {
 		if i > 0 {
 			select {
-			case <-op.Done(): // the elements of its predecessors have passed it
+			case <-op.Done(): // its predecessors' elements have passed it
 			case <-ctx.Done():
 			}
 		}
 		err := op.Stop(ctx)
 		if errors.Is(err, ErrStopped) && ctx.Err() == nil {
-			err = nil // its input was the loop over an operator that has ended cleanly
+			err = nil // its input was the loop over an operator with a clean end
 		}
 		if first == nil {
 			first = err

@@ -10,20 +10,19 @@ import (
 
 const maxTimelines = 256
 
-// timelines has the timelines of the elements that ended last. It is safe for concurrent
-// use.
+// timelines has the newest timelines. It is safe for concurrent use.
 type timelines struct {
 	mu   sync.Mutex
-	kept []observe.Timeline // the oldest first
+	kept []observe.Timeline // oldest first
 }
 
-// Timelines returns the timelines of elements that failed, that were slow (they took more
-// than half of their timeout), or that have a method KeepsTimeline() bool which returned
-// true. The operator waits for this method, so it must not block. The result has the last
-// 256 such elements, at most 10 per second, the oldest first. Attempts are recorded for
-// up to 512 elements in flight at a time. The operator does not always read the clock for
-// an element that AsyncInvoke itself completes, so such an element may not count as slow.
-// A delivery.Queue stores the timeline with a message that failed, and weir dead show
+// Timelines returns the timelines of elements that failed, that took more than half of
+// their timeout, or that have a method KeepsTimeline() bool which returned true. The
+// operator waits for this method, so it must not block. The result has the last 256 such
+// elements, at most 10 per second, the oldest first. Attempts are recorded for up to 512
+// elements in flight at a time. An element that AsyncInvoke itself completes may not
+// count as slow, because the operator does not always read the clock for it. A
+// delivery.Queue stores the timeline with a message that failed, and weir dead show
 // prints it.
 func (op *AsyncWaitOperator[IN, OUT]) Timelines() []observe.Timeline {
 	k := &op.front.timelines
@@ -55,7 +54,7 @@ func (s *frontend[IN, OUT]) KeepTimeline(r core.Report[IN], how observe.EndKind,
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if len(k.kept) == maxTimelines {
-		k.kept = slices.Delete(k.kept, 0, 1) // cheap, because at most 10 arrive per second
+		k.kept = slices.Delete(k.kept, 0, 1) // cheap: at most 10 per second
 	}
 	k.kept = append(k.kept, t)
 }

@@ -5,19 +5,17 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// policy is the policy of the operator, as its failures use it: a *decision.Steps. It is
-// nil in a failure that no operator has made.
+// policy is the operator's policy for failures: a *decision.Steps. It is nil in a failure
+// that no operator has made.
 type policy interface {
 	// IsIdempotent is user code.
 	IsIdempotent(element any) bool
-	// AllowsRepeat reports whether a FLIP-232 predicate asked for a retry that was not
-	// made, and so allows to repeat the call.
+	// AllowsRepeat reports whether a FLIP-232 predicate allows to repeat the call,
+	// because it asked for a retry that was not made.
 	AllowsRepeat(noRetry strategies.NoRetryReason) bool
-	// HasReasons reports whether the policy has reasons.
 	HasReasons() bool
 }
 
-// unsafeToRepeat implements Failure.UnsafeToRepeat.
 func unsafeToRepeat(inDoubt bool, noRetry strategies.NoRetryReason, p policy, element any) bool {
 	if !inDoubt || p != nil && p.AllowsRepeat(noRetry) {
 		return false

@@ -16,8 +16,7 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// The methods of drive.User: the user's functions and the user's errors. log.go has the
-// log lines, timelines.go the timelines.
+// The methods of drive.User. log.go has the log lines, timelines.go the timelines.
 var _ drive.User[any, any] = (*frontend[any, any])(nil)
 
 func (s *frontend[IN, OUT]) Invoke(ctx context.Context, in IN, a *call.Attempt[OUT]) error {
@@ -91,7 +90,7 @@ func (s *frontend[IN, OUT]) AbandonedError(cause error, byElement, cut bool, n i
 	return &e
 }
 
-// EndedOnRequest compares errors off the loop, because their methods may be user code.
+// EndedOnRequest compares errors off the loop: their methods may be user code.
 func (s *frontend[IN, OUT]) EndedOnRequest(err error) (requested bool) {
 	_ = s.offLoop(func() error {
 		_, failed := errors.AsType[*ElementError](err)
@@ -108,7 +107,7 @@ func (s *frontend[IN, OUT]) TypeError(got any) error {
 // failureOf describes an element for the failure sink or the fallback.
 func (s *frontend[IN, OUT]) failureOf(r core.Report[IN]) Failure[IN] {
 	var demanded time.Duration
-	if r.Err != nil { // user code, which may end its goroutine
+	if r.Err != nil { // user code may end its goroutine
 		_ = call.OffLoop(func() (err error) {
 			demanded, err = decision.FindPushback(&predicates.Attempt[OUT]{Err: r.Err})
 			return err
