@@ -6,7 +6,7 @@ import "time"
 // tests for your own.
 //
 // Its methods are called on the loops of operators and on goroutines of clients. They
-// must not block, must not call the [Function] that uses the cache, and must be safe for
+// must not block or call the [Function] that uses the cache, and must be safe for
 // concurrent use. A cache may drop an entry at any time, and belongs to one Function.
 type Cache[K comparable, V any] interface {
 	// Get returns the entry of key, unless it is missing or has expired.
@@ -17,11 +17,10 @@ type Cache[K comparable, V any] interface {
 	Delete(key K)
 }
 
-// Entry is the value that a cache keeps for a key. Elements share its results, which must
-// not be changed.
+// Entry is the value of a key. Elements share its results, which must not be changed.
 type Entry[V any] struct {
 	Results []V   // empty in a negative entry
-	Err     error // of a failed load, without results; usually nil, see [WithErrorTTL]
+	Err     error // of a failed load; usually nil, see [WithErrorTTL]
 	// TTL is how long the entry may be used after Put, however often it is read. 0 means
 	// that the cache decides.
 	TTL time.Duration

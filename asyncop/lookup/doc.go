@@ -12,9 +12,8 @@
 //	op := asyncop.OrderedWait(enriched, 5*time.Second, 1000)
 //
 // The lookup function gets only the key, and its value is for all elements with that key.
-// [Join] combines each element with the value of its key. Without a cache (nil) calls are
-// only shared. Lookups are for calls that may happen once for many elements. A call with
-// an effect for each element does not belong here.
+// [Join] combines each element with the value. Without a cache (nil) calls are only
+// shared. A call with an effect for each element does not belong here.
 //
 // # Vocabulary
 //
@@ -44,30 +43,28 @@
 // # Permits
 //
 // A load has the permit and the goroutine of the lookup that began it. A hit, and a
-// lookup that joins a load, needs neither. It starts while all permits are taken, and
-// while a backend refuses calls, and does not use the rates and limits of a backend. This
-// requires that the operator knows the [Function]: it is the function of the operator,
-// or is inside [Join] and asyncop.HandleFailure only. Inside a wrapper of your own, which
-// may look up another key than its element, each lookup takes a permit, and a hit gets
-// back what it has taken from the rates.
+// lookup that joins a load, needs neither: it starts even while all permits are taken or
+// a backend refuses calls, and does not use the backend's rates and limits. This requires
+// that the [Function] is the function of the operator, or is inside [Join] and
+// asyncop.HandleFailure only. Inside a wrapper of your own, which may look up another key
+// than its element, each lookup takes a permit, and a hit gets back what it has taken
+// from the rates.
 //
 // # Reasons
 //
-// The reported stage of a load counts for all lookups that waited for it
-// (predicates.ReportStage, ReportSent). A lookup that joined the load has not sent a
-// request itself, but its retry would repeat the request, so it is in doubt if the
-// request is. An error from the cache is in stage ClientDispatch, because the lookup has
-// not sent a request. If the error carries a stage, the later stage counts.
+// The reported stage of a load (predicates.ReportStage, ReportSent) counts for all
+// lookups that waited for it. A lookup that joined is in doubt if the request is, because
+// its retry would repeat the request. An error from the cache is in stage ClientDispatch,
+// unless it carries a later stage.
 //
 // # Negative entries, errors and retries
 //
 // A negative entry or an error does not answer a retry, which loads again or joins a
 // load. So a strategy with predicates.EmptyResult works with a cache in between. Other
-// results are kept, even if a strategy retries them, so the function should return an
-// error for a value that is not ready yet.
+// results are kept, even if a strategy retries them, so return an error for a value that
+// is not ready yet.
 //
 // # Concurrency
 //
-// A [Function] is safe for concurrent use. Operators that use the same one share its
-// loads and the cache.
+// A [Function] is safe for concurrent use. Its operators share its loads and the cache.
 package lookup

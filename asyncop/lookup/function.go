@@ -13,8 +13,8 @@ import (
 )
 
 // Function looks up values by keys. It shares the calls of a function, and keeps their
-// outcomes in a cache. [New] makes a Function. It is an asyncop.AsyncFunction of keys;
-// [Join] makes a function of elements. It is safe for concurrent use.
+// outcomes in a cache. [New] makes one. It is an asyncop.AsyncFunction of keys; [Join]
+// makes a function of elements. It is safe for concurrent use.
 type Function[K comparable, V any] struct {
 	// Written once, then read-only.
 	sharing[K]
@@ -23,17 +23,17 @@ type Function[K comparable, V any] struct {
 	rules rules
 
 	hits, misses, shared, loads, loadErrors atomic.Int64
-	stored                                  atomic.Int64 // loads that have ended after they were stored
+	stored                                  atomic.Int64 // loads that have ended and were stored
 
-	mu      sync.Mutex            // a leaf: no user code runs under it
-	current map[K]*load[K, V]     // guarded by mu; loads that lookups may join
-	leaving map[K][]chan struct{} // guarded by mu; the field stored of loads that were forgotten while they were stored
-	running int                   // guarded by mu; loads that have not ended
+	mu      sync.Mutex            // a leaf
+	current map[K]*load[K, V]     // guarded by mu; loads to join
+	leaving map[K][]chan struct{} // guarded by mu; loads that were forgotten while they were stored: their field stored
+	running int                   // guarded by mu; loads
 }
 
 // New wraps fn so that one call per key runs at a time, for all elements that ask for the
-// key meanwhile, and puts cache in front of it. With a nil cache calls are only shared.
-// fn gets only the key, because its result is for all elements with that key.
+// key meanwhile, and puts cache in front of it. cache may be nil. fn gets only the key,
+// because its result is for all elements with that key.
 //
 // fn may be any function, including asyncop.Blocking and asyncop.Batched. Its optional
 // interfaces stay reachable. New panics if fn is nil.
@@ -66,7 +66,7 @@ func (f *Function[K, V]) AsyncInvoke(ctx context.Context, key K, result asyncop.
 	var isNew bool
 	if !ok {
 		l, isNew = f.join(key, w, stored)
-		if l == nil { // the load that would have been joined may have stored its outcome meanwhile
+		if l == nil { // the load may have stored its outcome meanwhile
 			entry, ok = f.get(ctx, key)
 		}
 	}
@@ -88,7 +88,7 @@ func (f *Function[K, V]) AsyncInvoke(ctx context.Context, key K, result asyncop.
 	return nil
 }
 
-// borrower is a future of package asyncop or of Join.
+// borrower is an attempt, or a future of Join.
 type borrower interface{ Borrow() }
 
 var (
@@ -96,8 +96,8 @@ var (
 	_ borrower = (*joining[int, int, int])(nil)
 )
 
-// borrow reports that result gets the outcome of another element's call, or of the cache.
-// A wrapper's future may not support this.
+// borrow reports that the outcome is from another element's call or the cache, if result
+// supports this.
 func borrow(result any) {
 	if b, ok := result.(borrower); ok {
 		b.Borrow()
@@ -106,10 +106,10 @@ func borrow(result any) {
 
 var _ call.Wrapper = (*Function[int, any])(nil)
 
-// Unwrap returns the wrapped function, for its optional interfaces.
+// Unwrap returns the wrapped function.
 func (f *Function[K, V]) Unwrap() any { return f.fn }
 
-// get returns the entry for a lookup. Negative entries and errors do not answer a retry.
+// get returns the entry for a lookup.
 func (f *Function[K, V]) get(ctx context.Context, key K) (entry Entry[V], ok bool) {
 	if f.cache == nil {
 		return entry, false
@@ -118,12 +118,11 @@ func (f *Function[K, V]) get(ctx context.Context, key K) (entry Entry[V], ok boo
 	return entry, ok && answers(&entry, asyncop.AttemptFromContext(ctx))
 }
 
-// anyStored is an argument of join that accepts any number of stored loads.
+// anyStored lets join accept any number of stored loads.
 const anyStored = -1
 
 // join adds w to the load of key, or to a new load. It returns nil instead of a new load
-// if loads have stored their outcomes since f.stored had the value stored: the cache may
-// have an entry by now.
+// if outcomes were stored since f.stored was stored: the cache may have an entry by now.
 func (f *Function[K, V]) join(key K, w *waiter[V], stored int64) (l *load[K, V], isNew bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock() // even if the key cannot be hashed
@@ -136,7 +135,7 @@ func (f *Function[K, V]) join(key K, w *waiter[V], stored int64) (l *load[K, V],
 	}
 	if l == nil {
 		l, isNew = newLoad(w.ctx, f, key), true
-		if same(key, key) { // a map does not find a NaN, nor remove it
+		if same(key, key) { // a map neither finds nor removes a NaN
 			f.current[key] = l
 		}
 		f.running++
@@ -157,9 +156,9 @@ func (f *Function[K, V]) detach(l *load[K, V]) {
 	}
 }
 
-// Forget removes the entry of key from the cache. Call it when the value has changed. A
-// running load still answers its waiters, but is not stored, and the next lookup begins a
-// new load. The cache must not call Forget.
+// Forget removes the entry of key from the cache, when the value has changed. A running
+// load still answers its waiters, but is not stored, and the next lookup begins a new
+// load. The cache must not call Forget.
 func (f *Function[K, V]) Forget(key K) {
 	f.mu.Lock()
 	if l := f.current[key]; l != nil {
@@ -179,7 +178,7 @@ func (f *Function[K, V]) Forget(key K) {
 	}
 }
 
-// ttl returns whether and how long an outcome is kept. 0 means that the cache decides.
+// ttl returns whether and how long an outcome is kept; 0 means that the cache decides.
 func (f *Function[K, V]) ttl(results []V, err error) (d time.Duration, keep bool) {
 	switch r := &f.rules; {
 	case err != nil:
@@ -201,7 +200,7 @@ type Stats struct {
 	Loading    int   // loads that have not ended
 }
 
-// Stats returns the counts so far. They are not read atomically.
+// Stats returns the counts so far, not atomically.
 func (f *Function[K, V]) Stats() Stats {
 	f.mu.Lock()
 	running := f.running
@@ -212,8 +211,7 @@ func (f *Function[K, V]) Stats() Stats {
 	}
 }
 
-// complete passes an outcome to a lookup, with a copy of the slice, which belongs to the
-// operator.
+// complete completes a lookup with a copy of the slice.
 func complete[V any](result asyncop.ResultFuture[V], results []V, err error) {
 	switch {
 	case err != nil:

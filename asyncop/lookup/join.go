@@ -11,8 +11,7 @@ import (
 
 // Join returns a function that looks up the value of an element and combines the two:
 //
-//	enriched := lookup.Join(users, func(o Order) int64 { return o.UserID },
-//		func(o Order, u User) Enriched { return Enriched{Order: o, Name: u.Name} })
+//	func(o Order, u User) Enriched { return Enriched{Order: o, Name: u.Name} })
 //
 // values is a [Function], or any function of keys, including asyncop.Blocking and
 // asyncop.Batched. Its optional interfaces stay reachable if they do not depend on types.
@@ -73,7 +72,7 @@ var _ call.Wrapper = (*joined[int, any, any, any])(nil)
 // Unwrap returns the function of the values.
 func (j *joined[K, V, IN, OUT]) Unwrap() any { return j.values }
 
-// joining is the future of the value of an element.
+// joining is the future of an element's value.
 type joining[V, IN, OUT any] struct {
 	result asyncop.ResultFuture[OUT]
 	join   func(in IN, value V) OUT
@@ -91,12 +90,12 @@ func (j *joining[V, IN, OUT]) Complete(values ...V) {
 	j.result.Complete(results...)
 }
 
-// Borrow passes the report of borrow on.
+// Borrow implements borrower.
 func (j *joining[V, IN, OUT]) Borrow() { borrow(j.result) }
 
 func (j *joining[V, IN, OUT]) CompleteExceptionally(err error) { j.result.CompleteExceptionally(err) }
 
-// joinedLookups are the lookups of a Join for an operator.
+// joinedLookups are the lookups of a Join.
 type joinedLookups[K, IN any] struct {
 	values call.Lookups[K]
 	key    func(in IN) K

@@ -13,8 +13,7 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// load is a call of the function for the lookups that wait for it, and the ResultFuture
-// of the call.
+// load is a call for the lookups that wait for it, and its ResultFuture.
 type load[K comparable, V any] struct {
 	f      *Function[K, V]
 	key    K
@@ -23,15 +22,15 @@ type load[K comparable, V any] struct {
 	report report
 
 	// Guarded by f.mu.
-	waiters  []*waiter[V]  // includes some that have left; never changed in place
+	waiters  []*waiter[V]  // perhaps with some that have left; never changed in place
 	waiting  int           // waiters that have not left
 	joined   int           // waiters so far
 	reserved int           // lookups that are about to wait
 	settled  bool          // the waiters have the outcome
-	results  []V           // the outcome, once settled
-	err      error         // see results
+	results  []V           // once settled
+	err      error         // once settled
 	ended    bool          // there is an outcome, or there will not be one
-	storing  bool          // the outcome is being put into the cache
+	storing  bool          // into the cache
 	stored   chan struct{} // closed at the end of storing; nil unless Forget waits for it
 }
 
@@ -41,17 +40,17 @@ type waiter[V any] struct {
 
 	// Guarded by the function's mu.
 	settled bool
-	stop    func() bool // ends the watch over ctx; set by watch, and not changed once w is settled
+	stop    func() bool // ends the watch over ctx; set by watch, until w is settled
 }
 
-// newLoad returns the load of a lookup, which has the context leader.
+// newLoad returns the load of the lookup with context leader.
 func newLoad[K comparable, V any](leader context.Context, f *Function[K, V], key K) *load[K, V] {
 	l := &load[K, V]{f: f, key: key}
 	l.ctx, l.cancel = context.WithCancel(loadContext[K, V]{context.WithoutCancel(leader), l})
 	return l
 }
 
-// start makes the call, on the goroutine of the lookup that began the load.
+// start makes the call, on the goroutine of that lookup.
 func (l *load[K, V]) start() {
 	var g guard.Guard
 	defer g.Close(func(recovered any) { l.CompleteExceptionally(guard.Recovered("asyncop", recovered)) })
@@ -94,7 +93,7 @@ func (l *load[K, V]) leave(w *waiter[V]) {
 	if last {
 		l.cancel()
 	}
-	l.report.to(w.ctx) // w has ended, but calls around it continue
+	l.report.to(w.ctx) // w has ended, but outer calls continue
 	w.result.CompleteExceptionally(err)
 }
 
@@ -107,9 +106,9 @@ func (l *load[K, V]) CompleteExceptionally(err error) {
 	l.end(nil, err)
 }
 
-// end takes the first outcome, stores it and hands it to the waiters. It stores the
-// outcome before the load leaves the map, so that a lookup in between does not begin
-// another load.
+// end takes the first outcome, stores it and hands it to the waiters. The load leaves the
+// map after the outcome is stored, so that a lookup in between does not begin another
+// load.
 func (l *load[K, V]) end(results []V, err error) {
 	f := l.f
 	f.mu.Lock()
@@ -118,7 +117,7 @@ func (l *load[K, V]) end(results []V, err error) {
 		return
 	}
 	l.ended = true
-	l.storing = f.cache != nil && f.current[l.key] == l // a load that was forgotten or replaced is not stored
+	l.storing = f.cache != nil && f.current[l.key] == l // not if it was forgotten or replaced
 	storing := l.storing
 	f.mu.Unlock()
 
@@ -129,8 +128,8 @@ func (l *load[K, V]) end(results []V, err error) {
 	l.settle(results, err)
 }
 
-// settle hands the outcome to the waiters. A load that has failed can be reserved until
-// they all have its error, so that a lookup which comes meanwhile shares their failure.
+// settle hands the outcome to the waiters. A failed load can be reserved until all have
+// its error, so that a lookup which comes meanwhile shares their failure.
 func (l *load[K, V]) settle(results []V, err error) {
 	f := l.f
 	if err != nil {
@@ -173,8 +172,8 @@ func (l *load[K, V]) settle(results []V, err error) {
 	}
 }
 
-// store stores the outcome if the rules allow it, and settles the load. If the rules or
-// the cache panic, the panic is the outcome (law A6).
+// store stores the outcome if the rules allow it, and settles the load. A panic of the
+// rules or the cache is the outcome (law A6).
 func (l *load[K, V]) store(results []V, err error) {
 	var g guard.Guard
 	defer g.Close(func(recovered any) { l.settle(nil, guard.Recovered("asyncop", recovered)) })
@@ -185,8 +184,8 @@ func (l *load[K, V]) store(results []V, err error) {
 	l.settle(results, err)
 }
 
-// deliver hands the outcome to waiters. A panic of a future, for example of a user's
-// wrapper, does not stop it.
+// deliver hands the outcome to waiters. A panic of a future, such as a user's wrapper,
+// does not stop it.
 func (l *load[K, V]) deliver(waiters []*waiter[V], results []V, err error) {
 	for i, w := range waiters {
 		func() {
@@ -197,7 +196,7 @@ func (l *load[K, V]) deliver(waiters []*waiter[V], results []V, err error) {
 				}
 				w.result.CompleteExceptionally(guard.Recovered("asyncop", recovered))
 			})
-			if w.stop != nil { // otherwise watch has not set it yet, and sees that w is settled
+			if w.stop != nil { // otherwise watch will see that w is settled
 				w.stop()
 			}
 			l.report.to(w.ctx)
@@ -207,7 +206,7 @@ func (l *load[K, V]) deliver(waiters []*waiter[V], results []V, err error) {
 	}
 }
 
-// lateHost is an attempt that reports why a call must not begin, or nil.
+// lateHost is an attempt that may be late.
 type lateHost interface{ Late() error }
 
 var (
@@ -215,8 +214,7 @@ var (
 	_ lateHost = loadHost[int, int]{}
 )
 
-// loadContext has the values of the lookup that began the load, except the values of its
-// attempt.
+// loadContext has the values of the lookup that began the load, but not of its attempt.
 type loadContext[K comparable, V any] struct {
 	context.Context //nolint:containedctx // it is one
 
@@ -236,7 +234,7 @@ func (c loadContext[K, V]) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// blockingHost runs the blocking calls of an attempt: see asyncop.Blocking.
+// blockingHost runs blocking calls: see asyncop.Blocking.
 type blockingHost interface {
 	RunBlocking(ctx context.Context, task func(late error))
 }
@@ -246,14 +244,14 @@ var (
 	_ blockingHost = loadHost[int, int]{}
 )
 
-// loadHost runs the blocking call of a load on the host of the lookup that began it.
+// loadHost runs the blocking call on the host of the lookup that began the load.
 type loadHost[K comparable, V any] struct {
 	host blockingHost
 	load *load[K, V]
 }
 
-// RunBlocking runs task unless it is too late for all waiters (law A5). Then the load
-// does not have an outcome: each lookup ends by its timeout, or with its operator.
+// RunBlocking runs task unless it is too late for all waiters (law A5). Then the load has
+// no outcome: each lookup ends by its timeout, or with its operator.
 func (h loadHost[K, V]) RunBlocking(ctx context.Context, task func(late error)) {
 	h.host.RunBlocking(ctx, func(late error) {
 		if late == nil || !h.load.giveUp() {
@@ -264,7 +262,7 @@ func (h loadHost[K, V]) RunBlocking(ctx context.Context, task func(late error)) 
 
 var _ call.LateChecker = loadHost[int, int]{}
 
-// CheckLate returns the reason why the load must not join a batch, or nil.
+// CheckLate returns why the load must not join a batch, or nil.
 func (h loadHost[K, V]) CheckLate() error {
 	if late := h.Late(); late != nil && h.load.giveUp() {
 		return late
@@ -272,7 +270,7 @@ func (h loadHost[K, V]) CheckLate() error {
 	return nil
 }
 
-// Late returns the reason why it is too late for the call of the load, or nil.
+// Late returns why it is too late for the call, or nil.
 func (h loadHost[K, V]) Late() error {
 	waiters, _, isReserved := h.load.present()
 	if isReserved {
@@ -288,8 +286,7 @@ func (h loadHost[K, V]) Late() error {
 	return err
 }
 
-// giveUp reports whether it is too late for all waiters. If so, no lookup joins the load
-// from then on.
+// giveUp reports whether it is too late for all waiters. If so, no lookup joins the load.
 func (l *load[K, V]) giveUp() bool {
 	for {
 		waiters, joined, isReserved := l.present()
@@ -333,16 +330,16 @@ func (l *load[K, V]) add(w *waiter[V]) {
 	l.joined++
 }
 
-// present returns the waiters, including some that have left, the number of waiters so
-// far, and whether another lookup is about to wait.
+// present returns the waiters, perhaps with some that have left, their number so far, and
+// whether another lookup is about to wait.
 func (l *load[K, V]) present() (waiters []*waiter[V], joined int, isReserved bool) {
 	l.f.mu.Lock()
 	defer l.f.mu.Unlock()
 	return l.waiters, l.joined, l.reserved > 0
 }
 
-// late returns the reason why a call must not begin for w, or nil: its context has ended,
-// or is about to.
+// late returns why a call must not begin for w, or nil: its context has ended, or is
+// about to.
 func (w *waiter[V]) late() error {
 	if h, ok := w.ctx.Value(call.AttemptKey{}).(lateHost); ok {
 		if err := h.Late(); err != nil {
@@ -352,12 +349,11 @@ func (w *waiter[V]) late() error {
 	return w.ctx.Err()
 }
 
-// report has the reports of a load. Package predicates finds it through the context of
-// the load.
+// report has the reports of a load. Package predicates finds it in the load's context.
 type report struct {
 	mu    sync.Mutex
 	stage predicates.Stage // guarded by mu; the latest
-	sent  int              // guarded by mu; requests without refused ones
+	sent  int              // guarded by mu; requests that were not refused
 }
 
 func (r *report) ReportStage(stage predicates.Stage) {
@@ -366,8 +362,8 @@ func (r *report) ReportStage(stage predicates.Stage) {
 	r.stage = max(r.stage, stage)
 }
 
-// ReportSent counts a request. Even a deduplicated one: it carries the identity of the
-// lookup that began the load, so the retry of another lookup would not be recognised.
+// ReportSent counts a request, even if it is deduplicated: it has the identity of the
+// lookup that began the load, so another lookup's retry would not be recognised.
 func (r *report) ReportSent(bool) (counted bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -381,8 +377,7 @@ func (r *report) ReportRefused(bool) {
 	r.sent--
 }
 
-// to passes the reports on to a lookup. Its share of a request is in doubt like the
-// request.
+// to passes the reports on to a lookup, which is in doubt if the request is.
 func (r *report) to(ctx context.Context) {
 	r.mu.Lock()
 	stage, sent := r.stage, r.sent

@@ -11,10 +11,10 @@ import (
 // invalid.
 type Option func(*rules)
 
-// rules define which outcomes are kept, and for how long.
+// rules define which outcomes are kept, and how long.
 type rules struct {
 	found   time.Duration // 0 if the cache decides
-	missing time.Duration // of negative entries; alike: like results
+	missing time.Duration // of negative entries; alike means like results
 	errs    time.Duration // 0 if errors are not kept
 	which   predicates.ExceptionPredicate
 }
@@ -30,7 +30,7 @@ func WithTTL(d time.Duration) Option {
 }
 
 // WithMissTTL keeps negative entries for d, or not at all if d is 0. By default they are
-// kept as long as results. It panics if d is negative.
+// kept like results. It panics if d is negative.
 func WithMissTTL(d time.Duration) Option {
 	if d < 0 {
 		panic(fmt.Sprintf("lookup: WithMissTTL: negative time: %v", d))

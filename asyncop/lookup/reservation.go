@@ -9,8 +9,7 @@ import (
 )
 
 // reservation promises an outcome to a lookup that has not begun: an entry of the cache,
-// or the outcome of a running load. The operator takes no permit for such a lookup. It is
-// used by one goroutine.
+// or the outcome of a running load. It is used by one goroutine.
 type reservation[K comparable, V any] struct {
 	f      *Function[K, V]
 	key    K
@@ -33,7 +32,7 @@ func (r *reservation[K, V]) Release() {
 	}
 }
 
-// sharing is how operators find the lookups of a function.
+// sharing lets operators find the lookups.
 type sharing[IN any] = call.Sharing[IN]
 
 // lookups is a Function for an operator.
@@ -42,8 +41,8 @@ type lookups[K comparable, V any] struct{ f *Function[K, V] }
 // Reserve implements call.Lookups.
 func (l lookups[K, V]) Reserve(key K, number int) call.Reservation { return l.f.reserve(key, number) }
 
-// LookupKey implements call.Lookups. Elements do not share calls if their key is not
-// equal to itself, such as NaN.
+// LookupKey implements call.Lookups. A key that is not equal to itself, such as NaN, is
+// not shared.
 func (lookups[K, V]) LookupKey(key K) (any, bool) { return key, same(key, key) }
 
 // Changes implements call.Lookups.
@@ -68,7 +67,7 @@ func (f *Function[K, V]) reserve(key K, number int) call.Reservation {
 	return &reservation[K, V]{f: f, key: key, load: l}
 }
 
-// use completes a lookup with the promised outcome, or makes it wait for the load.
+// use completes a lookup with the entry, or makes it wait for the load.
 func (r *reservation[K, V]) use(ctx context.Context, result asyncop.ResultFuture[V]) {
 	r.isUsed = true
 	if r.load == nil {
@@ -109,8 +108,8 @@ func (f *Function[K, V]) hit(ctx context.Context, entry *Entry[V], result asynco
 // answer a retry.
 func answers[V any](entry *Entry[V], number int) bool { return entry.found() || number <= 1 }
 
-// addReserved makes w wait for l in place of a reservation. If l has ended, it returns
-// false, and l has the outcome.
+// addReserved makes w wait for l in place of a reservation. It returns false if l has the
+// outcome.
 func (l *load[K, V]) addReserved(w *waiter[V]) bool {
 	l.f.mu.Lock()
 	defer l.f.mu.Unlock()
@@ -123,7 +122,7 @@ func (l *load[K, V]) addReserved(w *waiter[V]) bool {
 	return true
 }
 
-// release ends a reservation that was not used. The load ends with its last lookup.
+// release ends an unused reservation. The load ends with its last lookup.
 func (l *load[K, V]) release() {
 	l.f.mu.Lock()
 	l.reserved--

@@ -1,4 +1,4 @@
-// Package lookuptest has the tests that every lookup.Cache must pass.
+// Package lookuptest has the tests for every lookup.Cache.
 package lookuptest
 
 import (
