@@ -6,12 +6,12 @@ import "time"
 // apart from numbers and ids in its text. See asyncop.AsyncWaitOperator.Groups.
 type Group struct {
 	Type   string `json:"type,omitempty"`   // of the error
-	Reason string `json:"reason,omitempty"` // "" if there was no reason
-	Error  string `json:"error,omitempty"`  // the common text of the errors, at most 200 bytes. # replaces a quoted word or a word with a digit
+	Reason string `json:"reason,omitempty"` // "" without a reason
+	Error  string `json:"error,omitempty"`  // common text of the errors, at most 200 bytes. # replaces a quoted word or a word with a digit
 
 	Count       int64     `json:"count"`
 	First       time.Time `json:"first"`
 	Last        time.Time `json:"last"`
 	ExampleText string    `json:"exampleText,omitempty"` // the error of the last element
-	Rest        bool      `json:"rest,omitempty"`        // the failures that are in no other group: only their count and times are known
+	Rest        bool      `json:"rest,omitempty"`        // failures in no other group: only their count and times are known
 }

@@ -2,8 +2,8 @@ package observe
 
 import "context"
 
-// Observer is called with the events of the elements of an operator, for metrics, traces
-// or request ids. See asyncop.WithObserver.
+// Observer is called with the events of an operator's elements, for metrics, traces or
+// request ids. See asyncop.WithObserver.
 //
 //	Accepted ─▶ AttemptStarted ─▶ AttemptEnded ─▶ AttemptStarted ─▶ AttemptEnded ─▶ Ended
 //
@@ -11,38 +11,36 @@ import "context"
 // the only call for an element that came too late to be accepted.
 //
 // Calls are made in order and one at a time, on the operator's loop, so they must not
-// block. AttemptEnded and Ended are called at the end of a step of the loop, some
-// microseconds after the event. Where results go through a buffer (asyncop.WithBuffer),
-// they are called when at least half of it is free. Completions of attempts that have
-// ended are only counted ([Stats]).
+// block. AttemptEnded and Ended come at the end of a step of the loop, some microseconds
+// after the event. Where results go through a buffer (asyncop.WithBuffer), they come when
+// at least half of it is free. Completions of attempts that have ended are only counted
+// ([Stats]).
 //
 // A panic in Accepted or AttemptStarted fails the attempt with a *asyncop.PanicError,
 // like a panic in the function. A panic in AttemptEnded or Ended is logged. Done waits
 // until the next step (Via, To) has taken the results.
 type Observer interface {
 	// Accepted is called when element has taken its slot, before its first attempt.
-	// restored is true if the element comes from a checkpoint, so that it was accepted
-	// before the restart, too.
+	// restored is true if it comes from a checkpoint, so that it was accepted before the
+	// restart, too.
 	//
 	// The contexts of all attempts and of failure handlers have the values of the
-	// returned context. The end of the returned context does not affect the element. ctx
-	// has the values of the operator's context (asyncop.WithContext). Return ctx or nil
-	// to add no values.
+	// returned context, but not its end. ctx has the values of the operator's context
+	// (asyncop.WithContext). Return ctx or nil to add no values.
 	Accepted(ctx context.Context, element any, restored bool) context.Context
 
-	// AttemptStarted is called before the call of an attempt, with the context that
-	// Accepted has returned. The contexts of the attempt, and of the classifiers and
-	// strategies that judge it, have the values of the returned context. attempt counts
-	// from 1, across restarts.
+	// AttemptStarted is called before the call of an attempt, with the context from
+	// Accepted. The contexts of the attempt, and of the classifiers and strategies that
+	// judge it, have the values of the returned context. attempt counts from 1, across
+	// restarts.
 	AttemptStarted(ctx context.Context, attempt int) context.Context
 
-	// AttemptEnded is called after the decision about a retry, with the context that
-	// AttemptStarted has returned.
+	// AttemptEnded is called after the decision about a retry, with the context from
+	// AttemptStarted.
 	AttemptEnded(ctx context.Context, outcome Outcome)
 
-	// Ended is called when the element has ended, with the context that Accepted has
-	// returned, or with the values of the operator's context if the element was not
-	// accepted.
+	// Ended is called when the element has ended, with the context from Accepted or, if
+	// it was not accepted, the values of the operator's context.
 	Ended(ctx context.Context, ending Ending)
 }
 
@@ -50,22 +48,20 @@ type Observer interface {
 // limit on memory. The operator asks it before it takes an element, so back-pressure
 // reaches the source. It is not asked for restored elements, unless a
 // [CheckpointedObserver] lacks a number for them. Its methods are called on the
-// operator's loop and must not block. A panic in them ends the operator.
+// operator's loop and must not block. A panic ends the operator.
 type Gate interface {
-	// TryAdmit reports whether another element may come in. It may be called more often
-	// than elements come.
+	// TryAdmit reports whether another element may come in. It may be called more often.
 	TryAdmit() bool
 
-	// Notify calls f once, from any goroutine, when TryAdmit may return true again. If
-	// TryAdmit would return true now, Notify calls f at once.
+	// Notify calls f once, from any goroutine, when TryAdmit may return true again, or at
+	// once if it would return true now.
 	Notify(f func())
 }
 
 // CheckpointedObserver is an [Observer] with a state in the checkpoints of its operator
 // (asyncop.WithCheckpoints), such as the Tracker of exactlyonce/caller, which gives
 // requests ids. It numbers the elements, and a restored element keeps its number. An
-// operator has at most one CheckpointedObserver. Without checkpoints these methods are
-// not called.
+// operator has at most one. Without checkpoints these methods are not called.
 //
 //	Restore ─▶ Restored … ─▶ Accepted … ─▶ Number …, Snapshot 7 ─▶ Accepted … ─▶ Completed 7
 //
@@ -78,23 +74,23 @@ type Gate interface {
 type CheckpointedObserver interface {
 	Observer
 
-	// Restore is called once, before all other methods, by the constructor of the
-	// operator. state is the result of Snapshot for the checkpoint that the operator
-	// resumes from, and numbers are the positive numbers of its elements, in input order.
-	// At a fresh start both are nil. An error fails the start of the coordinator.
+	// Restore is called once, before all other methods, by the operator's constructor.
+	// state is the result of Snapshot for the checkpoint that the operator resumes from,
+	// and numbers are the positive numbers of its elements, in input order. At a fresh
+	// start both are nil. An error fails the start of the coordinator.
 	//
-	// request asks for a checkpoint soon, and does not wait for it. If that checkpoint
-	// fails, it is repeated. Any goroutine may call request, for example a [Gate] that
-	// keeps elements back until a checkpoint is complete.
+	// request asks for a checkpoint soon, and does not wait. If that checkpoint fails, it
+	// is repeated. Any goroutine may call request, for example a [Gate] that keeps
+	// elements back until a checkpoint is complete.
 	Restore(state []byte, numbers []int64, request func()) error
 
 	// Restored is called in place of Accepted for an element of a checkpoint, with its
-	// number. Restored elements come before other elements, in input order.
+	// number. Restored elements come first, in input order.
 	Restored(ctx context.Context, element any, number int64) context.Context
 
 	// Number returns the number of an element for the checkpoint that is being taken. ctx
-	// is the result of Accepted or Restored. An element with number 0 counts as new after
-	// a restart: it waits for the gates again.
+	// is from Accepted or Restored. An element with number 0 counts as new after a
+	// restart: it waits for the gates again.
 	Number(ctx context.Context) int64
 
 	// Snapshot returns the state, which must not be changed afterwards. It is called when
@@ -102,7 +98,7 @@ type CheckpointedObserver interface {
 	// Checkpoints have ascending numbers, and may fail.
 	Snapshot(checkpoint uint64) []byte
 
-	// Completed is called when a checkpoint is stored. It includes earlier checkpoints
+	// Completed is called when a checkpoint is stored, which includes earlier checkpoints
 	// that failed. It is not called on the operator's loop, so it may overlap other
 	// calls, and may come after the last Ended.
 	Completed(checkpoint uint64)

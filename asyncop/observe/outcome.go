@@ -10,12 +10,12 @@ import (
 // Outcome describes the end of an attempt.
 type Outcome struct {
 	Attempt  int               // from 1
-	Results  int               // number of results
-	Err      error             // error of the attempt; context.DeadlineExceeded or Canceled if its element ended first
-	Reason   predicates.Reason // of the outcome, if a reason-aware strategy has a classifier that names it
-	Duration time.Duration     // from its start until the loop noticed its end
+	Results  int               // how many
+	Err      error             // of the attempt; context.DeadlineExceeded or Canceled if its element ended first
+	Reason   predicates.Reason // if a reason-aware strategy has a classifier that names it
+	Duration time.Duration     // until the loop noticed its end
 	Retry    bool              // another attempt follows
-	Delay    time.Duration     // the back-off before it
+	Delay    time.Duration     // before it
 }
 
 // Ending describes the end of an element.
@@ -26,18 +26,18 @@ type Ending struct {
 	Reason   predicates.Reason // of its last outcome
 	Attempts int               // begun, also before a restart
 	InDoubt  bool              // an attempt may have taken effect, but the element was not emitted: see TimeoutError.InDoubt
-	Queued   time.Duration     // from its slot to its first attempt, or to its end without one
+	Queued   time.Duration     // from its slot to its first attempt, or without one to its end
 	Total    time.Duration     // from its slot to its end; after a restart, in this run
 }
 
-// EndKind is the kind of the end of an element.
+// EndKind is how an element ended.
 type EndKind uint8
 
-// The kinds.
+// Kinds of ends.
 const (
 	// Emitted means that all its results have left: the body of the loop over
 	// asyncop.AsyncWaitOperator.Results has returned from them, Via or To have sent them
-	// to the next step, or they are in Out.
+	// on, or they are in Out.
 	Emitted    EndKind = iota
 	Empty              // it did not have a result
 	HandedOver         // it failed, and the failure sink took it

@@ -11,7 +11,7 @@ type Timeline struct {
 	Accepted time.Time // when the element took its slot
 	Total    time.Duration
 	Attempts int
-	Steps    []Step // the attempts; if there are more than 32, the first 8 and the last 24. Do not change it.
+	Steps    []Step // at most 32: the first 8 and the last 24. Do not change it
 	How      EndKind
 	Err      error // the failure, or nil
 }
@@ -20,5 +20,5 @@ type Timeline struct {
 type Step struct {
 	Outcome
 	Begun   time.Time
-	Backend string // state of the backend at the end of the attempt ("up", "down", …), or "" without a backend
+	Backend string // its state at the end of the attempt ("up", "down", …), or ""
 }
