@@ -37,7 +37,7 @@ func (m *Model) crowded() bool {
 	return m.MaxWaiting > 0 && slices.ContainsFunc(m.Queue, func(e *Element) bool { return e.inLine && len(m.line(e.Key)) > m.MaxWaiting })
 }
 
-// isFirst reports whether the end of e takes effect now, and not later, when e is the
+// isFirst reports whether the end of e takes effect now: later ends wait until e is the
 // first of its key.
 func (m *Model) isFirst(e *Element) bool {
 	e.early = e.inLine && m.line(e.Key)[0] != e
@@ -84,7 +84,7 @@ func (m *Model) mayStart(key int) {
 
 // ---- Permits that are shared with other operators, and their pace (laws B1 to B3)
 
-// Shared has the permits that are shared with other operators.
+// Shared has permits that are shared with other operators.
 type Shared struct {
 	Some          bool // there are shared permits
 	Limit, Others int  // of permits; permits that other operators hold
@@ -98,8 +98,8 @@ func (s *Shared) free(m *Model) bool {
 
 // ---- Batches: each holds one permit until it returns
 
-// goes reports whether a batch starts: it is full, cannot fill, or its first member has
-// waited long enough.
+// goes reports whether a batch starts: it is full, cannot fill, or has waited long
+// enough.
 func (m *Model) goes(withWaits bool) bool {
 	waiting := m.startable()
 	switch {
@@ -127,20 +127,19 @@ func (m *Model) startBatch() bool {
 	return true
 }
 
-// StartAtOnce starts the batches that need no timer, after an element was accepted.
+// StartAtOnce starts batches after an element was accepted.
 func (m *Model) StartAtOnce() {
 	for m.goes(false) && m.startBatch() {
 	}
 }
 
-// StartFull starts a full batch at the beginning of a step, unless a timer is due, and
-// reports whether it did.
+// StartFull starts a full batch at the beginning of a step, and reports whether it did. A
+// due timer goes first.
 func (m *Model) StartFull() bool {
 	return len(m.startable()) >= m.BatchSize && !slices.ContainsFunc(m.Queue, m.isDue) && m.startBatch()
 }
 
-// ReturnBatch returns the call of a batch, with outcomes for the members that have not
-// timed out.
+// ReturnBatch returns the call of a batch, with outcomes for the members that are left.
 func (m *Model) ReturnBatch(i int, outcome func(c *Call) Outcome) {
 	members := m.Batches[i]
 	m.Batches = slices.Delete(m.Batches, i, i+1)
@@ -184,7 +183,7 @@ func (m *Model) Take() {
 	m.leaveLine(e)
 }
 
-// Refuse makes the sink refuse the offered element, which doubles its wait.
+// Refuse makes the sink refuse it, which doubles its wait.
 func (m *Model) Refuse() {
 	e := m.offered
 	m.offered = nil
@@ -211,7 +210,7 @@ type Item struct {
 	Input
 
 	Results []string // of an element that is done
-	Made    int      // attempts without a running one
+	Made    int      // without a running attempt
 	Due     time.Duration
 	Wait    time.Duration // rest of its back-off, which ends at Due
 }
@@ -258,7 +257,7 @@ func (m *Model) Barrier(name string) []Item {
 }
 
 // Restore returns a model restarted from a checkpoint. Attempts and total times start
-// from zero; waits continue (law C3).
+// again; waits continue (law C3).
 func (m *Model) Restore(items []Item) *Model {
 	again := New(m.Config)
 	again.Now = m.Now

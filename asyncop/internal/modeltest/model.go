@@ -15,7 +15,7 @@ type Config struct {
 	Capacity, MaxCalls     int // MaxCalls 0 means Capacity
 	Timeout                time.Duration
 	AttemptTimeout         time.Duration // 0 for no limit, like Timeout
-	Retries                int           // -1: outcomes are not judged
+	Retries                int           // -1 means that outcomes are not judged
 	Again                  func(o Outcome) bool
 	Backoff                func(attempts int) time.Duration
 	EarlyTimeout           bool
@@ -25,14 +25,14 @@ type Config struct {
 	FirstOffer, LastOffer  time.Duration // to a sink that has refused
 	Handler                bool          // of timeouts
 	HandlerLimit           time.Duration // 0 for no limit
-	Blocking, HeedsContext bool          // calls hold their permits until they return; HeedsContext: at the end of their contexts
+	Blocking, HeedsContext bool          // calls hold their permits until they return or, with HeedsContext, until their contexts end
 	KeyOrder               bool
 	MaxWaiting             int // of a key; 0 for no limit
 	BatchSize              int // 0 without batches; otherwise calls block
 	BatchWait              time.Duration
-	ComeAgain              bool // elements that are cut off are redelivered, as with checkpoints
-	LeastPart              int  // a restored element has 1/LeastPart of Timeout for an attempt; 0 for no reserve
-	ReadAhead              int  // after its end the operator reads at most ReadAhead+1 elements, or all if 0
+	ComeAgain              bool // cut off elements are redelivered, as with checkpoints
+	LeastPart              int  // a restored element has 1/LeastPart of Timeout for an attempt; 0 means no reserve
+	ReadAhead              int  // after its end the operator reads at most ReadAhead+1 elements; 0 means all
 }
 
 // Policy is the treatment of elements that fail.
@@ -51,11 +51,11 @@ type Input struct {
 	Name    string
 	Key     int
 	Control bool     // a watermark
-	AtOnce  *Outcome // outcome of the first call, which completes before it returns
-	Twice   bool     // the first call completes a second time
+	AtOnce  *Outcome // of the first call, which completes before it returns
+	Twice   bool     // the first call completes twice
 }
 
-// Outcome is the outcome of a call. Err distinguishes errors by their text.
+// Outcome is the outcome of a call.
 type Outcome struct {
 	Results []string
 	Err     string
@@ -68,10 +68,8 @@ type Event struct {
 	Detail string
 }
 
-// EventKind is the kind of an event.
 type EventKind byte
 
-// Events.
 const (
 	Started    EventKind = '(' // a call
 	Emitted    EventKind = '>' // a result, or a control element
@@ -80,13 +78,12 @@ const (
 	Refused    EventKind = '?' // by the sink; the detail is the wait before the next offer
 )
 
-// Never is the time of a timer that is not armed.
+// Never is the time of an unarmed timer.
 const Never = time.Duration(-1)
 
 // Phase is the state of an element.
 type Phase uint8
 
-// Phases.
 const (
 	Control Phase = iota // a watermark: no element overtakes it
 	Fresh                // waits for its first attempt
@@ -105,16 +102,16 @@ type Element struct {
 
 	phase       Phase
 	accepted    time.Duration
-	at          time.Duration // when its timer fires, or Never
-	order       int           // of arming its timer, or of becoming ready, failing or done
+	at          time.Duration // of its timer, or Never
+	order       int           // of arming, or of becoming ready, failing or done
 	attempts    int
-	first, last time.Duration // times of attempts
-	byResult    bool          // its retry is due to a result, not an error
+	first, last time.Duration // of attempts
+	byResult    bool          // its retry is due to a result
 	results     []string
 	lastErr     string // of its last failed attempt
 	err         string // its failure
 	call        *Call
-	extra       time.Duration // time added to the timeout
+	extra       time.Duration // added to the timeout
 	wait        time.Duration // before the last offer to the sink
 
 	inLine bool // it blocks the later elements of its key
@@ -128,14 +125,14 @@ type Call struct {
 	At, Deadline time.Duration
 
 	Answered       bool // by the user
-	Ended, Expired bool // ended by the operator; by a timeout
+	Ended, Expired bool // by the operator; by a timeout
 	returned       bool // its permit is free
 }
 
 // Key returns the name of the call: "a#2" is the second attempt of a.
 func (c *Call) Key() string { return fmt.Sprintf("%s#%d", c.Element.Name, c.Attempt) }
 
-// RunsOn reports whether a blocking call has outlived its attempt and holds a permit.
+// RunsOn reports whether a blocking call has outlived its attempt.
 func (c *Call) RunsOn() bool { return c.Attempt > 0 && !c.returned && (c.Ended || c.Answered) }
 
 // Model is an operator as the laws define it.
@@ -151,7 +148,7 @@ type Model struct {
 
 	OutOpen  bool // downstream takes elements
 	Places   int  // room for elements while downstream blocks
-	SinkOpen bool // the sink takes each failure at once; otherwise see Take
+	SinkOpen bool // the sink takes each failure at once
 
 	HoldNext bool
 	Held     *Call // blocks the loop
@@ -171,7 +168,7 @@ type Model struct {
 	mail       []func()
 	offered    *Element
 	rest       []*Element    // failures that the sink gets after the end
-	readySince time.Duration // since when retries wait for a permit
+	readySince time.Duration // when retries began to wait for a permit
 	ahead      int           // elements of Source that were read for a barrier
 	discards   int           // upper limit of discarded elements
 	stats      observe.Stats
@@ -202,8 +199,8 @@ func (m *Model) enter(e *Element, p Phase) {
 	e.phase, e.order = p, m.clicks
 }
 
-// Settle does the work that is due now: completions before timers, which are in Advance
-// (law T1), and starts before acceptance.
+// Settle does the work that is due now: completions before the timers in Advance (law
+// T1), and starts before acceptance.
 func (m *Model) Settle() {
 	for m.Held == nil && !m.Ended {
 		if !(m.startOne() || m.acceptOne() || m.emitOne() || m.offerOne()) {
@@ -236,8 +233,7 @@ func (m *Model) Send(in Input) { m.Source = append(m.Source, in) }
 // CloseInput closes the input.
 func (m *Model) CloseInput() { m.Send(Input{}) }
 
-// HasSlot reports whether a slot is free (law Q2) and no key has MaxWaiting waiting
-// elements (law K1).
+// HasSlot reports whether a slot is free (law Q2) and no key is crowded (law K1).
 func (m *Model) HasSlot() bool { return len(m.Queue) < m.Capacity && !m.crowded() }
 
 func (m *Model) acceptOne() bool {
@@ -376,9 +372,9 @@ func (m *Model) newCall(e *Element, attempt int, deadline time.Duration) *Call {
 
 // Release ends the call in Held.
 func (m *Model) Release() {
-	inPlace := m.Held.Answered // law Q1: a call that completed before it returned belongs to the starts
+	inPlace := m.Held.Answered // law Q1: it completed before it returned
 	m.Held = nil
-	for _, mail := range m.mail { // law T1: before the timers that came due during the call
+	for _, mail := range m.mail { // law T1: before the timers
 		mail()
 	}
 	m.mail = nil
@@ -432,8 +428,7 @@ func (m *Model) complete(c *Call, o Outcome) {
 	m.finish(e, o)
 }
 
-// outcome retries the element if the law allows it, and before the deadline (laws A4,
-// A5).
+// outcome retries the element if the law allows it (laws A4, A5).
 func (m *Model) outcome(e *Element, o Outcome) {
 	if o.Err != "" {
 		e.lastErr = o.Err

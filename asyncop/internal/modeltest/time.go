@@ -28,8 +28,7 @@ func (m *Model) Advance(to time.Duration) {
 	m.Now = to
 }
 
-// deadline returns the end of the total time of e. The total time starts when the element
-// takes its slot, and covers all attempts (law A3).
+// deadline returns the deadline of e, which covers all attempts (law A3).
 func (m *Model) deadline(e *Element) time.Duration {
 	if m.Timeout == 0 || e.phase < Fresh || e.phase > Ready {
 		return Never
@@ -112,8 +111,8 @@ func (e *Element) timeoutError(handler string) string {
 	return fmt.Sprintf("timeout after %d [%s] [%s]", e.attempts, e.lastErr, handler)
 }
 
-// ForgetUnmade removes the timeout handlers that became due when the run was cut off and
-// were not called. Whether a worker still calls them is a race.
+// ForgetUnmade removes the timeout handlers that were due at the cut and not called.
+// Whether a worker still calls them is a race.
 func (m *Model) ForgetUnmade(made func(key string) bool) {
 	if !m.Ended {
 		return

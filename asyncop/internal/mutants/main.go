@@ -4,14 +4,12 @@
 //
 //	go run ./asyncop/internal/mutants [-run regexp]
 //
-// For each mutant, mutants runs the tests of the changed package. If they pass, it runs
-// the tests of the whole operator in asyncop/internal/tests, beginning with the directory
-// of the law. It prints the test that fails. It changes no file of the project. The exit
-// status is 1 if a mutant is not caught or does not fit the code, or if a test fails
-// without a mutant.
+// For each mutant, it runs the tests of the changed package and, if they pass, the tests
+// of the whole operator in asyncop/internal/tests, beginning with the directory of the
+// law. It prints the test that fails, and changes no file. The exit status is 1 if a
+// mutant is not caught or does not fit the code, or if a test fails without a mutant.
 //
-// The tests are compiled once, with all mutants in them, because compiling takes longer
-// than running them: see schema.
+// The tests are compiled once, with all mutants in them, which is faster: see schema.
 package main
 
 import (
@@ -108,8 +106,7 @@ type tests struct {
 	compiled map[string]bool // by package
 }
 
-// overlay writes the files with mutants, which the go command uses in place of the
-// project's.
+// overlay writes the files with mutants, for the go command.
 func (t tests) overlay() error {
 	files := map[string][]int{} // by file
 	for i, m := range mutants {
@@ -140,7 +137,7 @@ func (t tests) overlay() error {
 
 func (t tests) binary(p string) string { return filepath.Join(t.tmp, path.Base(p)+".test.exe") }
 
-// compile compiles the tests of a package once. They must pass without a mutant.
+// compile compiles the tests of a package once, and runs them without a mutant.
 func (t tests) compile(p string) error {
 	if t.compiled[p] {
 		return nil
@@ -176,8 +173,7 @@ func (t tests) catching(mutant int) (test string, err error) {
 	return "", nil
 }
 
-// packages returns the packages that test the whole operator, the package about law
-// first.
+// packages returns the packages that test the whole operator, beginning with the law's.
 func (t tests) packages(law string) ([]string, error) {
 	dirs, err := os.ReadDir(filepath.Join(t.dir, "internal", "tests"))
 	all := []string{"."}
@@ -191,7 +187,7 @@ func (t tests) packages(law string) ([]string, error) {
 	return all, err
 }
 
-// about gives the directory with the tests of a law or of a letter of laws.
+// about is the directory with the tests of a law or of a letter of laws.
 var about = map[string]string{
 	"A": "endings", "A3": "timeouts", "A4": "retry", "B": "calls", "C": "checkpoints", "D": "messages", "F": "endings", "K": "order", "O": "observing", "Q": "order",
 	"T": "timeouts", "X": "retry",
@@ -202,10 +198,10 @@ var (
 	running = regexp.MustCompile(`(?m)^=== (?:RUN|CONT|NAME) +(\S+)`)
 )
 
-// failing runs the tests of a package, with a mutant unless it is 0. It returns the first
-// test that fails, or "".
+// failing runs the tests of a package, with a mutant unless it is 0, and returns the
+// first test that fails, or "".
 func (t tests) failing(p string, mutant int) (test string, err error) {
-	// A loop in virtual time may outlast the test timeout, so the context ends it.
+	// A loop in virtual time may outlast the test timeout.
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, t.binary(p), "-test.v", "-test.short", "-test.failfast", "-test.timeout=90s")
@@ -218,7 +214,7 @@ func (t tests) failing(p string, mutant int) (test string, err error) {
 	if f := failed.FindSubmatch(out); f != nil {
 		return string(f[1]), nil
 	}
-	if r := running.FindAllSubmatch(out, -1); r != nil { // the process ended in this test
+	if r := running.FindAllSubmatch(out, -1); r != nil { // the process ended in it
 		return cmp.Or(string(r[len(r)-1][1]), "?"), nil
 	}
 	return "", fmt.Errorf("tests of asyncop/%s: %w\n%s", p, err, out)

@@ -11,8 +11,7 @@ import (
 	"strings"
 )
 
-// chosen is a file for each package with mutants. Its variable is the number of the
-// mutant to run.
+// chosen is a file for each package, with the number of the mutant to run.
 const chosen = `package %s
 
 import (
@@ -30,7 +29,7 @@ type edit struct {
 }
 
 // schema returns the text of a file with these mutants in it. Each mutant is a changed
-// copy of its function. The original function calls the copy if that mutant is chosen.
+// copy of its function, which the original calls if the mutant is chosen.
 func schema(internal, file string, some []int) (text string, err error) {
 	b, err := os.ReadFile(filepath.Join(internal, filepath.FromSlash(file)))
 	if err != nil {
@@ -85,8 +84,8 @@ func around(file *ast.File, within func(n ast.Node) bool) *ast.FuncDecl {
 	return nil
 }
 
-// arguments returns the arguments with which a function calls its copy, and the edits
-// that name its unnamed parameters.
+// arguments returns the arguments for the copy of a function, and edits that name unnamed
+// parameters.
 func arguments(f *ast.FuncDecl, at func(p token.Pos) int) (args string, names []edit) {
 	var all []string
 	add := func(p *ast.Field, name string) {
@@ -113,7 +112,7 @@ func arguments(f *ast.FuncDecl, at func(p token.Pos) int) (args string, names []
 	return "(" + strings.Join(all, ", ") + ")", names
 }
 
-// dispatch returns the statement that calls the copy of a mutant.
+// dispatch returns the statement that calls a mutant's copy.
 func dispatch(f *ast.FuncDecl, mutant int, name, args string) string {
 	if f.Recv != nil {
 		name = f.Recv.List[0].Names[0].Name + "." + name

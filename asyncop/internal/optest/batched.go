@@ -76,7 +76,7 @@ func (b *Bulk) call(ctx context.Context, ins []string) ([]Answer, error) {
 	}
 }
 
-// Named returns the call with a name. The call must have been made.
+// Named returns the call with a name, which must have been made.
 func (b *Bulk) Named(name string) *BulkCall {
 	b.T.Helper()
 	synctest.Wait()
@@ -87,7 +87,7 @@ func (b *Bulk) Named(name string) *BulkCall {
 	return b.calls[i]
 }
 
-// Ends makes a call return the results of outcome, or break as outcome does.
+// Ends makes a call return outcome, or break as it does.
 func (b *Bulk) Ends(name string, outcome func() ([]Answer, error)) {
 	b.T.Helper()
 	b.Named(name).outcome <- outcome

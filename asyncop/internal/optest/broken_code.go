@@ -18,8 +18,7 @@ type Breakage struct {
 	Value  any // of the PanicError
 }
 
-// Panics returns the breakages that are panics. On the loop, they do not end the run (law
-// A6).
+// Panics returns the breakages that are panics.
 func Panics() []Breakage { return Breakages[:2:2] }
 
 var Breakages = []Breakage{

@@ -98,9 +98,9 @@ func (r *CheckRig) Barrier(id uint64, kind participant.Kind) {
 	r.Send(participant.NewBarrier(id, kind, r.Reports))
 }
 
-// Trigger starts a checkpoint of the coordinator and returns its barrier, which the test
-// must send. For a Drain, the barrier is the marker of the end of the input, and Finish
-// sends the final barrier.
+// Trigger starts a checkpoint of the coordinator and returns its barrier, for the test to
+// send. For a Drain, it is the marker of the end of the input, and Finish sends the final
+// barrier.
 func (r *CheckRig) Trigger(kind checkpoint.Kind) (b participant.Barrier, done <-chan error) {
 	errs := make(chan error, 1)
 	go func() {

@@ -121,7 +121,7 @@ func HandledBy(fn Function) Function {
 	return TimeoutMethod(fn, func(_ context.Context, in string) ([]string, error) { return []string{in + "!"}, nil })
 }
 
-// SlowRetry fails at first. Its retry blocks the loop for a millisecond.
+// SlowRetry fails at first, and its retry blocks the loop for a millisecond.
 func SlowRetry(retried chan<- struct{}) asyncop.AsyncFunction[string, string] {
 	return asyncop.Func(func(ctx context.Context, in string, r asyncop.ResultFuture[string]) error {
 		if asyncop.AttemptFromContext(ctx) == 1 {
@@ -158,8 +158,8 @@ func SlowPredicate(result string) strategies.Retry[string] {
 	})
 }
 
-// BlockingHand makes h a blocking function. A call ends with its answer or, unless
-// ignoresContext is set, with its context.
+// BlockingHand makes h a blocking function, whose calls end with their answers or, unless
+// ignoresContext is set, with their contexts.
 func BlockingHand(h *Hand, ignoresContext bool) Function {
 	return asyncop.Blocking(func(ctx context.Context, in string) (string, error) {
 		answer := make(Answers, 1)

@@ -52,7 +52,7 @@ func (m Mode) Pick(ordered, unordered string) string {
 
 const defaultCapacity = 16
 
-// ForEachMode runs body in a bubble of its own for both orders and each capacity.
+// ForEachMode runs body in a bubble for both orders and each capacity.
 func ForEachMode(t *testing.T, body func(t *testing.T, m Mode), capacities ...int) {
 	t.Helper()
 	if len(capacities) == 0 {
@@ -151,14 +151,14 @@ type Rig struct {
 
 	mu      sync.Mutex
 	out     []string // guarded by mu: outputs with their times
-	ErrAtEO error    // guarded by mu: the error of the run after Out was closed
+	ErrAtEO error    // guarded by mu: the run's error after Out was closed
 }
 
 func NewRig(t *testing.T, m Mode, s Setup) *Rig {
 	t.Helper()
 	ctx, cancel := context.WithCancelCause(context.WithValue(t.Context(), ValueKey{}, "of the operator"))
 	r := &Rig{T: t, Hand: NewHand(t), Cancel: cancel, startReading: make(chan struct{}), Read: make(chan struct{})}
-	// In buffers all elements that a test sends at once.
+	// In buffers the elements that a test sends at once.
 	opts := Options(asyncop.WithContext(ctx), asyncop.WithLogger(slog.New(slog.DiscardHandler)), asyncop.WithBuffer(rigBuffer))
 	if m.Mock {
 		r.Mock = clock.NewMock()
@@ -247,8 +247,8 @@ func (r *Rig) EndInput() {
 	synctest.Wait()
 }
 
-// Advance lets time pass. A mock in a bubble waits, after firing a timer, until the
-// operator is idle, so a large step is as exact as small ones.
+// Advance lets time pass. A mock waits, after firing a timer, until the operator is idle,
+// so a large step is exact.
 func (r *Rig) Advance(d time.Duration) {
 	if r.Mock != nil {
 		r.Mock.Add(d)
@@ -313,8 +313,7 @@ func (r *Rig) TimeOutIn(d time.Duration, n int) {
 	require.EqualValues(r.T, n, r.Stats().Timeouts)
 }
 
-// Stats returns counts without the last error, the limits and the elements that wait to
-// leave, which have their own tests.
+// Stats returns counts without the counts that have their own tests.
 func (r *Rig) Stats() asyncop.Stats {
 	synctest.Wait()
 	s := r.Op.Stats()
@@ -393,7 +392,7 @@ func Empty(c *Call) error {
 	return nil
 }
 
-// Call returns the call with a name. The call must have been made.
+// Call returns the call with a name, which must have been made.
 func (h *Hand) Call(name string) *Call {
 	h.t.Helper()
 	synctest.Wait()
@@ -487,7 +486,7 @@ func (s *SideSink) Elements() string {
 	return strings.Join(names, " ")
 }
 
-// errNamed is an error of asyncop without an exported name, found by its text.
+// errNamed finds an error of asyncop by its text.
 type errNamed string
 
 func (e errNamed) In(err error) bool { return err != nil && strings.Contains(err.Error(), string(e)) }

@@ -13,8 +13,8 @@ import (
 	"github.com/weirflow/weir/asyncop/observe"
 )
 
-// Tally is an observer that checks law O1: its methods are not called concurrently, each
-// attempt ends before its element, and each element ends once.
+// Tally checks law O1: its methods are not called concurrently, each attempt ends before
+// its element, and each element ends once.
 type Tally struct {
 	t        *testing.T
 	busy     atomic.Bool
