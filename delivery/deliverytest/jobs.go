@@ -27,6 +27,7 @@ var jobRules = []storeRule{
 	{name: "keeper: records", check: records},
 	{name: "keeper: all or nothing", check: allOrNothing},
 	{name: "keeper: edits", check: edits},
+	{name: "keeper: edits of messages with one id", check: editsOfOneID},
 	{name: "jobs: merge", check: jobMerge},
 	{name: "jobs: filters", check: jobFilters},
 	{name: "jobs: what is there at the start", check: jobSet},
@@ -155,6 +156,30 @@ func edits(b *storeBench) {
 	b.must(len(moved) == 1 && same(moved[0].Message, full("moved")) && moved[0].Fence == 0, "moved: %+v", moved)
 	b.must(!moved[0].Meta.Due.Before(moved[0].Arrived.Add(b.units(3))), "what was moved with a delay is due at %v", moved[0].Meta.Due)
 	b.must(slices.Equal(ids(b.take("other", 1)), []string{"there"}), "what was moved with a delay is taken before")
+}
+
+// Messages with one id that were put at different places are different messages (law W5).
+func editsOfOneID(b *storeBench) {
+	first, second := newMessage("a"), newMessage("a")
+	first.Meta.Put, second.Meta.Put = "orders/0/1", "orders/\xff/2"
+	b.put("q", first, second)
+	b.put("q2", first)
+	var all []store.Edit
+	for _, queue := range []string{"q", "q2"} {
+		for _, e := range b.list(queue, store.Filter{}, everything) {
+			all = append(all, store.Edit{Do: store.Merge, Queue: queue, Entry: e, To: "other"})
+		}
+	}
+	var got []bool
+	err := b.update(func(ctx context.Context, tx store.Tx) (err error) {
+		got, err = tx.Edit(ctx, all...)
+		return err
+	})
+	b.ok(err, "Edit")
+	b.must(slices.Equal(got, []bool{true, true, false}), "edits of two messages with one id, and of a copy, were done: %v", got)
+	b.must(len(b.list("other", store.Filter{}, everything)) == 2, "another number of messages arrived")
+	b.must(len(b.list("q", store.Filter{}, everything)) == 0, "a message that arrived is still in its former queue")
+	b.must(len(b.list("q2", store.Filter{}, everything)) == 1, "a message that did not arrive has left its queue")
 }
 
 type process struct {

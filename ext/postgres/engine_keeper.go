@@ -180,10 +180,15 @@ func (t *keeperTx) wake(queues []string) {
 	}
 }
 
-// identity identifies a message in a queue.
+// identity identifies a message in a queue. The texts are as the column meta has them.
 type identity struct {
-	queue, id     string
-	visit, merges int64
+	queue, id, put string
+	visit, merges  int64
+}
+
+func identityOf(r *storesql.Row) (identity, error) {
+	id, put, err := storesql.IDAndPut(r)
+	return identity{r.Queue, id, put, int64(r.Meta.Visit), int64(r.Meta.Merges)}, err
 }
 
 // move puts messages into their queues, and removes them from their former queues. Of two
@@ -196,11 +201,10 @@ func (t *keeperTx) move(ctx context.Context, moves []*store.Edit) (map[int64]boo
 		if err != nil {
 			return nil, err
 		}
-		id, err := storesql.Escaped(r.Meta.ID)
+		key, err := identityOf(&r)
 		if err != nil {
 			return nil, err
 		}
-		key := identity{e.To, id, int64(r.Meta.Visit), int64(r.Meta.Merges)}
 		if _, twice := from[key]; twice {
 			continue
 		}
@@ -214,13 +218,13 @@ func (t *keeperTx) move(ctx context.Context, moves []*store.Edit) (map[int64]boo
 	}
 	t.s.step()
 	query, args := t.s.insertion(rows)
-	put, err := t.tx.Query(ctx, query+" RETURNING queue, meta->>'id', visit, merges", args...)
+	put, err := t.tx.Query(ctx, query+" RETURNING queue, meta->>'id', coalesce(meta->'headers'->>'Weir-Put', ''), visit, merges", args...)
 	if err != nil {
 		return nil, err
 	}
 	var positions []int64
 	var got identity
-	if _, err := pgx.ForEachRow(put, []any{&got.queue, &got.id, &got.visit, &got.merges}, func() error {
+	if _, err := pgx.ForEachRow(put, []any{&got.queue, &got.id, &got.put, &got.visit, &got.merges}, func() error {
 		positions = append(positions, from[got])
 		return nil
 	}); err != nil {

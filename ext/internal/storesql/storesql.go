@@ -74,6 +74,19 @@ func metaColumn(m *store.Message) (string, error) {
 	return string(b), nil
 }
 
+// IDAndPut returns the fields ID and Put of a message as its column meta has them.
+func IDAndPut(r *Row) (id, put string, err error) {
+	var column map[string]any
+	err = json.Unmarshal([]byte(r.MetaColumn), &column)
+	if err != nil {
+		return "", "", fmt.Errorf("store: %w", err)
+	}
+	id, _ = column["id"].(string)
+	headers, _ := column["headers"].(map[string]any)
+	put, _ = headers["Weir-Put"].(string)
+	return id, put, nil
+}
+
 // ReadMeta reads a column that metaColumn has returned. If it is damaged, ReadMeta
 // returns the damage and a substitute.
 func ReadMeta(column []byte, position int64, due time.Time) (m message.Meta, damage error) {
