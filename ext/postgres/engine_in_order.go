@@ -66,6 +66,10 @@ type place struct {
 	position int64
 }
 
+func (p place) isBefore(other place) bool {
+	return cmp.Or(p.at.Compare(other.at), cmp.Compare(p.position, other.position)) < 0
+}
+
 const (
 	wholeLook  = time.Second      // between two looks that begin with the first message
 	placesKept = 10 * time.Minute // PostgreSQL has removed old entries of an index by then
@@ -73,8 +77,8 @@ const (
 
 // floors are the places up to which calls of TakeInOrder have parked all messages. Parking
 // leaves an old entry in the index for each message, which would slow down each later call
-// until PostgreSQL removes them. A message whose transaction is committed late may come
-// before a floor: looks that begin with the first message find it.
+// until PostgreSQL removes them. A message that was held, or whose transaction is committed
+// late, may come before a floor: looks that begin with the first message find it.
 type floors struct {
 	mu sync.Mutex
 	of map[string]floor // by queue
@@ -121,6 +125,19 @@ func (f *floors) raise(queue string, to place, now time.Time) {
 	f.of[queue] = of
 }
 
+// noteFound notes the first message that a look has found, which has begun with the first
+// message of all. If it comes before the floor, there may be more: the next call looks
+// again.
+func (f *floors) noteFound(queue string, first place) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	of, ok := f.of[queue]
+	if ok && first.isBefore(of.place) {
+		of.looked = time.Time{}
+		f.of[queue] = of
+	}
+}
+
 // TakeInOrder implements [store.InOrder].
 func (s *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease time.Duration) (taken []store.Leased, err error) {
 	if err := storearg.Take(queue, limit, lease); err != nil {
@@ -136,6 +153,9 @@ func (s *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease
 	looked, isParked := limit, true                  // isParked: all messages up to after are parked
 	for steps := 0; steps < storesql.StepsInOrder; { // steps that have parked messages
 		taken, step, err := s.takeDue(ctx, queue, after, looked, limit, lease)
+		if step.found > 0 && len(taken) > 0 && !beganAtFloor {
+			s.floors.noteFound(queue, step.first)
+		}
 		if err != nil || len(taken) > 0 {
 			return taken, err
 		}
@@ -200,7 +220,8 @@ func (s *Engine) takeOfNextKeys(ctx context.Context, queue string, limit int, le
 // looking is the result of a step of TakeInOrder for the messages that it has looked at.
 type looking struct {
 	found  int
-	last   place // of the messages that were found
+	first  place // of the messages that were found
+	last   place // of the same messages
 	parks  bool  // it has parked messages
 	isBusy bool  // it has left messages alone, since other calls lock the heads of their keys
 }
@@ -256,11 +277,11 @@ func (s *Engine) takeHeads(ctx context.Context, queue string, limit int, lease t
 	err = retry(func() error {
 		err := pgx.BeginTxFunc(ctx, s.pool, inSteps, func(tx pgx.Tx) error {
 			taken, step = nil, looking{}
-			found, last, err := s.lockCandidates(ctx, tx, candidates, args...)
+			found, looked, err := s.lockCandidates(ctx, tx, candidates, args...)
 			if err != nil || len(found) == 0 {
 				return err
 			}
-			step.found, step.last = len(found), last
+			step = looked
 			keys, err := s.keyStates(ctx, tx, queue, storesql.Needs(found))
 			if err != nil {
 				return err
@@ -292,18 +313,21 @@ func asConflict(err error) error {
 	return &pgconn.PgError{Severity: "ERROR", Code: "40001", Message: "two transactions have made heads of the same key: " + e.Message}
 }
 
-// lockCandidates locks messages that no other call has locked. last is the place of the
-// last one.
-func (s *Engine) lockCandidates(ctx context.Context, tx pgx.Tx, condition string, args ...any) (found []storesql.Candidate, last place, err error) {
+// lockCandidates locks messages that no other call has locked.
+func (s *Engine) lockCandidates(ctx context.Context, tx pgx.Tx, condition string, args ...any) (found []storesql.Candidate, step looking, err error) {
 	s.step()
 	err = indexed(ctx, tx, func(rows pgx.Rows, err error) error {
 		if err != nil {
 			return err
 		}
 		var c storesql.Candidate
-		_, err = pgx.ForEachRow(rows, []any{&c.Position, &c.Size, &c.Key, &c.IsHead, &last.at}, func() error {
+		var at time.Time
+		_, err = pgx.ForEachRow(rows, []any{&c.Position, &c.Size, &c.Key, &c.IsHead, &at}, func() error {
 			found = append(found, c)
-			last.position = c.Position
+			step.last = place{at, c.Position}
+			if len(found) == 1 {
+				step.first = step.last
+			}
 			c.Key = nil
 			return nil
 		})
@@ -311,7 +335,8 @@ func (s *Engine) lockCandidates(ctx context.Context, tx pgx.Tx, condition string
 	}, `WITH clock AS MATERIALIZED (SELECT `+s.now+` AS now)
 		SELECT position, coalesce(octet_length(payload), 0), meta->>'key', head, at FROM weir_messages WHERE `+condition+` FOR UPDATE SKIP LOCKED`, args...)
 	s.step()
-	return found, last, err
+	step.found = len(found)
+	return found, step, err
 }
 
 // firstOfKey selects the first message of a key in a queue: both are expressions. It

@@ -3,6 +3,7 @@
 package postgres_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -200,9 +201,53 @@ func TestEngineTakeInOrder_CommittedBeforeParkedMessages(t *testing.T) {
 	require.Empty(t, take(), "the others of the key are parked")
 	require.NoError(t, first.Commit(t.Context()))
 	require.Equal(t, []string{"first"}, take())
+	require.Empty(t, take(), "it looks for others that come before the parked messages")
 	require.NoError(t, second.Commit(t.Context()))
 	require.NoError(t, s.Put(t.Context(), "q", keyed("b1", "b"), keyed("c1", "c"), keyed("d1", "d"), keyed("e1", "e")))
 	require.Equal(t, []string{"b1", "c1"}, take())
 	mock.Add(time.Second)
 	require.Equal(t, []string{"second", "d1"}, take())
+}
+
+// Many messages that come before the parked ones, such as after a hold, are taken before
+// others, although each call takes one.
+func TestEngineTakeInOrder_ManyBeforeParkedMessages(t *testing.T) {
+	pool := connect(t, schemas(t)(t))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
+	s := postgres.New(pool)
+	defer s.Close()
+	mock := clock.NewMock()
+	postgres.SetClock(s, mock)
+	put := func(ms ...store.Message) { require.NoError(t, s.Put(t.Context(), "q", ms...)) }
+	take := func() (ids []string) {
+		taken, err := s.TakeInOrder(t.Context(), "q", 1, time.Hour)
+		require.NoError(t, err)
+		for i := range taken {
+			ids = append(ids, taken[i].Meta.ID)
+		}
+		return ids
+	}
+	hold := func(do store.Action) {
+		list, err := s.List(t.Context(), "q", store.Filter{IDs: []string{"1", "2", "3"}}, store.Page{Max: 10})
+		require.NoError(t, err)
+		require.NoError(t, s.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {
+			for _, e := range list {
+				_, err := tx.Edit(ctx, store.Edit{Do: do, Queue: "q", Entry: e})
+				require.NoError(t, err)
+			}
+			return nil
+		}))
+	}
+	put(keyed("1", ""), keyed("2", ""), keyed("3", ""))
+	hold(store.Hold)
+	put(keyed("head", "a"), keyed("a1", "a"), keyed("a2", "a"))
+	require.Equal(t, []string{"head"}, take())
+	require.Empty(t, take(), "the others of the key are parked")
+	hold(store.Release)
+	put(keyed("4", ""), keyed("5", ""), keyed("6", ""), keyed("7", ""))
+	require.Equal(t, []string{"4"}, take())
+	mock.Add(time.Second)
+	for _, want := range []string{"1", "2", "3", "5"} {
+		require.Equal(t, []string{want}, take())
+	}
 }
