@@ -11,8 +11,7 @@ import (
 	"github.com/weirflow/weir/internal/gate"
 )
 
-// Backend is a service that operators call. See the package documentation. It is safe for
-// concurrent use.
+// Backend is a service that operators call. It is safe for concurrent use.
 type Backend struct {
 	attached
 	settings
@@ -23,10 +22,10 @@ type Backend struct {
 	steering sync.Mutex // guards order
 	order    gate.Order // the last one
 
-	mu      sync.Mutex // a leaf lock; guards the fields below, and the fields of seats that name it
+	mu      sync.Mutex // a leaf lock; guards the fields below, and fields of seats that name it
 	limit   int
-	used    int     // calls that run, and permits that were reserved
-	waiting []*seat // seats that are short of permits; the seat that has not been served for longest is first
+	used    int     // running calls and reserved permits
+	waiting []*seat // seats short of permits; the seat that was not served for longest is first
 	health
 	rate     bucket // of cost
 	callRate bucket // of calls
@@ -37,7 +36,7 @@ type Backend struct {
 	lines    []line // of the log, to be written without mu
 }
 
-// New returns a backend that is up. Its name is in its log lines and errors. It panics if
+// New returns a backend that is up. Log lines and errors contain its name. It panics if
 // name is empty.
 func New(name string, opts ...Option) *Backend {
 	s := newSettings(name, opts)
@@ -57,7 +56,7 @@ func New(name string, opts ...Option) *Backend {
 	return b
 }
 
-// The part of a retry budget that does not depend on its share.
+// The fixed part of a retry budget.
 const (
 	retriesPerSecond = 10
 	retryBurst       = 100
@@ -69,9 +68,9 @@ var wholeRetries = bucket{perNano: retriesPerSecond / float64(time.Second), burs
 // Hold holds the backend: no call starts until [Backend.Resume]. Running calls continue.
 // The reason is in Stats and errors. With [Shared] it holds all processes, until a Resume
 // in one of them, or until all have ended. The order is recorded within about a second,
-// even if this process does not have operators. If the engine does not answer for five
-// seconds, the order counts only if the state of the fleet has not changed meanwhile. A
-// process without operators tries for 50 s, and again when its next operator starts.
+// even if this process has no operators. If the engine does not answer for five seconds,
+// the order lapses if the state of the fleet changes meanwhile. A process without
+// operators tries for 50 s, and again when its next operator starts.
 func (b *Backend) Hold(reason string) {
 	t := b.now()
 	b.mu.Lock()
@@ -82,9 +81,8 @@ func (b *Backend) Hold(reason string) {
 	}
 }
 
-// HoldTenant holds a tenant (asyncop.Tenant): no call of it starts until
-// [Backend.ResumeTenant]. Running calls continue. The reason is in errors. It panics if
-// tenant is empty.
+// HoldTenant holds a tenant (asyncop.Tenant) until [Backend.ResumeTenant], as
+// [Backend.Hold] does the backend. The reason is in errors. It panics if tenant is empty.
 func (b *Backend) HoldTenant(tenant, reason string) {
 	mustBeTenant("HoldTenant", tenant)
 	t := b.now()
@@ -130,9 +128,9 @@ func (b *Backend) Resume() {
 	}
 }
 
-// ResumeTenant makes a tenant that is held or down try its service now, as
-// [Backend.Resume] does for the backend. It has no effect on a tenant that is up. It
-// panics if tenant is empty.
+// ResumeTenant makes a tenant that is held or down try its service now, like
+// [Backend.Resume]. It has no effect on a tenant that is up. It panics if tenant is
+// empty.
 func (b *Backend) ResumeTenant(tenant string) {
 	mustBeTenant("ResumeTenant", tenant)
 	t := b.now()
@@ -144,8 +142,8 @@ func (b *Backend) ResumeTenant(tenant string) {
 	}
 }
 
-// resume ends a hold or an outage of the service or of a tenant: calls try the service.
-// It reports whether there was one.
+// resume ends a hold or an outage of the service or of a tenant, and reports whether
+// there was one.
 func (b *Backend) resume(x *tenant, t time.Duration) bool {
 	h := b.of(x)
 	b.advance(x, t)
@@ -183,10 +181,9 @@ func mustBeTenant(function, tenant string) {
 	}
 }
 
-// SetLimit changes how many calls may run at a time. With 0, calls no longer start.
-// Running calls beyond the new limit continue. An adaptive limit adapts from n, within
-// its bounds. With [Shared], n is the limit of all processes, and must be set in each. It
-// panics if n is negative.
+// SetLimit changes how many calls may run at a time; with 0, none starts. Running calls
+// continue. An adaptive limit adapts from n, within its bounds. With [Shared], n is the
+// limit of all processes, and must be set in each. It panics if n is negative.
 func (b *Backend) SetLimit(n int) {
 	mustNotBeNegative("SetLimit", n)
 	t := b.now()
@@ -203,8 +200,8 @@ func (b *Backend) SetLimit(n int) {
 	b.handOut(t, nil)
 }
 
-// bound changes the limit. Permits that were reserved beyond it are taken back, first
-// from the seats that were served last.
+// bound changes the limit. It takes back permits that were reserved beyond it, first from
+// the seats that were served last.
 func (b *Backend) bound(n int) {
 	b.limit = n
 	for i := len(b.waiting) - 1; i >= 0 && b.used > n; i-- {
@@ -213,29 +210,29 @@ func (b *Backend) bound(n int) {
 	}
 }
 
-// Stats is the state of a backend, and counts of its calls.
+// Stats is a backend's state, and counts of its calls.
 type Stats struct {
 	Name             string
 	State            State
 	Reason           string    // why State is not Up
 	Since            time.Time // when State began
-	Until            time.Time // when Down ends, or, in the other states, the pause that the service has asked for
-	Limit            int       // calls that may run; with Shared, the present share of this process. Without a limit: the largest int
+	Until            time.Time // when Down ends or, in other states, the pause that the service has asked for
+	Limit            int       // calls that may run; with Shared, this process's share; without a limit, the largest int
 	InUse            int       // running calls; may exceed Limit after it was lowered
 	Waiting          int       // operators that wait
-	TenantsPaused    int       // tenants whose calls wait for a time that the service has named, or for a try
+	TenantsPaused    int       // tenants that wait for a time that the service has named, or for a try
 	TenantsDown      int       // tenants that are down, probing or held
 	Started          int64     // attempts
-	Lost             int64     // attempts that were lost
-	Throttled        int64     // attempts that the service has answered with a request for fewer calls
+	Lost             int64     // lost attempts
+	Throttled        int64     // attempts answered with a request for fewer calls
 	RetriesRefused   int64     // by the retry budget
-	RetriesLeft      int       // that the retry budget has. Without a budget: the largest int
+	RetriesLeft      int       // in the retry budget; without a budget, the largest int
 	Trips            int64     // how often it went down by itself
 	TenantTrips      int64     // how often tenants went down by themselves; 0 without TenantBreaker
 	WouldHaveTripped int64     // with DryRun; also of tenants
 }
 
-// Stats returns the present state of the backend, and its counts so far.
+// Stats returns the backend's state and counts.
 func (b *Backend) Stats() Stats {
 	t := b.now()
 	b.mu.Lock()
@@ -286,7 +283,7 @@ type attached = gate.Attached // operators and workers find the protocol of a ba
 // protocol is the side of a backend that operators and workers use: a gate.Backend.
 type protocol struct{ *Backend }
 
-// Report describes b to people.
+// Report describes the backend to people.
 func (p protocol) Report() gate.Report {
 	b := p.Backend
 	t := b.now()
@@ -303,7 +300,7 @@ func (p protocol) Report() gate.Report {
 		r.Fleet = b.shared.limit
 	}
 	if s.State == Down || s.State == Probing {
-		r.Since = b.epoch.Add(b.troubled) // between probes the state changes several times a minute
+		r.Since = b.epoch.Add(b.troubled) // between probes the state changes often
 	}
 	for _, s := range b.spans {
 		r.States = append(r.States, gate.StateSpan{State: s.state.String(), Since: b.epoch.Add(s.since)})
@@ -317,8 +314,8 @@ func (p protocol) Report() gate.Report {
 	return r
 }
 
-// Steer carries out an order that a worker (delivery.Run) passes on. Several workers may
-// pass on the same order.
+// Steer carries out an order from a worker (delivery.Run). Several workers may pass on
+// the same order.
 func (p protocol) Steer(o gate.Order) {
 	b := p.Backend
 	b.steering.Lock()
@@ -345,7 +342,7 @@ func (p protocol) Steer(o gate.Order) {
 	}
 }
 
-// Attach returns the seat of an operator.
+// Attach returns an operator's seat.
 func (p protocol) Attach(s gate.Sleeper, c gate.Caller) gate.Seat {
 	place := &seat{backend: p.Backend, sleeper: s, lent: c.Lent, around: c.Around}
 	if p.shared == nil {
@@ -357,7 +354,7 @@ func (p protocol) Attach(s gate.Sleeper, c gate.Caller) gate.Seat {
 
 func (b *Backend) now() time.Duration { return b.clock.Now().Sub(b.epoch) }
 
-// unlock gives up mu and writes what is to be logged.
+// unlock unlocks mu and writes the noted log lines.
 func (b *Backend) unlock() {
 	lines := b.lines
 	b.lines = nil
@@ -374,15 +371,15 @@ type line struct {
 	args  []any
 }
 
-// write writes the line. It recovers a panic of the handler, which is user code, because
-// the caller is an operator's loop.
+// write writes the line. It recovers a panic of the user's handler, because the caller is
+// an operator's loop.
 func (l line) write(logger *slog.Logger) {
 	defer func() { _ = recover() }()
 	logger.Log(context.Background(), l.level, l.text, l.args...)
 }
 
-// handOut reserves free permits for seats that sleep, in turn (law B3), and wakes the
-// seats that would sleep too long. It reports whether asker, which is awake, is next.
+// handOut reserves free permits for sleeping seats, in turn (law B3), and wakes seats
+// that would sleep too long. It reports whether asker, which is awake, is next.
 func (b *Backend) handOut(t time.Duration, asker *seat) bool {
 	if len(b.waiting) == 0 {
 		return false
@@ -409,9 +406,9 @@ func (b *Backend) handOut(t time.Duration, asker *seat) bool {
 	return false
 }
 
-// first returns the seat that is served next, or nil: the first waiting seat that is
-// asker, sleeps, or has just been woken. A seat that has been awake for longer runs user
-// code, which may take long.
+// first returns the next seat to serve, or nil: the first waiting seat that is asker,
+// sleeps, or has just been woken. Seats that are awake for longer run user code, which
+// may take long.
 func (b *Backend) first(t time.Duration, asker *seat) *seat {
 	for _, p := range b.waiting {
 		switch {
@@ -434,8 +431,7 @@ func (b *Backend) first(t time.Duration, asker *seat) *seat {
 // comes is how long a woken seat that has not asked keeps its turn.
 const comes = 10 * time.Millisecond
 
-// rouse wakes the seats that would sleep for longer than they must. first is the seat
-// that is served next.
+// rouse wakes the seats that would sleep too long. first is served next.
 func (b *Backend) rouse(t time.Duration, first *seat) {
 	if b.state == Held || b.state == Up && b.used >= b.limit && t >= b.paused {
 		return // a released permit wakes a seat
@@ -464,7 +460,7 @@ func (b *Backend) takeBack(t time.Duration) {
 	}
 }
 
-// drop takes back the permits and the cost that were reserved for n calls of a seat.
+// drop takes back the permits and the cost reserved for n calls of a seat.
 func (b *Backend) drop(p *seat, n int) {
 	b.used -= n
 	b.giveStarts(n, p.cost)

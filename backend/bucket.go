@@ -11,7 +11,7 @@ import (
 type bucket struct {
 	perNano float64 // tokens that come in a nanosecond
 	burst   float64
-	level   float64 // below 0: debt of an attempt that cost more than the burst
+	level   float64 // below 0 after an attempt that cost more than the burst
 	at      time.Duration
 }
 
@@ -29,7 +29,7 @@ func newBucket(function string, n float64, per time.Duration) bucket {
 // isSet reports whether the bucket bounds anything.
 func (k *bucket) isSet() bool { return k.burst > 0 }
 
-// fill adds the tokens that have come until t.
+// fill adds the tokens up to t.
 func (k *bucket) fill(t time.Duration) {
 	if t > k.at {
 		k.level = min(k.burst, k.level+k.perNano*float64(t-k.at))
@@ -37,9 +37,9 @@ func (k *bucket) fill(t time.Duration) {
 	}
 }
 
-// scale makes the bucket a part of the bucket whole. It holds one token at least, so that
-// a small part allows calls, too. Tokens that have come stay, up to its size, because
-// they came at the rate of the part before. It starts empty if isNew.
+// scale makes the bucket a part of whole, with a size of at least one token, so that a
+// small part allows calls, too. Tokens stay, up to its size, because they came at the
+// earlier rate. It starts empty if isNew.
 func (k *bucket) scale(whole bucket, part float64, isNew bool) {
 	if !whole.isSet() {
 		return
@@ -51,14 +51,14 @@ func (k *bucket) scale(whole bucket, part float64, isNew bool) {
 	}
 }
 
-// empty removes the tokens. The bucket fills again from t on.
+// empty removes the tokens at t.
 func (k *bucket) empty(t time.Duration) {
 	k.level = min(k.level, 0)
 	k.at = max(k.at, t)
 }
 
-// wait returns the time until an attempt of this cost may start, or 0 if it may start
-// now. The bucket must be filled.
+// wait returns the time until an attempt of this cost may start, or 0. The bucket must be
+// filled.
 func (k *bucket) wait(cost float64) time.Duration {
 	missing := min(cost, k.burst) - k.level
 	if missing <= rounding || !k.isSet() {
@@ -92,8 +92,8 @@ func (k *bucket) take(cost float64) {
 	}
 }
 
-// settle replaces the estimated cost of a call by its real cost. The refund of a call
-// that was throttled pays debts only, because the service has asked for fewer calls.
+// settle replaces a call's estimated cost by its real cost. The refund of a throttled
+// call only pays debts, because the service has asked for fewer calls.
 func (k *bucket) settle(estimate, cost float64, throttled bool) {
 	switch {
 	case cost > estimate:

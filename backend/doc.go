@@ -1,6 +1,6 @@
 // Package backend protects the service that operators call: how many calls may run, how
-// fast they start, how many are retries, and whether the service is up at all. A Backend
-// belongs to a single service, and all operators that call the service share it.
+// fast they start, how many are retries, and whether the service is up at all. All
+// operators that call a service share its Backend.
 //
 //	pay := backend.New("payments",
 //		backend.Adaptive(8, 200),                 // calls at a time, found by measuring; or backend.Limit(50)
@@ -14,8 +14,8 @@
 //	overloaded   503, 529, a lost call               a demanded time is obeyed in the same way; the call counts as lost
 //	down         too many calls were lost            the states below
 //
-// A throttle is an answer of a service that works: the backend stays up. If the call has
-// a tenant, only the tenant waits. Demanded delays are obeyed up to [LongestPause].
+// After a throttle the backend stays up, because the service works. If the call has a
+// tenant, only the tenant waits. Demanded delays are obeyed up to [LongestPause].
 //
 // Lost calls are timeouts, and failures that package netretry, httpretry or grpcretry
 // names as a refused or broken connection, 408, 502, 503, 504, 529, DEADLINE_EXCEEDED or
@@ -32,16 +32,16 @@
 //
 // Lost calls take the backend down for 250 ms ([LossShare]). After a lost probe it is
 // down again for an eighth of the outage so far, at least 250 ms and at most 10 s, or for
-// the delay that the service demands. Two successive probes are never of the same
-// element, unless no other element has asked for a second or more. A probe that has not
-// ended after ten seconds lets another element try; the first answer counts. Calls in
-// flight when the backend goes down run to their end, and are not evidence about the time
-// after it.
+// the delay that the service demands. Two successive probes are of different elements,
+// unless no other element has asked for a second or more. After ten seconds without an
+// end of the probe, another element may try; the first answer counts. Calls in flight
+// when the backend goes down run to their end, and are no evidence about the time after
+// it.
 //
-// After a successful probe the rate at which calls start grows to its value before the
-// outage, in proportion to the time and within [Ramp], however long a call takes. The
-// ramp after a short outage is shorter: half as long as the outage. A relapse takes the
-// backend down for 250 ms again, and its outage adds to the length of the next ramp.
+// After a successful probe the rate of starts grows to its value before the outage, in
+// proportion to the time and within [Ramp], however long a call takes. After a short
+// outage the ramp takes half as long as the outage. A relapse takes the backend down for
+// 250 ms again, and its outage adds to the length of the next ramp.
 //
 // # Laws
 //
@@ -62,20 +62,20 @@
 //
 // # Tenants
 //
-// Elements of other tenants overtake a tenant that must wait, if its operator has
-// elements of others. An operator with a FIFO input, or in ordered mode, fills up with
-// the elements of a tenant that floods: then all wait. Fairness between tenants needs a
-// queue that serves tenants in turn (delivery.WithFairByKey), and an unordered operator.
+// Elements of other tenants overtake a tenant that must wait, if its operator has some.
+// An operator with a FIFO input, or in ordered mode, fills up with the elements of a
+// flooding tenant: then all wait. Fairness between tenants needs a queue that serves
+// tenants in turn (delivery.WithFairByKey), and an unordered operator.
 //
-// With [TenantBreaker] each tenant has the states above: lost calls of a tenant take down
-// this tenant alone. [Backend.HoldTenant] and [Backend.ResumeTenant] act on one tenant by
-// hand. An element of a tenant that is down waits in its slot; a message of a worker
-// leaves its slot at once, and is released if it was not called.
+// With [TenantBreaker] each tenant has these states. [Backend.HoldTenant] and
+// [Backend.ResumeTenant] act on one tenant by hand. An element of a tenant that is down
+// waits in its slot; a worker's message leaves its slot at once, and is released if it
+// was not called.
 //
 // # The adaptive limit
 //
 // [Adaptive] compares how long calls take with how long they take beside half as many,
 // which it tries every twelve seconds. While twice the calls cost less than a fifth more
-// time, the limit grows by a tenth a step; from two fifths on it shrinks, as it does if
-// more than a twentieth of the calls is lost.
+// time, the limit grows by a tenth a step. From two fifths on it shrinks, and if more
+// than a twentieth of the calls is lost.
 package backend

@@ -5,16 +5,14 @@ import (
 	"time"
 )
 
-// adaptive finds out how many calls a service can answer at a time. It compares the time
-// of a call with its time beside half as many calls. While twice as many calls take less
-// than a fifth more time, the limit grows. From two fifths on it shrinks, because more
-// calls would only wait in the service's queue. It measures the time beside half as many
-// calls every twelve seconds, or less often if calls are slow, so a service that gets
-// slower is not mistaken for a service with a queue. Guarded by Backend.mu.
+// adaptive finds out how many calls a service can answer at a time: see the package doc.
+// It shrinks when more calls would only wait in the service's queue. It measures beside
+// half as many calls every twelve seconds, or less often if calls are slow, so that a
+// slower service is not mistaken for a queue. Guarded by Backend.mu.
 type adaptive struct {
 	least, most float64
 	limit       float64
-	base        float64 // mean time of a call beside half as many, in ns; 0 if not known
+	base        float64 // mean time of a call beside half as many, in ns; 0 if unknown
 	sampled     time.Duration
 
 	phase phase
@@ -24,7 +22,7 @@ type adaptive struct {
 	n     float64       // timed calls of the window
 	sum   float64       // of their times
 	squared,
-	answers, losses float64 // of all its calls, also of untimed ones
+	answers, losses float64 // of all calls, also untimed
 	inUse int // the most calls at a time
 }
 
@@ -43,7 +41,7 @@ const (
 	longWindow   = time.Second
 	baseEach     = 12 * time.Second
 	fewSamples   = 20
-	certain      = 0.1 // the error of a mean that ends a window
+	certain      = 0.1 // relative error of a mean that ends a window
 	grows        = 1.2
 	shrinks      = 1.4
 	fewQueued    = 3    // calls that may wait in any case
@@ -56,8 +54,7 @@ func newAdaptive(least, most int) *adaptive {
 	return &adaptive{least: float64(least), most: float64(most), limit: float64(least), sampled: -sampleEach}
 }
 
-// beginSample reports whether a call that begins at t is to be timed, and if so notes that
-// it is.
+// beginSample reports whether a call that begins at t is to be timed, and notes it.
 func (a *adaptive) beginSample(t time.Duration) bool {
 	if t-a.sampled < sampleEach {
 		return false
@@ -66,13 +63,13 @@ func (a *adaptive) beginSample(t time.Duration) bool {
 	return true
 }
 
-// set changes the limit as far as its bounds allow, and returns it.
+// set changes the limit within its bounds, and returns it.
 func (a *adaptive) set(n int) int {
 	a.limit = min(a.most, max(a.least, float64(n)))
 	return a.now()
 }
 
-// sample takes the time of a call that has ended, beside so many others, and returns the
+// sample takes the time of a call that ended beside so many others, and returns the
 // limit.
 func (a *adaptive) sample(t, took time.Duration, inUse int) int {
 	d := float64(took)
@@ -86,7 +83,7 @@ func (a *adaptive) sample(t, took time.Duration, inUse int) int {
 
 func (a *adaptive) answered() { a.answers++ }
 
-// lost takes a call that was lost, and returns the limit.
+// lost takes a lost call, and returns the limit.
 func (a *adaptive) lost(t time.Duration) int {
 	a.losses++
 	a.end(t)
@@ -126,7 +123,7 @@ func (a *adaptive) end(t time.Duration) {
 	a.inUse = 0
 }
 
-// conclude changes the limit after a window of calls that took mean.
+// conclude changes the limit after a window with this mean.
 func (a *adaptive) conclude(t time.Duration, mean float64) {
 	switch {
 	case a.losses > lostShare*(a.answers+a.losses) && a.phase == working:
@@ -140,7 +137,7 @@ func (a *adaptive) conclude(t time.Duration, mean float64) {
 		a.base = (a.base + mean) / 2
 		a.asked = t
 		a.phase = working
-	case float64(a.inUse) <= a.limit/2: // at most half of the limit was in use: the window has measured base
+	case float64(a.inUse) <= a.limit/2: // at most half of the limit was in use, so the window has measured base
 		a.base, a.asked = mean, t
 	case a.base == 0, t-a.asked >= max(baseEach, time.Duration(80*mean)):
 		a.phase = draining

@@ -13,7 +13,7 @@ import (
 	"github.com/weirflow/weir/predicates/netretry"
 )
 
-// signal is the meaning of the end of an attempt for the backend (laws B4 and B6).
+// signal is the meaning of an attempt's end for the backend (laws B4 and B6).
 type signal uint8
 
 const (
@@ -22,14 +22,14 @@ const (
 	lost                    // the service is overloaded or unavailable
 )
 
-// throttles are the reasons of calls that came too fast for a service that works.
+// throttles are the reasons of throttled calls.
 var throttles = predicates.ReasonSet{}.With(
 	httpretry.TooManyRequests, grpcretry.ResourceExhausted,
 	predicates.NewReason("SEARCH_TOO_MANY_REQUESTS", true, false), // ext/couchbase
 	predicates.NewReason("HBASE_THROTTLED", true, false),          // ext/hbase
 )
 
-// losses are the reasons of calls to a service that is overloaded or unavailable.
+// losses are the reasons of lost calls.
 var losses = predicates.ReasonSet{}.With(
 	netretry.NotConnected, netretry.HopNotConnected, netretry.NotSent, netretry.ConnectionLost, netretry.TimedOut,
 	httpretry.RequestTimeout, httpretry.BadGateway, httpretry.ServiceUnavailable, httpretry.GatewayTimeout,
@@ -38,8 +38,7 @@ var losses = predicates.ReasonSet{}.With(
 	predicates.CircuitBreakerOpen,
 ).With(couchbaseLosses...).With(hbaseLosses...)
 
-// couchbaseLosses are reasons of ext/couchbase, which is a module of its own. Its tests
-// check that they are the same.
+// couchbaseLosses are reasons of ext/couchbase, another module, whose tests compare them.
 var couchbaseLosses = []predicates.Reason{
 	predicates.NewReason("SOCKET_NOT_AVAILABLE", true, false),
 	predicates.NewReason("SERVICE_NOT_AVAILABLE", true, false),
@@ -50,7 +49,7 @@ var couchbaseLosses = []predicates.Reason{
 	predicates.NewReason("UNAMBIGUOUS_TIMEOUT", true, false),
 }
 
-// hbaseLosses are reasons of ext/hbase, as couchbaseLosses.
+// hbaseLosses are like couchbaseLosses.
 var hbaseLosses = []predicates.Reason{
 	predicates.NewReason("HBASE_REGION_TOO_BUSY", true, false),
 	predicates.NewReason("HBASE_CALL_QUEUE_TOO_BIG", true, false),
@@ -63,7 +62,7 @@ var hbaseLosses = []predicates.Reason{
 var ofError = predicates.Classifiers(predicates.Named[struct{}](), httpretry.Classifier[struct{}]())
 
 // signalOf classifies the end of an attempt, and returns the delay that the service
-// demands, or 0. A demand without a reason that is known is a throttle.
+// demands, or 0. A demand without a known reason is a throttle.
 func signalOf(o *gate.Evidence) (s signal, demanded time.Duration) {
 	if o.Err == nil && o.Reason.IsZero() && o.Pushback <= 0 {
 		return answered, 0
@@ -100,17 +99,16 @@ func signalOfError(err error) (s signal) {
 	return signalOfReason(reasonOf(err))
 }
 
-// reasonOf returns the reason of an error if the operator has not named one. The error's
+// reasonOf returns an error's reason if the operator has not named it. The error's
 // methods may panic.
 func reasonOf(err error) predicates.Reason {
 	reason, _ := ofError(&predicates.Attempt[struct{}]{Err: err})
 	return reason
 }
 
-// unsent has the reasons of calls that were not sent.
 var unsent = predicates.ReasonSet{}.With(netretry.NotConnected, netretry.HopNotConnected, netretry.NotSent)
 
-// wasNotSent reports whether a lost call was not sent to the service.
+// wasNotSent reports whether a lost call was not sent.
 func wasNotSent(o *gate.Evidence) (is bool) {
 	if !o.Reason.IsZero() || o.Err == nil {
 		return unsent.Has(o.Reason)

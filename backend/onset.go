@@ -2,10 +2,10 @@ package backend
 
 import "time"
 
-// onset judges the calls that start after a loss, up to the number of the window. Answers
-// to calls that started before an outage arrive for as long as a call takes. Among the
-// last calls they would hide the outage. Calls that are still running count as answered.
-// The zero onset is off. Guarded by Backend.mu.
+// onset judges calls that start after a loss, up to the number of the window. Answers to
+// calls from before an outage arrive for as long as a call takes, and would hide the
+// outage in the window. Calls that still run count as answered. The zero onset is off.
+// Guarded by Backend.mu.
 type onset struct {
 	isOn    bool
 	since   time.Duration // when the loss was noticed
@@ -13,7 +13,7 @@ type onset struct {
 	lost    int           // of these calls
 }
 
-// start counts a call that starts. most is the number of the window.
+// start counts a starting call. most is the number of the window.
 func (o *onset) start(most int) {
 	o.started++
 	o.isOn = o.isOn && o.started <= most

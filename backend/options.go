@@ -21,7 +21,7 @@ type settings struct {
 	least      int // 0 if the limit is not adaptive
 	rate       bucket
 	callRate   bucket
-	tuner      tuner // the zero tuner leaves the rate as it is
+	tuner      tuner // zero if the rate is fixed
 	tenantRate bucket
 
 	breaksTenants bool // lost calls of a tenant take down the tenant alone
@@ -42,8 +42,8 @@ type settings struct {
 
 // The pauses of a backend that is down, if its service has not named a time: firstPause,
 // and after a lost probe a pauseShare-th of the outage so far, up to longerPause. So a
-// backend is down for an eighth longer than its service at most, and a long outage has
-// few probes.
+// backend is down at most an eighth longer than its service, and probes a long outage
+// rarely.
 const (
 	firstPause  = 250 * time.Millisecond
 	pauseShare  = 8
@@ -75,8 +75,8 @@ func Limit(n int) Option {
 }
 
 // Adaptive lets from least to most calls run at a time: as many as the service answers
-// without a queue, found by measuring how long calls take and which are lost. It starts
-// with least. It panics unless 1 ≤ least ≤ most.
+// without a queue, found by measuring times and losses of calls. It starts with least. It
+// panics unless 1 ≤ least ≤ most.
 func Adaptive(least, most int) Option {
 	if least < 1 || most < least {
 		panic(fmt.Sprintf("backend: Adaptive: want 1 ≤ least ≤ most: %d, %d", least, most))
@@ -85,14 +85,14 @@ func Adaptive(least, most int) Option {
 }
 
 // Rate lets calls with a total cost of n start in each time per. A call costs 1 unless
-// the operator has asyncop.Cost, and an estimated cost is replaced by the real cost that
-// the call reports (asyncop.ReportCost). An element waits for the rate within its
-// timeout, so the timeout must be longer than the elements ahead of it take at this rate:
-// with 1,000 slots and 10 calls a second, longer than 100 s and the retries. A pause
-// saves up at most a twentieth of n, or 1 if that is more, and no time per has more than
-// n and that. A call that costs more than what is saved up starts, and later calls wait
-// until it is paid for, up to an hour. [CallRate] limits the number of calls beside it.
-// By default the rate is not limited. It panics if n or per is not positive.
+// the operator has asyncop.Cost, and the real cost that the call reports
+// (asyncop.ReportCost) replaces an estimate. An element waits for the rate within its
+// timeout, so the timeout must be longer than the elements ahead of it take: with 1,000
+// slots and 10 calls a second, longer than 100 s and the retries. A pause saves up at
+// most a twentieth of n, or 1 if that is more, and no time per has more than n and that.
+// A call that costs more than the savings starts, and later calls wait until it is paid
+// for, up to an hour. [CallRate] limits the number of calls beside it. By default the
+// rate is not limited. It panics if n or per is not positive.
 func Rate(n float64, per time.Duration) Option {
 	r := newBucket("Rate", n, per)
 	return func(s *settings) { s.rate, s.tuner = r, tuner{} }
@@ -109,16 +109,15 @@ func CallRate(n float64, per time.Duration) Option {
 	return func(s *settings) { s.callRate = r }
 }
 
-// AdaptiveRate is a [Rate] that follows the limit of the service, between least and most
-// for each time per. It starts with most. An answer that asks for fewer calls
-// (429, RESOURCE_EXHAUSTED) lowers the rate by a twentieth, at most once a second. While
-// no such answer comes, the rate grows: by a tenth each second at first, and by a
-// four-hundredth each second near the rate at which the service last refused a call.
-// Answers to calls with a tenant do not change the rate. It panics unless 0 < least ≤
-// most and per is positive.
+// AdaptiveRate is a [Rate] that follows the service's limit, between least and most for
+// each time per. It starts with most. An answer that asks for fewer calls (429,
+// RESOURCE_EXHAUSTED) lowers the rate by a twentieth, at most once a second. Otherwise
+// the rate grows: by a tenth each second at first, and by a four-hundredth each second
+// near the rate at which the service last refused a call. Answers to calls with a tenant
+// do not change the rate. It panics unless 0 < least ≤ most and per is positive.
 func AdaptiveRate(least, most float64, per time.Duration) Option {
 	r := newBucket("AdaptiveRate", most, per)
-	if !(least > 0 && least <= most) { // in this form NaN fails too
+	if !(least > 0 && least <= most) { // fails for NaN, too
 		panic(fmt.Sprintf("backend: AdaptiveRate: want 0 < least ≤ most: %v, %v", least, most))
 	}
 	return func(s *settings) {
@@ -126,8 +125,8 @@ func AdaptiveRate(least, most float64, per time.Duration) Option {
 	}
 }
 
-// TenantRate is [Rate] for each tenant alone (asyncop.Tenant). Calls without a tenant do
-// not count.
+// TenantRate is [Rate] for each tenant (asyncop.Tenant). Calls without a tenant do not
+// count.
 func TenantRate(n float64, per time.Duration) Option {
 	r := newBucket("TenantRate", n, per)
 	return func(s *settings) { s.tenantRate = r }
@@ -135,31 +134,29 @@ func TenantRate(n float64, per time.Duration) Option {
 
 // TenantBreaker gives each tenant states of its own: lost calls of a tenant take down
 // only this tenant, by the rules of [LossShare], [LongestPause] and [Ramp]. So each
-// customer can have a service of its own, such as the endpoint of a webhook. The tenant
-// of a message is its key (delivery.Key), unless the operator has asyncop.Tenant.
+// customer can have a service of its own, such as a webhook. The tenant of a message is
+// its key (delivery.Key), unless the operator has asyncop.Tenant.
 //
 // A tenant goes down after five lost calls in a row, or as soon as more than the share of
-// the window of LossShare is lost, of its calls since a loss. Then no call of it starts,
-// except a single call that tries its service from time to time. When the service has
-// answered, the rate at which calls of the tenant start grows back. Calls without a
-// tenant are judged together, and take down the whole backend. Each process judges
-// tenants by its own calls, also with [Shared].
+// the window of LossShare is lost, of its calls since a loss. Then none of its calls
+// starts, except a single probe from time to time. After an answer, the rate of its
+// starts grows back. Calls without a tenant are judged together, and take down the whole
+// backend. Each process judges tenants by its own calls, also with [Shared].
 //
 // In a worker (delivery.Run) the messages of a key that is down stay in their queue,
 // without visits, if the queue has delivery.WithFairByKey. Messages of other queues, and
-// of operators with asyncop.Tenant, are released when it is their turn. A call that tries
-// the service and is lost is a failed visit of its message, so choose layers
-// (delivery.RetryAfter) whose visits last longer than an outage: otherwise messages of a
-// key with few of them become dead letters. A tenant that is not up and makes no calls
-// for ten minutes is up again.
+// of operators with asyncop.Tenant, are released when it is their turn. A lost probe is a
+// failed visit of its message, so choose layers (delivery.RetryAfter) whose visits last
+// longer than an outage: otherwise messages of a key with few of them become dead
+// letters. A tenant that is not up and makes no calls for ten minutes is up again.
 func TenantBreaker() Option { return func(s *settings) { s.breaksTenants = true } }
 
 // RetryBudget bounds retries to this share of the first attempts, and ten a second, and a
-// hundred at once. A retry beyond it is not made: its element ends with the outcome that
-// it has. Retries of attempts that met an outage are not charged. By default retries are
+// hundred at once. Instead of a retry beyond it, the element ends with its present
+// outcome. Retries of attempts that met an outage are not charged. By default retries are
 // not bounded. It panics if share is not in [0, 1].
 func RetryBudget(share float64) Option {
-	if !(share >= 0 && share <= 1) { // in this form NaN fails too
+	if !(share >= 0 && share <= 1) { // fails for NaN, too
 		panic(fmt.Sprintf("backend: RetryBudget: share outside [0, 1]: %v", share))
 	}
 	return func(s *settings) { s.retryShare = share }
@@ -177,7 +174,7 @@ func LossShare(share float64, window int) Option {
 	return func(s *settings) { s.lossShare, s.window = share, window }
 }
 
-// LongestPause bounds for how long an answer of the service may pause the backend
+// LongestPause bounds how long an answer of the service may pause the backend
 // (Retry-After). The default is a minute. It panics if d is not positive.
 func LongestPause(d time.Duration) Option {
 	if d <= 0 {
@@ -186,10 +183,10 @@ func LongestPause(d time.Duration) Option {
 	return func(s *settings) { s.longest = d }
 }
 
-// Ramp sets how long the load takes to grow back after an outage: the rate at which calls
-// start grows from 0 to its value before the outage, however long a call takes. After an
-// outage of less than 2 d the ramp takes half as long as the outage. Outages that follow
-// each other within d count as one. The default is 5 s. It panics if d is not positive.
+// Ramp sets how long the load takes to grow back after an outage: the rate of starts
+// grows from 0 to its value before the outage, however long a call takes. After an outage
+// of less than 2 d the ramp takes half as long as the outage. Outages that follow each
+// other within d count as one. The default is 5 s. It panics if d is not positive.
 func Ramp(d time.Duration) Option {
 	if d <= 0 {
 		panic(fmt.Sprintf("backend: Ramp: not positive: %v", d))
@@ -197,8 +194,8 @@ func Ramp(d time.Duration) Option {
 	return func(s *settings) { s.ramp = d }
 }
 
-// DryRun keeps the backend up: it reports when it would have gone down, by a log line and
-// Stats.WouldHaveTripped. Limit, rate, retry budget and [Backend.Hold] stay in force. With
+// DryRun keeps the backend up: a log line and Stats.WouldHaveTripped report when it would
+// have gone down. Limit, rate, retry budget and [Backend.Hold] stay in force. With
 // [Shared] such a process neither takes the others down nor obeys their outages, but a
 // hold applies to all.
 func DryRun() Option { return func(s *settings) { s.dryRun = true } }

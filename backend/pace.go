@@ -6,7 +6,7 @@ import (
 )
 
 // pace measures how many calls start in a second while the backend is up, for the ramp
-// after an outage. Before an outage is noticed, calls may start slowly because earlier
+// after an outage. Calls may start slowly before an outage is noticed, because earlier
 // calls hang: so an earlier, higher rate fades over a minute. Guarded by Backend.mu.
 type pace struct {
 	begun   time.Duration // of the present window
@@ -39,10 +39,10 @@ func (p *pace) endWindow(t time.Duration) {
 	p.begun, p.count = t, 0
 }
 
-// perSecond returns the rate at t, in calls a second.
+// perSecond returns the calls a second at t.
 func (p *pace) perSecond(t time.Duration) float64 {
 	return max(p.highest, p.count/max(paceWindow, t-p.begun).Seconds())
 }
 
-// restart begins a new window at t: the time before it is not counted.
+// restart begins a new window at t, and does not count the time before.
 func (p *pace) restart(t time.Duration) { p.begun, p.count = t, 0 }

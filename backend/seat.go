@@ -9,25 +9,25 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// seat is the seat of an operator. A seat that is refused sleeps until it is woken, or
-// for the time that Wait returned. It has neither a goroutine nor a timer here (law B2).
+// seat is an operator's seat. A refused seat sleeps until it is woken, or for the time
+// that Wait returned. It has neither a goroutine nor a timer (law B2).
 type seat struct {
 	backend *Backend
 	sleeper gate.Sleeper
-	lent    int        // calls that run on the permit of the call around the operator
+	lent    int        // calls that run on the permit around the operator
 	around  gate.Stamp // of that permit
-	joined  bool       // owned by the loop: it is in waiting, as far as the loop knows
+	joined  bool       // owned by the loop: whether it thinks it is in waiting
 
 	// Guarded by Backend.mu.
 	calls    int
-	reserved int           // permits that were reserved, and their part of the rate
+	reserved int           // reserved permits, with their part of the rates
 	wants    int           // permits that may be reserved for it
-	gave     bool          // some of it was returned in this round
+	gave     bool          // it returned some in this round
 	asleep   bool          // it sleeps, or was woken and has not asked
 	waits    bool          // is in Backend.waiting
 	cost     float64       // of the attempt that was refused last
 	wakes    time.Duration // by itself, if it is asleep
-	awake    time.Duration // when it was first found awake after it fell asleep; 0 if it was not
+	awake    time.Duration // when it was first found awake after a sleep, or 0
 }
 
 var _ gate.Seat = (*seat)(nil)
@@ -54,8 +54,8 @@ func (p *seat) Start(now time.Time, a *gate.Request) gate.Answer {
 	return answer
 }
 
-// pay takes the attempt's part of the rates of a backend that is up, if the rates and the
-// attempt's tenant allow it.
+// pay takes the attempt's part of the rates if the backend is up, and rates and tenant
+// allow it.
 func (b *Backend) pay(t time.Duration, a *gate.Request) bool {
 	var x *tenant
 	if a.Tenant != "" && !b.tenants.isIdle() {
@@ -76,7 +76,7 @@ func (b *Backend) pay(t time.Duration, a *gate.Request) bool {
 	return true
 }
 
-// beginOf counts an attempt of a tenant that starts.
+// beginOf counts a starting attempt of a tenant.
 func (b *Backend) beginOf(x *tenant, t time.Duration, cost float64) {
 	x.rate.take(cost)
 	if x.state == Up && b.breaksTenants {
@@ -86,7 +86,7 @@ func (b *Backend) beginOf(x *tenant, t time.Duration, cost float64) {
 	x.takeOfRamp(t)
 }
 
-// begin counts an attempt that starts.
+// begin counts a starting attempt.
 func (b *Backend) begin(p *seat, t time.Duration, a *gate.Request) gate.Answer {
 	b.counts.Started++
 	if b.state == Up {
@@ -105,8 +105,8 @@ func (b *Backend) begin(p *seat, t time.Duration, a *gate.Request) gate.Answer {
 	return gate.Answer{}
 }
 
-// ask starts an attempt if everything allows it: state, pause, tenant, limit, rates, ramp
-// and the order of the seats. A refused attempt takes no permit and no cost.
+// ask starts an attempt if state, pause, tenant, limit, rates, ramp and the order of the
+// seats allow it. A refused attempt takes no permit and no cost.
 func (p *seat) ask(t time.Duration, a *gate.Request) gate.Answer {
 	b := p.backend
 	b.advance(nil, t)
@@ -167,9 +167,9 @@ func (h *health) probe(p *seat, element uint64, t time.Duration) {
 	h.prober = probe{p, element}
 }
 
-// askTenant returns the time until a call of a tenant may start, or 0 if it may start
-// now. isDown reports that the tenant is down, held or paused for long, or that another
-// call tries its service.
+// askTenant returns the time until a call of a tenant may start, or 0. isDown reports
+// that the tenant is down, held or paused for long, or that another call tries its
+// service.
 func (p *seat) askTenant(x *tenant, t time.Duration, a *gate.Request) (wait time.Duration, isDown bool) {
 	b := p.backend
 	b.advance(x, t)
@@ -191,7 +191,7 @@ func (p *seat) askTenant(x *tenant, t time.Duration, a *gate.Request) (wait time
 }
 
 // isPausedLong reports whether a tenant with a breaker is paused for so long that its
-// messages do not wait in their slots.
+// messages leave their slots.
 func (b *Backend) isPausedLong(x *tenant, t time.Duration) bool {
 	return b.breaksTenants && x.paused-t >= longPause
 }
@@ -199,15 +199,14 @@ func (b *Backend) isPausedLong(x *tenant, t time.Duration) bool {
 // longPause is the shortest rest of such a pause.
 const longPause = time.Second
 
-// heldAgain is how long an element of a tenant that is held waits before it asks again.
+// heldAgain is how long an element of a held tenant waits before it asks again.
 const heldAgain = time.Second
 
 // mayProbe returns the time until an element may try the service of h, or 0. Elements
-// that have met the outage wait for other elements, and the element of the last probe
-// waits longest (law B4).
+// that have met the outage wait for others, and the last prober waits longest (law B4).
 func (p *seat) mayProbe(h *health, t time.Duration, a *gate.Request) time.Duration {
 	wait := time.Duration(min(a.Outages, 3)) * time.Second
-	if a.Hurried { // a probe may take its time, and an element whose call is cut off has failed
+	if a.Hurried { // a probe may take long, and an element whose call is cut off has failed
 		wait += time.Second
 	}
 	if h.prober == (probe{p, a.Element}) {
@@ -222,7 +221,7 @@ func (p *seat) take(t time.Duration, a *gate.Request) bool {
 	lent := p.calls < p.lent
 	had := p.reserved > 0
 	isFirst := lent || had || b.state == Probing
-	if had { // the call may cost more or less than the reserved cost
+	if had { // the call may cost another amount
 		b.drop(p, 1)
 	}
 	if !lent && b.used >= b.allowed(t) || b.startWait(t, a.Cost) > 0 {
@@ -248,7 +247,7 @@ func (p *seat) take(t time.Duration, a *gate.Request) bool {
 // refuse makes the seat wait.
 func (p *seat) refuse(a *gate.Request, wait time.Duration) gate.Answer {
 	p.gave = p.gave || p.reserved > 0
-	p.backend.drop(p, p.reserved) // at the cost that it was taken for
+	p.backend.drop(p, p.reserved) // at the reserved cost
 	p.cost = a.Cost
 	p.join()
 	return gate.Answer{Wait: wait}
@@ -295,7 +294,7 @@ func (p *seat) free(t time.Duration) {
 			b.freed(t)
 		}
 	case p.waits:
-		p.sleeper.WakeUp() // a permit that was lent to it is free again
+		p.sleeper.WakeUp() // a permit lent to it is free again
 	}
 }
 
@@ -319,7 +318,7 @@ func (p *seat) AttemptEnded(now time.Time, o *gate.Evidence) gate.Effect {
 	shared := o.Borrowed && s == lost && !b.dryRun
 	// The element is throttled even if another element made the call.
 	isThrottled := s == throttled
-	if o.Borrowed { // the element that has made the call reports it
+	if o.Borrowed { // the calling element reports it
 		o.Ignored = true
 		s = answered
 		demanded = 0
@@ -334,8 +333,8 @@ func (p *seat) AttemptEnded(now time.Time, o *gate.Evidence) gate.Effect {
 	x := b.judged(o.Tenant, t)
 	h := b.of(x)
 	// If the service answers other calls, this call was cut off because its element had
-	// waited for most of its time, and not by the service. On the ramp the elements that
-	// waited longest go first.
+	// waited for most of its time. On the ramp the elements that waited longest are
+	// first.
 	if o.Cut && s == lost && (h.state == Ramping || h.answeredAt > begun) {
 		o.Ignored = true
 		s = answered
@@ -366,8 +365,8 @@ func (p *seat) AttemptEnded(now time.Time, o *gate.Evidence) gate.Effect {
 	return max(effect, p.weigh(x, t, o, s, demanded, text))
 }
 
-// judged returns the tenant whose state depends on the calls of a tenant, or nil if that
-// is the state of the backend.
+// judged returns the tenant whose state depends on the calls of a tenant, or nil for the
+// backend.
 func (b *Backend) judged(name string, t time.Duration) *tenant {
 	if !b.breaksTenants || name == "" {
 		return nil
@@ -375,7 +374,7 @@ func (b *Backend) judged(name string, t time.Duration) *tenant {
 	return b.tenants.find(name, t, true)
 }
 
-// noteCall notes whether a call was lost in the window of its tenant or of the backend.
+// noteCall notes in the window of its tenant or of the backend whether a call was lost.
 func (b *Backend) noteCall(x *tenant, isLost bool) {
 	if x != nil {
 		x.calls.noteOfMany(isLost, b.window)
@@ -384,8 +383,8 @@ func (b *Backend) noteCall(x *tenant, isLost bool) {
 	b.calls.note(isLost)
 }
 
-// settledCost returns the real cost of an attempt. Without a report it is the cost that
-// was taken at the start, or 0 if the call was not sent or the service has refused it.
+// settledCost returns an attempt's real cost: without a report the cost taken at the
+// start, or 0 if the call was not sent or was refused.
 func settledCost(o *gate.Evidence, s signal) float64 {
 	switch {
 	case o.IsReported:
@@ -398,7 +397,7 @@ func settledCost(o *gate.Evidence, s signal) float64 {
 	return o.Cost
 }
 
-// settle replaces the cost of an attempt at the rates by its real cost.
+// settle replaces an attempt's cost by its real cost.
 func (b *Backend) settle(t time.Duration, o *gate.Evidence, cost float64, isThrottled bool) {
 	estimate := o.Cost
 	o.Cost = cost
@@ -438,7 +437,7 @@ func (p *seat) Refund(now time.Time, a *gate.Request) {
 	b.handOut(t, nil)
 }
 
-// effectOf returns the effect of the end of an attempt on its element.
+// effectOf returns the effect of an attempt's end on its element.
 func effectOf(isThrottled, outage bool) gate.Effect {
 	switch {
 	case isThrottled:
@@ -449,8 +448,8 @@ func effectOf(isThrottled, outage bool) gate.Effect {
 	return gate.Counts
 }
 
-// merge adds the end of the attempt of one element to the end of a call for several.
-// After the last attempt, o and the results are the end of the call.
+// merge adds the end of one element's attempt to the end of a call for several. After the
+// last, o and the results are the end of the call.
 func merge(c *gate.Call, o *gate.Evidence, s signal, demanded time.Duration) (signal, time.Duration) {
 	c.Left--
 	c.Answered = c.Answered || !o.Ignored && s == answered
@@ -479,8 +478,8 @@ func (p *seat) Join(a *gate.Request) {
 }
 
 // weigh updates the backend, and the tenant x if it is not nil, after the end of an
-// attempt that may change a state. text describes a loss. The loss of a call of x is
-// evidence about x alone: for the backend, each call of x counts as answered.
+// attempt that may change a state. text describes a loss. Losses of x are evidence about
+// x alone: for the backend, its calls count as answered.
 func (p *seat) weigh(x *tenant, t time.Duration, o *gate.Evidence, s signal, demanded time.Duration, text string) gate.Effect {
 	b := p.backend
 	begun := o.Begun.Sub(b.epoch)
@@ -508,10 +507,10 @@ func (p *seat) weigh(x *tenant, t time.Duration, o *gate.Evidence, s signal, dem
 	return b.judge(x, t, begun, s, demanded, text)
 }
 
-// endProbe lets another call try the service of h if the call of o did so, and its end is
-// not evidence.
+// endProbe lets another call try the service of h if the call of o did so without
+// evidence.
 func (p *seat) endProbe(h *health, t, begun time.Duration, o *gate.Evidence) {
-	isProbe := h.state == Probing && begun >= h.since // perhaps not the last one
+	isProbe := h.state == Probing && begun >= h.since // perhaps not the last probe
 	if isProbe && h.prober == (probe{p, o.Element}) {
 		h.trying = false
 		p.backend.handOut(t, nil)
@@ -519,10 +518,10 @@ func (p *seat) endProbe(h *health, t, begun time.Duration, o *gate.Evidence) {
 }
 
 // judge changes the state of the service, or of a tenant if x is not nil, after the end
-// of a call that began at begun. It returns the effect on the element of the call.
+// of a call that began at begun, and returns the effect on its element.
 func (b *Backend) judge(x *tenant, t, begun time.Duration, s signal, demanded time.Duration, text string) gate.Effect {
 	h := b.of(x)
-	isProbe := h.state == Probing && begun >= h.since // perhaps not the last one
+	isProbe := h.state == Probing && begun >= h.since // perhaps not the last probe
 	if s == throttled {
 		if isProbe { // the service works
 			b.startRamp(x, t)
@@ -554,14 +553,14 @@ func (b *Backend) judge(x *tenant, t, begun time.Duration, s signal, demanded ti
 	return effectOf(false, s == lost && !b.dryRun && (h.state != Up || h.calls.row > 1 || begun < h.begun))
 }
 
-// throttle obeys an answer that asks for fewer calls (law B6): it delays the tenant of
-// the call or, without a tenant, all calls. The answer is not evidence of an outage.
+// throttle obeys an answer that asks for fewer calls (law B6): it delays the call's
+// tenant or, without a tenant, all calls. It is not evidence of an outage.
 func (b *Backend) throttle(t, begun time.Duration, name string, demanded time.Duration) {
 	b.counts.Throttled++
 	if name == "" {
 		b.tuner.lower(&b.rate, t, begun)
 	}
-	isLate := begun < b.paused // the call began before the pause that an earlier answer caused
+	isLate := begun < b.paused // the call began before an earlier answer's pause
 	if name != "" {
 		x := b.tenants.all[name]
 		isLate = x != nil && begun < x.paused
@@ -575,7 +574,7 @@ func (b *Backend) throttle(t, begun time.Duration, name string, demanded time.Du
 }
 
 // lose counts a lost call, and obeys its demand. x is the tenant that is judged by it, or
-// nil: an adaptive limit depends on the service as a whole.
+// nil: an adaptive limit depends on the whole service.
 func (b *Backend) lose(x *tenant, t, begun time.Duration, name string, demanded time.Duration) {
 	b.counts.Lost++
 	if x == nil && b.limiter != nil && begun >= b.begun {
@@ -586,8 +585,7 @@ func (b *Backend) lose(x *tenant, t, begun time.Duration, name string, demanded 
 	}
 }
 
-// delay pauses a tenant, or all calls if name is empty. A backend with DryRun is not
-// paused.
+// delay pauses a tenant, or all calls if name is empty, but not a backend with DryRun.
 func (b *Backend) delay(t time.Duration, name string, demanded time.Duration) {
 	switch {
 	case b.dryRun:
@@ -602,7 +600,7 @@ func (b *Backend) delay(t time.Duration, name string, demanded time.Duration) {
 	}
 }
 
-// describe returns what was lost, in a few words.
+// describe names the loss in a few words.
 func describe(o *gate.Evidence) string {
 	switch {
 	case o.Err != nil:
@@ -653,8 +651,8 @@ func (p *seat) Wait(now time.Time, wants int) time.Duration {
 	return wait
 }
 
-// mustSleep returns how long the seat has to sleep, as far as is known. first is the seat
-// that is next.
+// mustSleep returns how long the seat has to sleep, as far as is known. first is the next
+// seat.
 func (p *seat) mustSleep(t time.Duration, first *seat) time.Duration {
 	b := p.backend
 	lent := p.calls < p.lent
@@ -702,7 +700,7 @@ func (p *seat) DoneAsking(now time.Time, isShort bool) {
 	b.mu.Lock()
 	defer b.unlock()
 	p.asleep, p.wants = false, 0
-	if p.reserved > 0 || p.gave || !isShort { // otherwise the other seats are not affected
+	if p.reserved > 0 || p.gave || !isShort { // otherwise other seats are not affected
 		b.drop(p, p.reserved)
 		p.gave = false
 		if !isShort {
@@ -712,7 +710,6 @@ func (p *seat) DoneAsking(now time.Time, isShort bool) {
 	}
 }
 
-// part removes the seat from waiting.
 func (p *seat) part() {
 	b := p.backend
 	p.joined, p.waits = false, false
@@ -733,7 +730,7 @@ func (p *seat) WhyWaiting(now time.Time, l *gate.Late) (err error, wait time.Dur
 		return b.downError(l), firstPause
 	case Held:
 		return b.downError(l), longerPause
-	case Ramping: // the element waited for the end of the outage, and then had no time left
+	case Ramping: // the element waited for the end of the outage, and had no time left
 		return b.downError(l), max(b.since+b.rampOver-t, askAgain)
 	case Up:
 		if b.limit == 0 {
@@ -753,14 +750,14 @@ func (p *seat) WhyWaiting(now time.Time, l *gate.Late) (err error, wait time.Dur
 	if l.Throttled {
 		return fmt.Errorf("backend %s: the service asked for fewer calls", b.name), askAgain
 	}
-	if l.Begun.IsZero() && (p.waits || l.PutOff) { // an element that was called before had a permit
+	if l.Begun.IsZero() && (p.waits || l.PutOff) { // an element that was called had a permit
 		return fmt.Errorf("backend %s did not admit it in time: its limit or rate was used up", b.name), firstPause
 	}
 	return nil, 0
 }
 
-// whyTenantWaits returns the reason why an element of a tenant could not start, and how
-// long it lasts. err is nil if the reason is not the state of the tenant.
+// whyTenantWaits returns why an element of a tenant could not start, and for how long.
+// err is nil if the tenant's state is not the reason.
 func (b *Backend) whyTenantWaits(x *tenant, t time.Duration, l *gate.Late) (err error, wait time.Duration) { //nolint:staticcheck // the error is the answer
 	b.advance(x, t)
 	err = tenantDownError{b.stateError(fmt.Sprintf("backend %s: tenant %q is %v", b.name, x.name, x.state), &x.health, l)}
@@ -781,7 +778,7 @@ func (b *Backend) whyTenantWaits(x *tenant, t time.Duration, l *gate.Late) (err 
 	return nil, 0
 }
 
-// tenantDownError is an error that also matches gate.ErrTenantDown.
+// tenantDownError also matches gate.ErrTenantDown.
 type tenantDownError struct{ error }
 
 func (e tenantDownError) Unwrap() []error { return []error{e.error, gate.ErrTenantDown} }
@@ -793,7 +790,7 @@ func (b *Backend) downError(l *gate.Late) error {
 	return b.stateError(fmt.Sprintf("backend %s is %v", b.name, b.state), &b.health, l)
 }
 
-// stateError returns the error of an element that has waited for the service of h.
+// stateError returns the error of an element that has waited for h.
 func (b *Backend) stateError(text string, h *health, l *gate.Late) error {
 	if at := b.epoch.Add(h.answeredAt); h.answeredAt > 0 && !l.Failed.IsZero() && l.Failed.Before(at) && at.Before(l.Begun) {
 		return fmt.Errorf("%s: %s; %w", text, h.why, gate.ErrAnswered)

@@ -17,10 +17,10 @@ import (
 	"github.com/weirflow/weir/internal/gate"
 )
 
-// fleetShare is this process's share of a limit that several processes share. A goroutine
-// renews the share by the steps of package fleet, and sets the limit of the backend to
-// it. The goroutine starts with the first seat or with an order of a person, and ends when
-// all seats have left, their calls have ended, and the order is recorded.
+// fleetShare is this process's share of a shared limit. A goroutine renews it by the
+// steps of package fleet, and sets the backend's limit to it. The goroutine starts with
+// the first seat or a person's order, and ends when all seats have left, their calls have
+// ended, and the order is recorded.
 //
 //	off ─▶ attending ─▶ off        when the last seat has left
 //	          │   ▲
@@ -34,29 +34,29 @@ type fleetShare struct {
 	machine   *fleet.Machine
 	limit     int    // of the fleet; Backend.limit is the share
 	source    source // of Backend.limit
-	divided   int    // limit of the fleet when the rates were divided last
+	divided   int    // fleet's limit when the rates were divided last
 	permits   permits
-	longest   time.Duration // the longest time that a call takes
-	recorded  time.Duration // Longest in the recorded entry of the process; at most longest
+	longest   time.Duration // longest time of a call
+	recorded  time.Duration // Longest in the process's recorded entry; at most longest
 	seats     int           // seats that have not left
 	isRunning bool          // the goroutine
 	ended     chan struct{} // closed by the goroutine when it ends
-	peak      int           // the highest need since the last step
-	told      int           // the need in the last step
-	pace      float64       // calls a second when the backend was up last
+	peak      int           // highest need since the last step
+	told      int           // need in the last step
+	pace      float64       // calls a second when the backend was last up
 	hadProbe  bool          // the process might probe after the last step
-	waits     int           // calls that wait for the lease before they are made
-	changed   chan struct{} // closed and replaced when such a call should check again
+	waits     int           // calls that wait for the lease
+	changed   chan struct{} // closed and replaced when they should check again
 	fault     fault
-	isApart   bool          // the backend is held because of its engine, and does not obey the fleet
+	isApart   bool          // the backend is held because of its engine, and ignores the fleet
 	why       error         // error of the last step with the fault, or nil
 	busy      time.Duration // when the process last needed a permit
 	ordered   time.Duration // when a person last gave an order
 
-	joined bool // owned by the goroutine: the table may have an entry of the process
+	joined bool // owned by the goroutine: the table may have the process's entry
 }
 
-// source is the source of the calls that may start. The zero source allows no calls.
+// source is the source of the calls that may start. The zero source allows none.
 type source struct {
 	isLeased bool
 	lease    int  // how many leases ended before
@@ -69,12 +69,12 @@ const (
 	stepTimeout  = 3 * time.Second        // for the engine to answer
 	stepTries    = 20                     // while other processes are faster
 	leaveTimeout = time.Second            // for the engine to record that a process has ended
-	ordersFor    = 50 * time.Second       // for the engine to record an order, in a process without operators
+	ordersFor    = 50 * time.Second       // for the engine to record an order without operators
 	tableName    = "shares"
 )
 
-// tableKind is the kind of the record with the table of a backend. It has only one
-// record, so that it can be listed by its kind.
+// tableKind is the kind of the record with a backend's table. It has only one record, so
+// that listing finds it.
 func tableKind(backend string) string { return "fleet " + backend }
 
 func newFleetShare(b *Backend) *fleetShare {
@@ -86,14 +86,14 @@ func newFleetShare(b *Backend) *fleetShare {
 	return f
 }
 
-// instant returns the present time by both clocks.
+// instant returns the time by both clocks.
 func (f *fleetShare) instant() fleet.Instant {
 	now, epoch := f.backend.clock.Now(), f.backend.epoch
 	return fleet.Instant{Mono: now.Sub(epoch), Wall: now.Round(0).Sub(epoch.Round(0))}
 }
 
-// attach notes a new seat. calls is how long a call of its operator takes, or 0 if that
-// is not known. attach returns the longest call of the operator.
+// attach notes a new seat, and returns its operator's longest call. calls is how long a
+// call takes, or 0 if unknown.
 func (f *fleetShare) attach(calls time.Duration) (longest time.Duration) {
 	b := f.backend
 	switch {
@@ -113,7 +113,6 @@ func (f *fleetShare) attach(calls time.Duration) (longest time.Duration) {
 	return longest
 }
 
-// start starts the goroutine if it does not run.
 func (f *fleetShare) start() {
 	b := f.backend
 	b.mu.Lock()
@@ -137,8 +136,8 @@ func (f *fleetShare) start() {
 	go f.run()
 }
 
-// order makes the goroutine record an order of a person, even if the process rests or
-// does not have operators.
+// order makes the goroutine record a person's order, even if the process rests or has no
+// operators.
 func (f *fleetShare) order() {
 	f.backend.mu.Lock()
 	hasOrder := f.machine.HasOrder()
@@ -150,7 +149,7 @@ func (f *fleetShare) order() {
 	}
 }
 
-// wake makes the goroutine take its next step early: see pause.
+// wake makes the goroutine take its next step early.
 func (f *fleetShare) wake() {
 	select {
 	case f.kick <- struct{}{}:
@@ -158,7 +157,7 @@ func (f *fleetShare) wake() {
 	}
 }
 
-// willStart prepares for a request of a seat: it ends the use of a share whose lease has
+// willStart prepares for a seat's request: it ends the use of a share whose lease has
 // ended, and notes the need.
 func (f *fleetShare) willStart() {
 	b := f.backend
@@ -168,8 +167,7 @@ func (f *fleetShare) willStart() {
 	b.unlock()
 }
 
-// noteShortage notes the need of the process, and makes a step early if the process needs
-// more permits than it has recorded.
+// noteShortage notes the need, and makes a step early if it exceeds the recorded need.
 func (f *fleetShare) noteShortage() {
 	b := f.backend
 	b.mu.Lock()
@@ -182,8 +180,8 @@ func (f *fleetShare) noteShortage() {
 	}
 }
 
-// leave notes that a seat has left. If it is the last one and no call runs, leave waits
-// until the share is given up.
+// leave notes that a seat has left. After the last seat and without calls, it waits until
+// the share is given up.
 func (f *fleetShare) leave() {
 	b := f.backend
 	b.mu.Lock()
@@ -202,7 +200,7 @@ func (f *fleetShare) leave() {
 	}
 }
 
-// need returns how many permits the process could use now.
+// need returns how many permits the process could use.
 func (f *fleetShare) need() int {
 	b := f.backend
 	n := b.used
@@ -214,7 +212,7 @@ func (f *fleetShare) need() int {
 	return min(n, f.limit)
 }
 
-// refresh sets the limit and the rates of the backend to the present share.
+// refresh sets the backend's limit and rates to the present share.
 func (f *fleetShare) refresh() {
 	b := f.backend
 	now := f.instant()
@@ -244,8 +242,7 @@ func (f *fleetShare) refresh() {
 	}
 }
 
-// notify wakes the calls that wait for the lease, which then check again whether they may
-// begin.
+// notify makes calls that wait for the lease check again.
 func (f *fleetShare) notify() {
 	if f.waits > 0 {
 		close(f.changed)
@@ -253,11 +250,11 @@ func (f *fleetShare) notify() {
 	}
 }
 
-// admit reports whether a call with p, which takes longest, may begin now as far as the
-// lease is concerned (law B5). It makes p valid again if the share allows that. If the
-// process dies, its permits move after the recorded time, so a longer call waits until a
-// step has recorded it. Calls without the engine have no record. A call with a permit
-// from before waits while the backend is down or held.
+// admit reports whether the lease lets a call with p, which takes longest, begin now (law
+// B5). It makes p valid again if the share allows that. If the process dies, its permits
+// move after the recorded time, so a longer call waits until a step has recorded it.
+// Calls without the engine have no record. A call with an earlier lease's permit waits
+// while the backend is down or held.
 func (f *fleetShare) admit(p *permit, longest time.Duration) bool {
 	f.refresh()
 	isRecorded := longest <= f.recorded || f.source.isAlone
@@ -273,7 +270,7 @@ func (f *fleetShare) admit(p *permit, longest time.Duration) bool {
 }
 
 // begin begins a call with p, and returns the permit that it uses: p, or an additional
-// permit if p has a call already. It returns nil if the call must wait.
+// one if p has a call already. It returns nil if the call must wait.
 func (f *fleetShare) begin(p *permit, longest time.Duration) *permit {
 	b := f.backend
 	switch {
@@ -293,8 +290,8 @@ func (f *fleetShare) begin(p *permit, longest time.Duration) *permit {
 	return more
 }
 
-// beginFunc reports whether a function that makes its call with p by itself may be
-// called.
+// beginFunc reports whether a function that makes its call by itself may be called with
+// p.
 func (f *fleetShare) beginFunc(p *permit, longest time.Duration) bool {
 	if !f.admit(p, longest) || p.isBusy() {
 		return false
@@ -307,7 +304,7 @@ func (f *fleetShare) beginFunc(p *permit, longest time.Duration) bool {
 	return true
 }
 
-// await waits until begin succeeds, or returns the error of ctx.
+// await waits until begin succeeds, or returns ctx's error.
 func (f *fleetShare) await(ctx context.Context, stamp gate.Stamp, begin func(*permit) bool) error {
 	b := f.backend
 	b.mu.Lock()
@@ -336,13 +333,13 @@ func (f *fleetShare) await(ctx context.Context, stamp gate.Stamp, begin func(*pe
 	}
 }
 
-// countWait counts n more calls with p that wait.
+// countWait counts n more waiting calls with p.
 func (f *fleetShare) countWait(p *permit, n int) {
 	f.waits += n
 	f.permits.wait(p, n)
 }
 
-// freeIfOver frees a permit that was released, when all calls with it have ended.
+// freeIfOver frees a released permit after its last call.
 func (f *fleetShare) freeIfOver(p *permit) {
 	b := f.backend
 	if !p.isOver() || f.permits.all[p.stamp] != p {
@@ -381,21 +378,21 @@ func (f *fleetShare) divide(t time.Duration, share int) {
 	}
 }
 
-// setLimit changes the limit of the fleet, as far as this process is concerned.
+// setLimit changes the fleet's limit for this process.
 func (f *fleetShare) setLimit(n int) {
 	f.limit = n
 	f.refresh()
 	f.wake()
 }
 
-// run takes the steps until all seats have left. It is the goroutine of the share.
+// run is the share's goroutine. It takes steps until all seats have left.
 func (f *fleetShare) run() {
 	b := f.backend
 	for {
 		now := b.now()
 		b.mu.Lock()
 		hasEnded := f.hasEnded()
-		if max(f.peak, f.need()) > 0 || b.state == Held || f.machine.HasOrder() { // the end of a hold is read from the record
+		if max(f.peak, f.need()) > 0 || b.state == Held || f.machine.HasOrder() { // the record shows the end of the hold
 			f.busy = now
 		}
 		rests := now-f.busy >= restsAfter
@@ -442,8 +439,8 @@ func (f *fleetShare) pause(d time.Duration) {
 	}
 }
 
-// hasEnded reports whether all seats have left, their calls have ended, and no order waits
-// for the engine. An order does not keep the goroutine for longer than ordersFor.
+// hasEnded reports whether all seats have left, their calls have ended, and no order
+// waits for the engine, for ordersFor at most.
 func (f *fleetShare) hasEnded() bool {
 	b := f.backend
 	return f.seats == 0 && b.used == 0 && !(f.machine.HasOrder() && b.now()-f.ordered < ordersFor)
@@ -456,7 +453,7 @@ func (f *fleetShare) step() time.Duration {
 	need, longest := 0, time.Duration(0)
 	version, err := f.update(func(start fleet.Instant, r store.Record, read fleet.Table) fleet.Table {
 		b.mu.Lock()
-		defer b.mu.Unlock() // log lines are written later, outside of the transaction
+		defer b.mu.Unlock() // log lines are written after the transaction
 		need = max(f.peak, f.need())
 		f.told, longest = need, f.longest
 		f.refresh() // before the machine begins another lease
@@ -476,7 +473,7 @@ func (f *fleetShare) step() time.Duration {
 		}
 		f.note(nil)
 		f.peak = b.used
-	case errors.Is(err, store.ErrChanged): // other processes were faster: the lease stays as it is
+	case errors.Is(err, store.ErrChanged): // the lease stays as it is
 		f.note(err)
 	default:
 		f.machine.Fail()
@@ -493,7 +490,7 @@ func (f *fleetShare) step() time.Duration {
 	return fleet.Period
 }
 
-// local returns the state of the backend for a step.
+// local returns the backend's state for a step.
 func (f *fleetShare) local(need int) fleet.Local {
 	b := f.backend
 	t := b.now()
@@ -512,15 +509,15 @@ func (f *fleetShare) local(need int) fleet.Local {
 	}
 }
 
-// stepOut removes the entry of the process, which makes no calls. If that fails, the
-// entry counts until its lease has ended.
+// stepOut removes the entry of a process without calls. If that fails, the entry counts
+// until its lease has ended.
 func (f *fleetShare) stepOut() {
 	b := f.backend
 	f.joined = false
 	_, err := f.update(func(_ fleet.Instant, _ store.Record, read fleet.Table) fleet.Table {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if b.used > 0 { // a call came in between: it keeps its share
+		if b.used > 0 { // a call came in between
 			f.joined = true
 			return read
 		}
@@ -537,7 +534,7 @@ func (f *fleetShare) stepOut() {
 }
 
 // update replaces the table by the result of change, and returns its new version. change
-// may be called several times.
+// may run several times.
 func (f *fleetShare) update(change func(start fleet.Instant, r store.Record, read fleet.Table) fleet.Table) (version int64, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), stepTimeout)
 	defer cancel()
@@ -565,7 +562,7 @@ func (f *fleetShare) update(change func(start fleet.Instant, r store.Record, rea
 	return version, err
 }
 
-// read reads the table, which is empty before the first step of the fleet.
+// read reads the table, which is empty before the fleet's first step.
 func (f *fleetShare) read(ctx context.Context, tx store.Tx) (r store.Record, t fleet.Table, err error) {
 	kind := tableKind(f.backend.name)
 	records, err := tx.Records(ctx, kind, "", 1)
@@ -580,22 +577,22 @@ func (f *fleetShare) read(ctx context.Context, tx store.Tx) (r store.Record, t f
 	return r, t, nil
 }
 
-// inUse are the engines of the running shared backends of this process.
+// inUse are the engines of this process's running shared backends.
 var inUse = engines{all: map[string]engineOf{}}
 
 type engines struct {
 	mu  sync.Mutex
-	all map[string]engineOf // by the name of the backend; guarded by mu
+	all map[string]engineOf // by the backend's name; guarded by mu
 }
 
-// engineOf is the type of an engine, and how many backends of a name use it.
+// engineOf is an engine's type, and how many backends of a name use it.
 type engineOf struct {
 	kind     reflect.Type
 	backends int
 }
 
-// enter notes the engine of a backend. It returns an error if another backend of the name
-// uses an engine of another type: then the service would have two limits.
+// enter notes a backend's engine. It returns an error if another backend of the name uses
+// another type of engine: then the service would have two limits.
 func (e *engines) enter(name string, keeper store.Keeper) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -14,8 +14,8 @@ type fault int
 const (
 	noFault    fault = iota
 	noEngine         // the engine does not answer
-	unreadable       // the engine answers, but this version cannot read the table
-	outpaced         // the engine answers, but other processes were faster in all tries
+	unreadable       // this version cannot read the table
+	outpaced         // other processes were faster in all tries
 )
 
 var (
@@ -23,7 +23,7 @@ var (
 	errUnreadable = errors.New("unknown format of the record with the shares: update weir if a later version has written it")
 )
 
-// faultOf returns the fault of a step that has failed with an error.
+// faultOf returns the fault of a failed step.
 func faultOf(err error) fault {
 	switch {
 	case err == nil:
@@ -36,8 +36,8 @@ func faultOf(err error) fault {
 	return noEngine
 }
 
-// note notes the error of a step, or nil, and logs a change of the fault. After an outage
-// of the engine, a step in which other processes were faster does not end the fault.
+// note notes a step's error, or nil, and logs a change of the fault. After an outage of
+// the engine, an outpaced step does not end the fault.
 func (f *fleetShare) note(err error) {
 	before, now := f.fault, faultOf(err)
 	if before == noEngine && now == outpaced {
@@ -60,7 +60,7 @@ func (f *fleetShare) note(err error) {
 	}
 }
 
-// whyNoShare returns the reason for which calls wait for a share.
+// whyNoShare returns why calls wait for a share.
 func (f *fleetShare) whyNoShare() error {
 	name := f.backend.name
 	isLeased := f.machine.IsLeased(f.instant())

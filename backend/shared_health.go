@@ -7,7 +7,7 @@ import (
 	"github.com/weirflow/weir/backend/internal/fleet"
 )
 
-// change is the cause of a change of the state.
+// change is the cause of a change of state.
 type change bool
 
 const (
@@ -15,9 +15,8 @@ const (
 	byOrder    change = true  // of a person
 )
 
-// proposeHealth passes the state on to the other processes of a fleet. A backend with
-// DryRun passes on orders only, because the ends of its calls do not change
-// its state.
+// proposeHealth passes the state on to the fleet. With DryRun it passes on orders only,
+// because the ends of calls do not change the state.
 func (b *Backend) proposeHealth(t time.Duration, by change) {
 	f := b.shared
 	if f == nil || f.isApart || b.dryRun && by == byEvidence {
@@ -25,7 +24,7 @@ func (b *Backend) proposeHealth(t time.Duration, by change) {
 	}
 	h := fleet.Health{Why: shortened(b.why), Target: b.target, Outage: b.outage, Trouble: b.troubled}
 	switch b.state {
-	case Up: // a process that obeys the ramp is up at its end
+	case Up: // at the end of the ramp
 		return
 	case Down:
 		h.State = fleet.Down
@@ -45,7 +44,7 @@ func (b *Backend) proposeHealth(t time.Duration, by change) {
 	f.wake()
 }
 
-// shortened bounds the length of a reason in the record.
+// shortened bounds a reason in the record.
 func shortened(why string) string {
 	const most = 1000
 	if len(why) > most {
@@ -54,8 +53,7 @@ func shortened(why string) string {
 	return why
 }
 
-// proposePause passes a pause of d on to the other processes, if it is long enough for
-// them to read it before it ends.
+// proposePause passes on a pause of d if it is long enough for others to read it in time.
 func (f *fleetShare) proposePause(d time.Duration) {
 	b := f.backend
 	f.machine.ProposePause(b.paused-d, fleet.Pause{Until: b.paused, Why: shortened(b.pausedBy)})
@@ -64,8 +62,7 @@ func (f *fleetShare) proposePause(d time.Duration) {
 	}
 }
 
-// adopt makes the backend obey the state and the pause that other processes have
-// recorded.
+// adopt makes the backend obey the recorded state and pause of other processes.
 func (f *fleetShare) adopt() {
 	b := f.backend
 	t := b.now()
@@ -95,8 +92,7 @@ func (f *fleetShare) adopt() {
 	}
 }
 
-// adopt enters the state that the fleet has recorded. A backend with DryRun obeys a hold
-// only.
+// adopt enters the fleet's recorded state. With DryRun it obeys only a hold.
 func (b *Backend) adopt(t time.Duration, h fleet.Health) {
 	if b.dryRun && h.State != fleet.Held {
 		h = fleet.Health{State: fleet.Up}
@@ -143,7 +139,7 @@ func (b *Backend) adopt(t time.Duration, h fleet.Health) {
 	}
 }
 
-// part returns the part of the ramp for a share of the limit.
+// part returns the ramp's part for a share of the limit.
 func (f *fleetShare) part(share int) float64 {
 	if f.limit == 0 {
 		return 0
@@ -151,22 +147,21 @@ func (f *fleetShare) part(share int) float64 {
 	return min(1, float64(share)/float64(f.limit))
 }
 
-// mayProbe reports whether this process may probe the service. A process that does not
-// reach its engine probes by itself.
+// mayProbe reports whether this process may probe the service. It probes by itself if it
+// does not reach its engine.
 func (f *fleetShare) mayProbe() bool {
 	b := f.backend
 	isFromBefore := f.isProbing(b.now()) && !b.trying // an order has ended the wait for this probe
 	return f.source.isAlone || f.machine.MayProbe(f.instant()) && !isFromBefore
 }
 
-// isProbing reports whether a probe of this process is under way.
 func (f *fleetShare) isProbing(t time.Duration) bool {
 	return f.permits.probes > 0 && t-f.backend.tried < fleet.ProbeTime
 }
 
 // noteLateCall notes that a call whose lease had ended begins now. While the backend is
-// probing, it keeps other probes away, but its end is not evidence: its attempt began
-// before. It may be a probe whose process was paused.
+// probing, it keeps other probes away, but is no evidence: its attempt began before. It
+// may be a probe whose process was paused.
 func (f *fleetShare) noteLateCall(p *permit) {
 	b := f.backend
 	_, isHeld := f.permits.all[p.stamp]
@@ -179,7 +174,7 @@ func (f *fleetShare) noteLateCall(p *permit) {
 	}
 }
 
-// noteProbe wakes the operators when the process has got the right to probe.
+// noteProbe wakes the operators when the process gets the right to probe.
 func (f *fleetShare) noteProbe() {
 	b := f.backend
 	had := f.hadProbe
@@ -192,8 +187,8 @@ func (f *fleetShare) noteProbe() {
 	}
 }
 
-// callStarts reports whether the state of the backend lets a call with p start, which has
-// got its permit in an earlier lease. While another probe is under way it waits.
+// callStarts reports whether the state lets a call start with p, a permit of an earlier
+// lease. It waits while another probe is under way.
 func (f *fleetShare) callStarts(p *permit) bool {
 	b := f.backend
 	switch b.state {

@@ -4,20 +4,19 @@ import (
 	"github.com/weirflow/weir/internal/gate"
 )
 
-// permits are the permits of a shared backend that operators hold. A permit is valid as
-// long as the source of the share that it was taken from: a lease, or the calls without
-// an engine. Afterwards a call with it waits until it is valid again (law B5). Guarded by
-// Backend.mu.
+// permits are the permits that operators hold at a shared backend. A permit is valid as
+// long as its source: a lease, or the calls without an engine. Afterwards a call with it
+// waits until it is valid again (law B5). Guarded by Backend.mu.
 type permits struct {
 	all     map[gate.Stamp]*permit
 	last    gate.Stamp
-	source  int // grows when the source of the share changes
+	source  int // grows when the share's source changes
 	counted int // permits whose calls may be at the service, or may begin at any time
 	probes  int // permits of probes
 }
 
 // permit allows one call at a time. It is taken from the share, or lent by the permit of
-// the call in which its operator runs. Calls are counted at the root.
+// the call around its operator. Calls are counted at the root.
 type permit struct {
 	stamp  gate.Stamp
 	seat   *seat   // nil for an additional permit of a call
@@ -26,21 +25,21 @@ type permit struct {
 	isLent bool
 	source int // from which it is valid; of a root
 
-	own         int     // calls that have begun with it and not ended
+	own         int     // calls that run with it
 	inner       int     // calls with permits that it has lent
-	waiting     int     // calls with it, and with permits lent by it, that wait for the lease; of a root
-	waitingLent int     // of these, calls with permits lent by it; of a root
-	lentCalls   int     // calls that have begun with permits lent by it and not ended; of a root
+	waiting     int     // calls with it or permits lent by it that wait for the lease; of a root
+	waitingLent int     // of these, with permits lent by it; of a root
+	lentCalls   int     // running calls with permits lent by it; of a root
 	isCounted   bool    // a call may be at the service, or may begin at any time; of a root
 	calledFunc  bool    // a function that makes its calls by itself was called
-	lentTo      *permit // the permit that it has lent and that makes a call, or nil
-	isReleased  bool    // by its operator; calls with it may not have ended
+	lentTo      *permit // the permit that it has lent for a call, or nil
+	isReleased  bool    // by its operator; its calls may still run
 	isProbe     bool    // its call probes the service
 }
 
 func newPermits() permits { return permits{all: map[gate.Stamp]*permit{}} }
 
-// grant returns the stamp of a new permit of a seat, which has counted its call already.
+// grant returns the stamp of a seat's new permit. The seat has already counted the call.
 func (x *permits) grant(s *seat) gate.Stamp {
 	p := &permit{seat: s, source: x.source, isLent: s.calls <= s.lent}
 	p.root = p
@@ -70,14 +69,13 @@ func (x *permits) remove(p *permit) {
 	x.count(p)
 }
 
-// noteProbe notes that the call of a stamp probes the service, until its permit is
-// released.
+// noteProbe notes that a stamp's call probes the service, until the permit is released.
 func (x *permits) noteProbe(stamp gate.Stamp) {
 	x.all[stamp].isProbe = true
 	x.probes++
 }
 
-// change notes that the share has another source. All earlier permits become invalid.
+// change notes another source of the share, which invalidates all permits.
 func (x *permits) change() {
 	x.source++
 	for _, p := range x.all {
@@ -85,8 +83,8 @@ func (x *permits) change() {
 	}
 }
 
-// find returns the permit of a stamp. A call whose permit was released already has a
-// permit that is not counted, and needs an additional one.
+// find returns a stamp's permit. A call whose permit was released needs an additional
+// one, so its permit is not counted.
 func (x *permits) find(stamp gate.Stamp) *permit {
 	p, ok := x.all[stamp]
 	if !ok {
@@ -96,7 +94,7 @@ func (x *permits) find(stamp gate.Stamp) *permit {
 	return p
 }
 
-// count updates whether p is counted. It is called after each change of a root.
+// count updates whether p is counted, after each change of a root.
 func (x *permits) count(p *permit) {
 	counts := x.all[p.stamp] == p && p.root == p && x.mayRun(p)
 	switch {
@@ -109,13 +107,12 @@ func (x *permits) count(p *permit) {
 }
 
 // mayRun reports whether a call of a root may be at the service, or may begin at any
-// time. A call that waits for the lease is not at the service, and neither is a call
-// around it.
+// time. A call that waits for the lease is not at the service, nor is a call around it.
 func (x *permits) mayRun(p *permit) bool {
 	return p.lentCalls > 0 || p.source == x.source || p.own > 0 && p.waitingLent == 0 || p.calledFunc && p.waiting == 0
 }
 
-// wait counts n more calls with p that wait for the lease.
+// wait counts n more waiting calls with p.
 func (x *permits) wait(p *permit, n int) {
 	p.root.waiting += n
 	if p.isLent {
@@ -124,8 +121,7 @@ func (x *permits) wait(p *permit, n int) {
 	x.count(p.root)
 }
 
-// renew makes p valid again if it is from an earlier source and the share has a free
-// permit. It reports whether p is valid, so that a call with it may begin.
+// renew makes p valid if the share has a free permit, and reports whether it is valid.
 func (x *permits) renew(p *permit, share int) bool {
 	root := p.root
 	if share == 0 && root.source != x.source {
@@ -146,8 +142,8 @@ func (x *permits) renew(p *permit, share int) bool {
 	return true
 }
 
-// isBusy reports whether the permit has a call already, so that another one needs a
-// permit of its own. A permit lends itself to one call at a time.
+// isBusy reports whether the permit has a call, so that another one needs its own permit.
+// A permit lends itself to one call at a time.
 func (p *permit) isBusy() bool {
 	if !p.isLent {
 		return p.own > 0 || p.isReleased
@@ -156,7 +152,6 @@ func (p *permit) isBusy() bool {
 	return p.own > 0 || around == nil || around.isReleased || around.lentTo != nil && around.lentTo != p
 }
 
-// begin counts a call with p.
 func (x *permits) begin(p *permit) {
 	p.own++
 	if p.root != p {
@@ -169,7 +164,6 @@ func (x *permits) begin(p *permit) {
 	}
 }
 
-// end counts the end of a call with p.
 func (x *permits) end(p *permit) {
 	p.own--
 	if p.root != p {
@@ -182,8 +176,8 @@ func (x *permits) end(p *permit) {
 	}
 }
 
-// endLending notes that the permit around p may be lent to another call, unless p still
-// makes one.
+// endLending notes that the permit around p may be lent again, unless p still makes a
+// call.
 func (p *permit) endLending() {
 	isDone := p.own == 0 && (!p.calledFunc || p.isReleased)
 	if p.around != nil && p.around.lentTo == p && isDone {
@@ -191,11 +185,11 @@ func (p *permit) endLending() {
 	}
 }
 
-// isOver reports whether p was released, and all calls with it have ended.
+// isOver reports whether p was released and its calls have ended.
 func (p *permit) isOver() bool { return p.isReleased && p.own == 0 && p.inner == 0 }
 
-// passOn passes a lent permit, which its operator has released, to another call of the
-// seat, because a seat counts its other calls.
+// passOn passes a released lent permit to another call of the seat, which counts its
+// other calls.
 func (x *permits) passOn(released *permit) {
 	for _, p := range x.all {
 		if p.seat == released.seat && !p.isLent {
@@ -205,8 +199,7 @@ func (x *permits) passOn(released *permit) {
 	}
 }
 
-// lend turns p, which was a root, into a permit lent by around. around is nil if the
-// lending permit was released.
+// lend turns the root p into a permit lent by around, which is nil if that was released.
 func (x *permits) lend(around, p *permit) {
 	p.isLent, p.around = true, around
 	if around == nil {

@@ -7,9 +7,8 @@ import (
 	"github.com/weirflow/weir/internal/gate"
 )
 
-// sharedSeat is a seat at a backend whose limit is shared with other processes. It checks
-// the lease of the process's share before calls, and reports how many permits its
-// operator needs.
+// sharedSeat is a seat at a backend with a shared limit. It checks the share's lease
+// before calls, and reports how many permits its operator needs.
 type sharedSeat struct {
 	*seat
 	fleet   *fleetShare
@@ -34,7 +33,7 @@ func (p *sharedSeat) Wait(now time.Time, wants int) time.Duration {
 	return wait
 }
 
-// Release implements gate.Seat. If a call has not ended, the permit is free when it ends.
+// Release implements gate.Seat. Running calls keep the permit until they end.
 func (p *sharedSeat) Release(stamp gate.Stamp) {
 	b := p.seat.backend
 	b.mu.Lock()
@@ -45,8 +44,8 @@ func (p *sharedSeat) Release(stamp gate.Stamp) {
 	b.unlock()
 }
 
-// Leave implements gate.Seat. The last seat gives up the share before it returns, so that
-// a program may end afterwards. It waits for at most leaveTimeout.
+// Leave implements gate.Seat. The last seat gives up the share before it returns, since
+// the program may end then. It waits for leaveTimeout at most.
 func (p *sharedSeat) Leave() {
 	p.seat.Leave()
 	p.fleet.leave()

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// State is the state of a backend: whether calls start.
+// State is a backend's state: whether calls start.
 type State uint8
 
-// The states. The package documentation has a diagram of the transitions.
+// The states. The package doc shows the transitions.
 const (
 	Up      State = iota // calls start, within limit and rate
 	Down                 // no call starts until a given time
@@ -19,7 +19,7 @@ const (
 	Held                 // no call starts until Resume is called
 )
 
-// String returns the name of the state.
+// String returns the state's name.
 func (s State) String() string {
 	switch s {
 	case Up:
@@ -36,20 +36,19 @@ func (s State) String() string {
 	return fmt.Sprintf("State(%d)", uint8(s))
 }
 
-// health is the state of a service or of a tenant, with its history. Guarded by
-// Backend.mu.
+// health is the state of a service or a tenant, with its history. Guarded by Backend.mu.
 type health struct {
 	state  State
 	why    string        // the reason for a state other than Up
 	since  time.Duration // when the state began
 	until  time.Duration // when Down ends, or would end in a dry run
-	outage time.Duration // when the outage began, or when Resume was called after that
-	begun  time.Duration // calls that began earlier are not evidence about the present
+	outage time.Duration // when the outage began, or Resume was called in it
+	begun  time.Duration // calls that began earlier are no evidence
 	prober probe         // the probe under way, or the last
 	trying bool          // a probe is under way
 	tried  time.Duration // when it began
 
-	// A pause that the service has asked for (law B6). It does not change the state.
+	// A demanded pause (law B6). It does not change the state.
 	paused   time.Duration // no call starts before
 	pausedBy string        // the reason
 
@@ -57,35 +56,33 @@ type health struct {
 
 	spans []span // the last states, the oldest first; empty before the first transition
 
-	// The ramp takes the time of [Ramp], but at most half as long as the trouble before
-	// it. So a short overload costs little, and a backend that goes down again and again
-	// gets the whole ramp.
+	// The ramp takes [Ramp], but at most half as long as the trouble before it. So a
+	// short overload costs little, and repeated outages get the whole ramp.
 	troubled time.Duration // start of the outage, or of the first of several
 	rampOver time.Duration // how long this ramp takes
 
 	hasRamp  bool          // there was a ramp
-	rampAt   time.Duration // when the last one was begun
-	target   float64       // calls a second at its end: the pace before the outage; with Shared, of all processes
-	started  float64       // calls that have started on it, or may start at once
-	part     float64       // of the ramp that is for this process: 1 without Shared
+	rampAt   time.Duration // when the last began
+	target   float64       // calls a second at its end, as before the outage; with Shared, of all processes
+	started  float64       // its calls that have started, or may start at once
+	part     float64       // this process's part of the ramp: 1 without Shared
 	partAt   time.Duration // when the part changed last
-	partFrom float64       // calls that the ramp allowed this process until then
+	partFrom float64       // calls that the ramp allowed this process before
 
 	pace  pace   // of the starts while the backend is up
-	calls window // the last calls, in the order of their ends; of a tenant only since a loss
+	calls window // the last calls by their ends; a tenant's only since a loss
 	onset onset  // the calls that started after a loss
 }
 
-// span is a state that the backend was in. Down and Probing are one span.
+// span is a past state. Down and Probing are one span.
 type span struct {
 	state State
 	since time.Duration
 }
 
-// mostSpans bounds the spans that a backend keeps.
 const mostSpans = 32
 
-// noteSpan notes a state for people who look at the last ones.
+// noteSpan notes a state for people.
 func (h *health) noteSpan(s State, t time.Duration) {
 	if len(h.spans) == 0 {
 		h.spans = append(h.spans, span{state: Up})
@@ -108,7 +105,7 @@ type probe struct {
 	element uint64
 }
 
-// of returns the health of a tenant, or the health of the service if x is nil.
+// of returns a tenant's health, or the service's if x is nil.
 func (b *Backend) of(x *tenant) *health {
 	if x == nil {
 		return &b.health
@@ -116,8 +113,7 @@ func (b *Backend) of(x *tenant) *health {
 	return &x.health
 }
 
-// advance makes the transitions of the service, or of a tenant, that depend on time
-// alone.
+// advance makes the transitions of the service or a tenant that depend only on time.
 func (b *Backend) advance(x *tenant, t time.Duration) {
 	h := b.of(x)
 	switch {
@@ -151,8 +147,8 @@ func (b *Backend) enter(x *tenant, s State, t time.Duration) {
 	}
 }
 
-// obey pauses all calls for a delay that the service demands (law B6). Then the calls
-// start at the same rate as before, from an empty bucket, so that there is no burst.
+// obey pauses all calls for a demanded delay (law B6). Then calls start at the same rate
+// from an empty bucket, without a burst.
 func (b *Backend) obey(t, demanded time.Duration) {
 	until := t + min(demanded, b.longest)
 	if until <= b.paused {
@@ -177,17 +173,17 @@ func (b *Backend) pauseUntil(t, until time.Duration) {
 	if b.state == Down {
 		b.until = max(b.until, until)
 	}
-	b.rouse(t, nil) // the seats wait for another time now
+	b.rouse(t, nil) // the seats' waits have changed
 }
 
 const (
-	logsPause  = time.Second            // the shortest pause that writes a line
-	shortPause = 100 * time.Millisecond // after a throttle that demands no delay
+	logsPause  = time.Second            // shortest logged pause
+	shortPause = 100 * time.Millisecond // after a throttle without a delay
 )
 
-// goDown takes the service or a tenant down: for the delay d that the service demands,
-// or, if d is 0, for a pause that grows with the outage. A relapse begins with the
-// shortest pause again, so that short outages do not add up to a long one (law B4).
+// goDown takes the service or a tenant down: for the demanded delay d or, if d is 0, for
+// a pause that grows with the outage. A relapse begins with the shortest pause, so that
+// short outages do not add up to a long one (law B4).
 func (b *Backend) goDown(x *tenant, t, d time.Duration, why string) {
 	h := b.of(x)
 	if b.dryRun {
@@ -214,7 +210,7 @@ func (b *Backend) goDown(x *tenant, t, d time.Duration, why string) {
 	h.resetEvidence()
 	if x == nil {
 		b.proposeHealth(t, byEvidence)
-		b.rouse(t, nil) // the seats wait for another time now
+		b.rouse(t, nil) // the seats' waits have changed
 	}
 	if !wasUp {
 		return
@@ -228,7 +224,7 @@ func (b *Backend) goDown(x *tenant, t, d time.Duration, why string) {
 }
 
 // noteTrouble notes that the service or tenant goes down or is held. An outage within the
-// time ramp after the beginning of the last ramp is the same trouble.
+// time ramp after the last ramp's beginning is the same trouble.
 func (h *health) noteTrouble(t, ramp time.Duration) {
 	isFirst := h.begun == 0
 	if isFirst || t-h.begun >= ramp {
@@ -236,8 +232,7 @@ func (h *health) noteTrouble(t, ramp time.Duration) {
 	}
 }
 
-// noteTarget sets the rate at the end of the next ramp of the service or of a tenant to
-// the present one.
+// noteTarget sets the final rate of the next ramp to the present rate.
 func (b *Backend) noteTarget(x *tenant, t time.Duration) {
 	h := b.of(x)
 	pace := h.pace.perSecond(t)
@@ -247,8 +242,7 @@ func (b *Backend) noteTarget(x *tenant, t time.Duration) {
 	h.target = max(leastTarget, pace)
 }
 
-// wouldGoDown notes that the service or tenant would be down without DryRun, unless it
-// would be down already.
+// wouldGoDown notes when the service or tenant would go down without DryRun.
 func (b *Backend) wouldGoDown(x *tenant, t, d time.Duration, why string) {
 	h := b.of(x)
 	h.resetEvidence()
@@ -264,8 +258,8 @@ func (b *Backend) wouldGoDown(x *tenant, t, d time.Duration, why string) {
 	b.logBecause(x, why, slog.LevelWarn, "backend: would be down without DryRun")
 }
 
-// startRamp begins the ramp after a successful probe. If the answer to the probe asks for
-// a delay, the ramp begins after it.
+// startRamp begins the ramp after a successful probe, and after a delay that its answer
+// demands.
 func (b *Backend) startRamp(x *tenant, t time.Duration) {
 	h := b.of(x)
 	if x == nil {
@@ -281,7 +275,7 @@ func (b *Backend) startRamp(x *tenant, t time.Duration) {
 		b.rate.empty(t)
 		b.callRate.empty(t)
 	}
-	// Without h.why, which is the reason for the outage and not for the ramp.
+	// h.why is the outage's reason, not the ramp's.
 	b.logBecause(x, "", slog.LevelInfo, "backend: ramping: its service answers again", slog.Duration("over", h.rampOver))
 	if x == nil {
 		b.proposeHealth(t, byEvidence)
@@ -289,8 +283,7 @@ func (b *Backend) startRamp(x *tenant, t time.Duration) {
 	b.handOut(t, nil)
 }
 
-// beginRamp begins the use of a ramp at a time. The part of the ramp before it is not
-// used.
+// beginRamp begins the use of a ramp at a time. Its part before that is lost.
 func (b *Backend) beginRamp(x *tenant, t time.Duration) {
 	h := b.of(x)
 	h.hasRamp, h.rampAt = true, t
@@ -303,8 +296,8 @@ func (b *Backend) beginRamp(x *tenant, t time.Duration) {
 	}
 }
 
-// setPart changes the part of the ramp that is for this process. It had the part before
-// until a time that is at most t.
+// setPart changes this process's part of the ramp. It had the earlier part until a time
+// that is at most t.
 func (b *Backend) setPart(t, until time.Duration, part float64) {
 	if b.state == Ramping {
 		b.partFrom = b.due(until)
@@ -313,8 +306,8 @@ func (b *Backend) setPart(t, until time.Duration, part float64) {
 	b.part = part
 }
 
-// recoveryPace returns how many calls may start in a second, on the ramp or after it, and
-// at least 1. With Shared it is the number for all processes.
+// recoveryPace returns how many calls may start in a second, on the ramp or after it: at
+// least 1. With Shared it is for all processes.
 func (h *health) recoveryPace(t time.Duration) float64 {
 	switch h.state {
 	case Ramping:
@@ -331,18 +324,18 @@ const (
 	shortestRamp = 100 * time.Millisecond
 )
 
-// leastTarget is the least rate at the end of a ramp, in calls a second.
+// leastTarget is the least final rate of a ramp, in calls a second.
 const leastTarget = 16
 
-// due returns how many calls the ramp allows until t. The rate of their starts grows in
-// proportion to the time, so their number grows with its square.
+// due returns how many calls the ramp allows until t. Their rate grows with the time, so
+// their number grows with its square.
 func (h *health) due(t time.Duration) float64 {
 	x := max(0, t-h.since).Seconds()
 	from := max(0, h.partAt-h.since).Seconds()
 	return h.partFrom + h.part*h.target*max(0, x*x-from*from)/(2*h.rampOver.Seconds())
 }
 
-// rampWait returns how long it takes until the ramp allows one more call, or 0.
+// rampWait returns the time until the ramp allows one more call, or 0.
 func (h *health) rampWait(t time.Duration) time.Duration {
 	if h.state != Ramping || h.started <= h.due(t)+rounding {
 		return 0
@@ -360,7 +353,7 @@ func (h *health) rampWait(t time.Duration) time.Duration {
 	return max(1, next-t)
 }
 
-// takeOfRamp takes a call from the ramp. A ramp that was not used saves up little.
+// takeOfRamp takes a call from the ramp. An unused ramp saves up little.
 func (h *health) takeOfRamp(t time.Duration) {
 	if h.state == Ramping {
 		saved := max(1, h.target*h.part*spare)
@@ -375,8 +368,7 @@ func (h *health) giveToRamp(n int) {
 	}
 }
 
-// startWait returns how long it takes until rates and ramp allow a call of this cost, or
-// 0.
+// startWait returns the time until rates and ramp allow a call of this cost, or 0.
 func (b *Backend) startWait(t time.Duration, cost float64) time.Duration {
 	b.fillRates(t)
 	return max(b.rate.wait(cost), b.callRate.wait(1), b.rampWait(t))
@@ -388,7 +380,7 @@ func (b *Backend) fillRates(t time.Duration) {
 	b.callRate.fill(t)
 }
 
-// takeStart takes the part of a call from rates and ramp.
+// takeStart takes a call from rates and ramp.
 func (b *Backend) takeStart(t time.Duration, cost float64) {
 	b.rate.take(cost)
 	b.callRate.take(1)
@@ -420,12 +412,11 @@ func (b *Backend) allowed(t time.Duration) int {
 	return 0
 }
 
-// hasProbe reports whether this process may probe the service. With Shared only one
-// process of the fleet may.
+// hasProbe reports whether this process may probe the service. With Shared only one may.
 func (b *Backend) hasProbe() bool { return b.shared == nil || b.shared.mayProbe() }
 
-// probes returns the time for which the running probe keeps other calls away. It is 0
-// without a probe, and if the probe takes too long.
+// probes returns how long the running probe keeps other calls away: 0 without a probe, or
+// if it takes too long.
 func (h *health) probes(t time.Duration) time.Duration {
 	if !h.trying {
 		return 0
@@ -438,8 +429,8 @@ func (h *health) resetEvidence() {
 	h.onset = onset{}
 }
 
-// failing returns which calls were lost if they were too many, or "". The calls of a
-// tenant that run are not counted, so five losses in a row are too many.
+// failing describes lost calls if they were too many, else "". A tenant's running calls
+// are not counted, so five losses in a row are too many.
 func (b *Backend) failing(x *tenant) string {
 	h := b.of(x)
 	w, o := &h.calls, &h.onset
@@ -466,8 +457,8 @@ const (
 	fewLosses = 5 // in a row at least
 )
 
-// log notes a line about the service or a tenant, with the reason for its state. The line
-// is written without the lock.
+// log notes a line about the service or a tenant, with its state's reason, to be written
+// without the lock.
 func (b *Backend) log(x *tenant, level slog.Level, text string, more ...any) {
 	b.logBecause(x, b.of(x).why, level, text, more...)
 }

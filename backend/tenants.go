@@ -8,30 +8,29 @@ import (
 	"github.com/weirflow/weir/internal/gate"
 )
 
-// tenant is the state of a tenant. It is forgotten when it is at rest.
+// tenant is a tenant's state. It is forgotten at rest.
 type tenant struct {
 	name string
 	health
 	rate  bucket
-	asked time.Duration // when a call of it asked to start last
+	asked time.Duration // when its call last asked to start
 }
 
-// tenants has the tenants that are not at rest, and some tenants at rest. Guarded by
-// Backend.mu.
+// tenants has the tenants that are not at rest, and some others. Guarded by Backend.mu.
 type tenants struct {
 	all     map[string]*tenant
-	limited map[string]*tenant // tenants whose state is not Up, and tenants that were paused
-	list    []*tenant          // the same tenants as in all
-	at      int                // index in list of the tenant to check next
-	most    int                // the largest size of all since the map was made
+	limited map[string]*tenant // tenants that are not Up or were paused
+	list    []*tenant          // the tenants in all
+	at      int                // index of the tenant to check next
+	most    int                // largest size of all since the map was made
 	rate    bucket             // of a new tenant
-	keeps   bool               // every tenant is remembered, since its calls are judged
+	keeps   bool               // remembers every tenant, since its calls are judged
 }
 
 const (
 	fewTenants = 1024 // as many may be at rest
 	rests      = time.Minute
-	// A tenant that is not up and makes no calls for so long is up again.
+	// Time after which a tenant that is not up and makes no calls is up again.
 	forgetsDown = 10 * time.Minute
 )
 
@@ -42,7 +41,7 @@ func newTenants(rate bucket, keeps bool) tenants {
 // isIdle reports whether there is no tenant to look up.
 func (n *tenants) isIdle() bool { return len(n.all) == 0 && !n.rate.isSet() && !n.keeps }
 
-// note notes that the state or the pause of a tenant has changed.
+// note notes a changed state or pause of a tenant.
 func (n *tenants) note(x *tenant, t time.Duration) {
 	if x.state == Up && t >= x.paused {
 		delete(n.limited, x.name)
@@ -53,7 +52,7 @@ func (n *tenants) note(x *tenant, t time.Duration) {
 
 // find returns a tenant, and makes it if there is something to remember.
 func (n *tenants) find(name string, t time.Duration, remember bool) *tenant {
-	for range 2 { // faster than tenants are added, so that the checks reach all of them
+	for range 2 { // faster than tenants are added, so that checks reach all
 		n.tidy(t)
 	}
 	x := n.all[name]
@@ -70,7 +69,7 @@ func (n *tenants) find(name string, t time.Duration, remember bool) *tenant {
 	return x
 }
 
-// tidy checks the next tenant of a long list, and forgets it if it is at rest.
+// tidy checks the next tenant of a long list, and forgets it at rest.
 func (n *tenants) tidy(t time.Duration) {
 	last := len(n.list) - 1
 	if last < fewTenants {
@@ -104,13 +103,13 @@ func (n *tenants) tidy(t time.Duration) {
 	}
 }
 
-// isAbandoned reports whether the tenant may try its service, and has made no call for
-// long. Then it has no messages, and would stay in this state for ever.
+// isAbandoned reports whether the tenant may try its service, but has made no call for
+// long: without messages it would stay in this state for ever.
 func (x *tenant) isAbandoned(t time.Duration) bool {
 	return x.state == Probing && x.probes(t) == 0 && t-max(x.asked, x.since) >= forgetsDown
 }
 
-// leave lets other seats try the services of the tenants that p was trying.
+// leave lets other seats try the services that p was trying.
 func (n *tenants) leave(p *seat) {
 	for _, x := range n.limited {
 		if x.trying && x.prober.seat == p {
@@ -119,7 +118,7 @@ func (n *tenants) leave(p *seat) {
 	}
 }
 
-// wait returns how long a call of the tenant must wait, or 0 if it may start.
+// wait returns how long a call of the tenant must wait, or 0.
 func (x *tenant) wait(t time.Duration, cost float64) time.Duration {
 	if t < x.paused {
 		return x.paused - t
@@ -128,7 +127,7 @@ func (x *tenant) wait(t time.Duration, cost float64) time.Duration {
 	return x.rate.wait(cost)
 }
 
-// obey pauses the tenant for a delay that the service demands (law B6).
+// obey pauses the tenant for a demanded delay (law B6).
 func (x *tenant) obey(t, demanded time.Duration) {
 	x.paused = max(x.paused, t+demanded)
 	x.rate.empty(x.paused)
@@ -137,7 +136,7 @@ func (x *tenant) obey(t, demanded time.Duration) {
 	}
 }
 
-// askAgain is the shortest wait of an element that a pause has kept from its call.
+// askAgain is the shortest wait of an element kept from its call by a pause.
 const askAgain = 100 * time.Millisecond
 
 // TenantIsKey implements gate.Backend.
@@ -175,7 +174,7 @@ func (p protocol) TenantsDown(n int) (list []gate.TenantReport) {
 		r := gate.TenantReport{Tenant: x.name, State: x.state.String(), Why: x.why}
 		switch x.state {
 		case Down, Probing:
-			r.Since = b.epoch.Add(x.troubled) // between probes the state changes several times a minute
+			r.Since = b.epoch.Add(x.troubled) // between probes the state changes often
 		case Held:
 			r.Since = b.epoch.Add(x.since)
 		case Up, Ramping:
@@ -204,7 +203,7 @@ func (h *health) share(t time.Duration) (share float64, wait time.Duration) {
 	}
 	switch h.state {
 	case Probing:
-		if wait := h.probes(t); wait > 0 { // another message could only be released again
+		if wait := h.probes(t); wait > 0 { // another message would only be released again
 			return 0, min(wait, heldAgain) // the probe may end earlier
 		}
 		return oneMessage, heldAgain
@@ -217,6 +216,6 @@ func (h *health) share(t time.Duration) (share float64, wait time.Duration) {
 }
 
 const (
-	oneMessage = 1e-9 // a share that is rounded up to one message
+	oneMessage = 1e-9 // rounded up to one message
 	rampSteps  = 20
 )

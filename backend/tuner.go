@@ -2,9 +2,9 @@ package backend
 
 import "time"
 
-// tuner finds the rate that a service accepts (AdaptiveRate). A refusal lowers the rate;
-// it grows while there is no refusal: fast far below the rate that was refused last,
-// slowly near it. The zero tuner leaves a rate as it is. Guarded by Backend.mu.
+// tuner finds the rate that a service accepts (AdaptiveRate). A refusal lowers the rate.
+// Without refusals it grows: fast far below the last refused rate, slowly near it. The
+// zero tuner leaves a rate as it is. Guarded by Backend.mu.
 type tuner struct {
 	least, most float64       // tokens in a nanosecond
 	refused     float64       // rate at the last refusal, or 0
@@ -18,14 +18,13 @@ const (
 	growEach    = 100 * time.Millisecond
 	growsFar    = 0.1 // share that the rate grows in a second
 	growsNear   = 1 / 400.0
-	nearRefused = 0.93 // share of the refused rate from which on the rate grows slowly
+	nearRefused = 0.93 // share of the refused rate from which the rate grows slowly
 )
 
-// isOn reports whether there is a rate to find.
 func (u *tuner) isOn() bool { return u.most > 0 }
 
-// lower lowers the rate of k after a refusal at t, of a call that began at begun. It
-// ignores calls that began before the rate was last lowered.
+// lower lowers the rate of k after a refusal at t of a call that began at begun, unless
+// that was before the rate was last lowered.
 func (u *tuner) lower(k *bucket, t, begun time.Duration) {
 	if !u.isOn() || u.refused > 0 && (begun < u.lowered || t < u.lowered+lowerEach) {
 		return
@@ -36,7 +35,7 @@ func (u *tuner) lower(k *bucket, t, begun time.Duration) {
 	u.grown = t
 }
 
-// grow raises the rate of k for the time until t.
+// grow raises the rate of k up to t.
 func (u *tuner) grow(k *bucket, t time.Duration) {
 	passed := t - u.grown
 	if !u.isOn() || passed < growEach {

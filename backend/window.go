@@ -13,8 +13,8 @@ type window struct {
 
 func newWindow(n int) window { return window{lost: make([]bool, n)} }
 
-// noteOfMany notes a call in the window of a tenant, which gets its n entries when a call
-// is lost, because there may be many tenants.
+// noteOfMany notes a call of a tenant. It makes the n entries when a call is lost,
+// because there may be many tenants.
 func (w *window) noteOfMany(lost bool, n int) {
 	if w.lost == nil && lost {
 		*w = newWindow(n)
@@ -41,7 +41,7 @@ func (w *window) note(lost bool) {
 	w.row = 0
 }
 
-// String returns the lost calls, in words.
+// String describes the lost calls.
 func (w *window) String() string {
 	if w.row == w.losses && w.row < w.heard {
 		return strconv.Itoa(w.row) + " calls in a row"

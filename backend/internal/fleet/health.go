@@ -5,53 +5,52 @@ import (
 	"time"
 )
 
-// State is the state of the service. All processes of a fleet obey it.
+// State is the service's state. All processes of a fleet obey it.
 type State string
 
-// The states. A service that is down is probed by a single process when its pause has
-// ended.
+// A single process probes a service that is down, after its pause.
 const (
 	Up      State = "up"      // calls start
-	Down    State = "down"    // no call starts, except for probes after the pause
+	Down    State = "down"    // only probes start, after the pause
 	Ramping State = "ramping" // the load grows back
 	Held    State = "held"    // no call starts until a person resumes
 )
 
-// Health is the state of the service as a process knows it. Its times are on the
-// monotonic clock of the process. The zero Health is Up.
+// Health is the service's state as a process knows it. Its times are on the process's
+// monotonic clock. The zero Health is Up.
 type Health struct {
 	State   State
 	Why     string        // the reason for a state other than Up
-	Until   time.Duration // when the pause of Down or the ramp ends
-	Over    time.Duration // how long the ramp takes
-	Target  float64       // calls that the whole fleet starts in a second at the end of the ramp
-	Outage  time.Duration // when the outage began
-	Trouble time.Duration // when the first of several successive outages began
+	Until   time.Duration // end of Down's pause or of the ramp
+	Over    time.Duration // length of the ramp
+	Target  float64       // calls that the fleet starts in a second at the end of the ramp
+	Outage  time.Duration // start of the outage
+	Trouble time.Duration // start of the first of several successive outages
 }
 
-// Pause is a time in which no call starts, because the service has asked for it.
+// Pause is a time in which no call starts, as the service has asked.
 type Pause struct {
-	Until time.Duration // on the monotonic clock of the process
+	Until time.Duration // on the process's monotonic clock
 	Why   string
 }
 
 const (
-	// ProbeTime is how long a probe keeps other probes away. Then it may have been lost.
+	// ProbeTime is how long a probe keeps others away. Then it may have been lost.
 	ProbeTime = 10 * time.Second
-	// leastPause is the shortest pause that a process passes on. A shorter one would end
-	// before other processes read it.
+	// leastPause is the shortest pause that is passed on. Others would read a shorter one
+	// too late.
 	leastPause = time.Second
-	// probeTurn is how long a process may have the right to probe without using it.
+	// probeTurn is how long a process may have the right to probe unused.
 	probeTurn = 4 * time.Second
 	// probeAgain is how long a process that has passed on the right to probe leaves it to
-	// the others, after the pause.
+	// others, after the pause.
 	probeAgain = time.Second
-	// maxTarget bounds the target of a ramp, so that products with times do not overflow.
+	// maxTarget bounds a ramp's target, so that products with times do not overflow.
 	maxTarget = 1e9
 )
 
-// mark identifies a change of a part of the table. A process that knows a change with a
-// higher mark than the table has, because the engine has lost writes, records it again.
+// mark identifies a change of a part of the table. A process that knows a higher mark
+// than the table has, because the engine has lost writes, records its change again.
 type mark struct {
 	number int64
 	by     string
@@ -61,54 +60,54 @@ func (a mark) compare(b mark) int {
 	return cmp.Or(cmp.Compare(a.number, b.number), cmp.Compare(a.by, b.by))
 }
 
-// proposal is a change of the health that this process has made and not yet recorded.
+// proposal is this process's change of the health that is not recorded yet.
 type proposal struct {
 	health  Health
-	isOrder bool    // of a person
-	isBlind bool    // an order to resume from a caller that has not adopted a hold or an outage
-	basis   mark    // of the health that it replaces
-	at      Instant // when it was made
+	isOrder bool    // a person's
+	isBlind bool    // an order to resume without a known hold or outage
+	basis   mark    // of the replaced health
+	at      Instant // time of the change
 }
 
-// isFresh reports whether an order was given a short time ago. Then the person knew about
-// as much as the table has now.
+// isFresh reports whether an order is recent. Then the person knew about as much as the
+// table has.
 func (p *proposal) isFresh(now Instant) bool {
 	return now.Mono-p.at.Mono < Lease && now.Wall-p.at.Wall < Lease
 }
 
-// service is the knowledge of a process about the service.
+// service is a process's knowledge about the service.
 type service struct {
 	health  Health
 	mark    mark // of health
-	adopted mark // of the health that the caller has adopted last
-	isStale bool // the caller has to adopt health, even if it has adopted its mark
-	found   mark // of the health in the first table that this process has read
-	hasRead bool // this process has read a table
-	lapsed  bool // an order has lapsed, and the caller does not know it yet
+	adopted mark // of the last adopted health
+	isStale bool // the caller has to adopt health even with this mark
+	found   mark // of the health in the first table read
+	hasRead bool // a table was read
+	lapsed  bool // the caller does not know yet that an order has lapsed
 
-	kept *proposal // the hold of this process that ended when it left the fleet as the last one, or nil
+	kept *proposal // this process's hold that ended when it left the fleet as the last one, or nil
 
-	proposed *proposal // nil without a proposal
+	proposed *proposal // or nil
 	written  *proposal // in the table of the last step, or nil
 	wrote    mark      // of the health in that table
-	numbered int64     // the highest number that this process has given to a change
+	numbered int64     // the highest number that this process has given
 
 	pause      Pause
 	pauseMark  mark
-	ownPause   Pause             // not recorded yet; zero if it is recorded
-	later      map[string]string // JSON members of a later version, of health
-	laterState State             // of health in the table, if it is of a later version
+	ownPause   Pause             // zero if it is recorded
+	later      map[string]string // unknown JSON members of health
+	laterState State             // of health in the table, if it is unknown
 	pauseLater map[string]string // of pause
 
-	hasMet bool    // another process has written since this one read the table first
-	pace   float64 // of the other processes, in calls a second
+	hasMet bool    // another process has written since this one first read the table
+	pace   float64 // calls a second of the other processes
 }
 
-// Propose notes a change of the health that this process has made. Evidence of calls
-// counts only if no other process has changed the health meanwhile. Evidence from a
-// process whose lease has ended is dropped: others may know better.
+// Propose notes this process's change of the health. Evidence of calls counts only if no
+// other process has changed the health meanwhile, and if the lease has not ended: others
+// may know better.
 //
-// An order of a person counts if the health is held or down, and an order to hold in any
+// A person's order counts if the health is held or down, and an order to hold in any
 // case. If it could not be recorded for the time of a lease, it lapses if the health has
 // changed meanwhile: see Lapsed.
 func (m *Machine) Propose(now Instant, h Health, isOrder bool) {
@@ -120,8 +119,8 @@ func (m *Machine) Propose(now Instant, h Health, isOrder bool) {
 	m.proposed = &proposal{health: h, isOrder: isOrder, basis: m.mark, at: now}
 }
 
-// Resume notes the order of a person to try the service, if the caller is up: the table
-// may have a hold or an outage that the caller has not read yet.
+// Resume notes a person's order to try the service from a caller that is up: the table
+// may have a hold or an outage that it has not read.
 func (m *Machine) Resume(now Instant) {
 	if m.proposed == nil {
 		m.proposed = &proposal{isOrder: true, isBlind: true, basis: m.mark, at: now}
@@ -138,14 +137,14 @@ func (m *Machine) Lapsed() bool {
 	return lapsed
 }
 
-// ProposePause notes a pause that the service demands from this process now.
+// ProposePause notes a pause that the service demands now.
 func (m *Machine) ProposePause(now time.Duration, p Pause) {
 	if p.Until-now >= leastPause {
 		m.noteOwnPause(p)
 	}
 }
 
-// noteOwnPause notes a pause that is to be recorded.
+// noteOwnPause notes a pause to record.
 func (m *Machine) noteOwnPause(p Pause) {
 	if p.Until > m.ownPause.Until {
 		m.ownPause = p
@@ -157,13 +156,12 @@ type News int
 
 // The kinds of news.
 const (
-	NoNews   News = iota // the caller has adopted it already, or has proposed another one
+	NoNews   News = iota // the caller has adopted it, or has proposed another
 	NewState             // it has changed
-	OldState             // the caller adopted it before, but lost its lease or its own proposal since
+	OldState             // adopted before, but the caller lost its lease or its proposal since
 )
 
-// Adopt returns the health that the caller has to adopt, unless the second result is
-// NoNews.
+// Adopt returns the health to adopt, unless the second result is NoNews.
 func (m *Machine) Adopt(now time.Duration) (Health, News) {
 	hasProposed := m.proposed != nil && !m.proposed.isBlind
 	isKnown := m.adopted == m.mark
@@ -178,19 +176,19 @@ func (m *Machine) Adopt(now time.Duration) (Health, News) {
 	return m.health.at(now), NewState
 }
 
-// Pause returns the longest pause that is known.
+// Pause returns the longest known pause.
 func (m *Machine) Pause() Pause { return m.pause }
 
-// OthersPace returns how many calls the other processes start in a second, while the
+// OthersPace returns how many calls the other processes start in a second while the
 // service is up.
 func (m *Machine) OthersPace() float64 { return m.pace }
 
-// MayProbe reports whether this process, and no other, may probe the service now.
+// MayProbe reports whether only this process may probe the service now.
 func (m *Machine) MayProbe(now Instant) bool {
 	return m.mayProbe && m.IsLeased(now)
 }
 
-// at returns the health at a time. A ramp that has ended leaves the service up.
+// at returns the health at a time: up after a ramp.
 func (h Health) at(now time.Duration) Health {
 	if h.State == Ramping && now >= h.Until {
 		h.State = Up
@@ -201,7 +199,7 @@ func (h Health) at(now time.Duration) Health {
 	return h
 }
 
-// isAllowed reports whether a proposal may replace the known health.
+// isAllowed reports whether a proposal may replace the health.
 func (m *Machine) isAllowed(now Instant, p *proposal) bool {
 	isCurrent := p.basis == m.mark
 	switch {
@@ -216,7 +214,7 @@ func (m *Machine) isAllowed(now Instant, p *proposal) bool {
 	return m.health.State == Held || m.health.State == Down
 }
 
-// readService updates what is known by a table that was read before now.
+// readService takes in a table that was read before now.
 func (m *Machine) readService(now time.Duration, t Table) {
 	if t.Health != nil {
 		m.readHealth(now, t.Health)
@@ -245,7 +243,7 @@ func (m *Machine) readHealth(now time.Duration, r *HealthRecord) {
 		return
 	case order == 0:
 		// Each process measures the time since it has read the change, so its end is
-		// never early. The earliest end is the best one.
+		// never early. The earliest end is the best.
 		m.health.Until = min(m.health.Until, h.Until)
 		return
 	}
@@ -256,7 +254,7 @@ func (m *Machine) readHealth(now time.Duration, r *HealthRecord) {
 	if !r.State.isKnown() {
 		m.laterState = r.State
 	}
-	if read == m.wrote { // the answer to the last write was lost
+	if read == m.wrote { // the last write's answer was lost
 		m.noteWritten()
 	}
 }
@@ -280,7 +278,7 @@ func (m *Machine) readPause(now time.Duration, r *PauseRecord) {
 	m.pauseLater = r.later
 }
 
-// writeService sets the health and the pause of the next table, and returns the health.
+// writeService sets the health and the pause of the next table.
 func (m *Machine) writeService(at Instant, next *Table) Health {
 	now := at.Mono
 	m.forgetHold(next.Members)
@@ -318,7 +316,7 @@ func (m *Machine) writeService(at Instant, next *Table) Health {
 	return h
 }
 
-// resumed returns a hold or an outage after the order to try the service.
+// resumed returns a hold or an outage after an order to try the service.
 func (h Health) resumed(now time.Duration) Health {
 	h.State = Down
 	h.Until = now
@@ -326,8 +324,8 @@ func (h Health) resumed(now time.Duration) Health {
 	return h
 }
 
-// forgetHold ends a hold of processes that all have been killed: this process has joined
-// later, and has been alone ever since.
+// forgetHold ends a hold of processes that were all killed: this process has joined
+// later, and was alone ever since.
 func (m *Machine) forgetHold(members map[string]Member) {
 	if m.health.State != Held || m.hasMet || m.mark != m.found || len(members) > 1 {
 		return
@@ -340,14 +338,14 @@ func (m *Machine) forgetHold(members map[string]Member) {
 	m.later, m.laterState = nil, ""
 }
 
-// nextMark returns the mark of a change of this process. It has never used the number
-// before: the change that had it may be lost, but others may know it.
+// nextMark returns the mark of a change, with a number that this process has never used:
+// the change that had it may be lost, but others may know it.
 func (m *Machine) nextMark() mark {
 	m.numbered = max(m.numbered, m.mark.number) + 1
 	return mark{m.numbered, m.id}
 }
 
-// holdAgain proposes the hold of this process again if it has left the fleet as the last
+// holdAgain proposes this process's hold again if it has left the fleet as the last
 // process, and no other process has changed the health since.
 func (m *Machine) holdAgain() {
 	kept := m.kept
@@ -357,7 +355,7 @@ func (m *Machine) holdAgain() {
 	}
 }
 
-// noteWritten notes that the health of the last step was written.
+// noteWritten notes that the last step's health was written.
 func (m *Machine) noteWritten() {
 	if m.written == nil {
 		return
@@ -370,19 +368,19 @@ func (m *Machine) noteWritten() {
 	switch {
 	case m.proposed == m.written:
 		m.proposed = nil
-	case m.proposed != nil: // it was made after the step had begun
+	case m.proposed != nil: // made after the step had begun
 		m.proposed.basis = m.mark
 	}
 	m.written = nil
 }
 
-// planProbe sets who probes after the step. The right to probe is claimed like a permit,
-// of which there is one: others see the claim, and it is used when they have written
-// since. So at most one process has the right, whichever writes the engine loses.
+// planProbe sets who probes after the step. The right is claimed like a single permit: it
+// is used when others have written since, and so have seen the claim. So at most one
+// process has the right, whichever writes the engine loses.
 func (m *Machine) planProbe(now Instant, version int64, t Table, h Health, l Local) {
 	isShared := t.othersNeed(m.id) // others could probe, too
 	isDown := h.State == Down
-	hasPermit := m.share > 0 || l.Running > 0 // a running call can lend its permit to the probe
+	hasPermit := m.share > 0 || l.Running > 0 // a running call can lend its permit
 	switch {
 	case l.Probing: // until its probe has ended
 	case m.probe && (!isDown || !l.Waits || !hasPermit):
@@ -394,7 +392,7 @@ func (m *Machine) planProbe(now Instant, version int64, t Table, h Health, l Loc
 	if isTaken {
 		m.wasLast = false
 	}
-	if m.probe && !m.mayProbe && isTaken { // the engine has lost the claim of the other process, which has recorded it again
+	if m.probe && !m.mayProbe && isTaken { // the engine has lost the other process's claim, which was recorded again
 		m.probe = false
 	}
 	m.nextProbe = m.probe
@@ -441,5 +439,5 @@ func (t Table) othersNeed(id string) bool {
 	return false
 }
 
-// bounded returns a time of a record, which another version may have written.
+// bounded returns a recorded time, perhaps of another version.
 func bounded(d time.Duration) time.Duration { return min(max(0, d), MaxLongest) }

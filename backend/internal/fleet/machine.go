@@ -8,88 +8,88 @@ import (
 const (
 	// Lease is how long a process may use its share after the start of its last step.
 	Lease = 5 * time.Second
-	// Period is the time between two steps of a process that makes calls.
+	// Period is the time between steps of a process that makes calls.
 	Period = 600 * time.Millisecond
-	// PendingPeriod is the time between two steps of a process that has claimed permits
-	// and waits for the other processes to notice.
+	// PendingPeriod is the time between steps of a process that waits for others to
+	// notice its claim.
 	PendingPeriod = 200 * time.Millisecond
-	// IdlePeriod is the time between two steps of a process that makes no calls.
+	// IdlePeriod is the time between steps of a process without calls.
 	IdlePeriod = 1050 * time.Millisecond
-	// Settling is how long the steps of a process must have succeeded before it uses
-	// permits that it has claimed.
+	// Settling is how long a process's steps must have succeeded before it uses claimed
+	// permits.
 	Settling = 1250 * time.Millisecond
 	// Silent is how long a process must not have written before others may grow without
 	// its notice.
 	Silent = 2500 * time.Millisecond
 	// steady is the longest time from the start of a step to the read of the next one,
 	// for a process that vouches for others. It is shorter than Silent: a process that
-	// others may have taken for silent must not vouch. The time counts from the start of
-	// the step, because its answer may be late.
+	// others may take for silent must not vouch. It counts from the start, because the
+	// step's answer may be late.
 	steady = 2 * time.Second
 	// MaxLongest bounds the longest call, so that sums of times do not overflow.
 	MaxLongest = 365 * 24 * time.Hour
 	// turn is how long a process keeps a permit at least if there are fewer permits than
-	// processes. While the service is down, a turn ends with a probe instead.
+	// processes. While the service is down, a turn ends with a probe.
 	turn = 4 * time.Second
 )
 
-// Instant is a time of a process, by its two clocks. A suspended machine stops the
-// monotonic clock, but not the wall clock.
+// Instant is a time by both of a process's clocks. A suspended machine stops only the
+// monotonic clock.
 type Instant struct{ Mono, Wall time.Duration }
 
-// Local is the state of the backend of a process.
+// Local is the state of a process's backend.
 type Local struct {
 	Limit   int           // of the fleet
-	Running int           // calls at the service, and permits with which a call may begin at any time
-	Need    int           // permits that the process could use, including Running; 0 if it is idle
-	Longest time.Duration // that a call takes
+	Running int           // calls at the service, and permits whose call may begin at any time
+	Need    int           // usable permits, including Running; 0 if idle
+	Longest time.Duration // time of a call
 	Started int64         // calls so far
 	IsPaced bool          // the next call waits for a rate
-	Waits   bool          // an element waits for a call, and may probe
-	Probing bool          // a probe of this process is under way
-	Pace    float64       // calls that it starts in a second while the service is up
+	Waits   bool          // an element waits, and may probe
+	Probing bool          // its probe is under way
+	Pace    float64       // calls started in a second while the service is up
 }
 
-// Machine is the state of a process in its fleet. It is not safe for concurrent use.
+// Machine is a process's state in its fleet. It is not safe for concurrent use.
 type Machine struct {
 	id string
 
 	// The lease. share ≤ claim: the process uses share, and the others count claim.
 	share   int
 	claim   int
-	renewed Instant // start of the step that renewed the lease last
-	leased  bool    // there was such a step since the process started, left, or found its lease ended
-	leases  int     // leases that have ended
+	renewed Instant // start of the last step that renewed the lease
+	leased  bool    // there was such a step since the process started, left, or lost its lease
+	leases  int     // ended leases
 
-	claimedAt int64 // version of the write that recorded the part of claim beyond share
+	claimedAt int64 // version that recorded the part of claim beyond share
 
 	// The latest series of successful steps without a long gap.
-	settles bool          // there is at least one
-	since   time.Duration // when the first of them was committed
-	joined  int64         // the version that it has written
+	settles bool          // there is one
+	since   time.Duration // commit of the first
+	joined  int64         // version that it has written
 
-	version   int64 // the highest version that was read or written
-	committed int64 // beat of the last write that is known to have happened
+	version   int64 // highest version read or written
+	committed int64 // beat of the last write known to have happened
 	tried     int64 // beat of the last write
 	seen      map[string]sighting
-	stopped   time.Duration // until when the share does not grow, because the engine has lost writes
+	stopped   time.Duration // end of the time in which the share does not grow, because the engine has lost writes
 
-	// The turn, while there are fewer permits than processes.
+	// The turn, while permits are fewer than processes.
 	ticket    int64
 	tookTurn  time.Duration // when the share rose from 0 while the service was up
 	started   int64         // Local.Started then
-	wasPaced  bool          // Local.IsPaced of the step before
-	hasProbed bool          // the process has passed on the right to probe in this turn
+	wasPaced  bool          // Local.IsPaced in the step before
+	hasProbed bool          // it has passed on the right to probe in this turn
 
 	service
 
 	// The right to probe the service.
 	probe       bool          // it is claimed
-	probeAt     int64         // version of the write that recorded the claim
+	probeAt     int64         // version that recorded the claim
 	mayProbe    bool          // the process has it
-	probeSince  time.Duration // when the process could use it first
-	wasLast     bool          // no other process has claimed it since this one passed it on
-	probePassed time.Duration // when the process passed it on last
+	probeSince  time.Duration // when it could first be used
+	wasLast     bool          // no other process has claimed it since it was passed on
+	probePassed time.Duration // when it was last passed on
 
 	// Of the step under way.
 	began         Instant
@@ -102,7 +102,7 @@ type Machine struct {
 	nextMayProbe  bool
 }
 
-// sighting is when the reader saw the entry of a member change.
+// sighting is when the reader saw a member's entry change.
 type sighting struct {
 	beat int64
 	at   time.Duration
@@ -112,8 +112,7 @@ type sighting struct {
 // restart of its process.
 func New(id string) *Machine { return &Machine{id: id, seen: map[string]sighting{}} }
 
-// Share returns how many permits calls may use at an instant: 0 after the end of the
-// lease.
+// Share returns how many permits calls may use at an instant: 0 after the lease.
 func (m *Machine) Share(now Instant) int {
 	if !m.IsLeased(now) {
 		return 0
@@ -127,24 +126,21 @@ func (m *Machine) IsLeased(now Instant) bool {
 	return m.leased && now.Mono-m.renewed.Mono < Lease && now.Wall-m.renewed.Wall < Lease
 }
 
-// LeaseEnd returns when the last lease ends, by the monotonic clock.
+// LeaseEnd returns the last lease's end by the monotonic clock.
 func (m *Machine) LeaseEnd() time.Duration { return m.renewed.Mono + Lease }
 
-// Leases returns how many leases have ended. A permit of an ended lease is not valid in
-// the next lease.
+// Leases returns how many leases have ended. A permit is valid only in its lease.
 func (m *Machine) Leases() int { return m.leases }
 
-// IsPending reports whether the process waits for the others to notice that it has
-// claimed permits or the right to probe.
+// IsPending reports whether the process waits for others to notice a claim.
 func (m *Machine) IsPending() bool { return m.hasClaim() || m.probe && !m.mayProbe }
 
 // hasClaim reports whether a claim of permits waits for notice.
 func (m *Machine) hasClaim() bool { return m.claim > m.share }
 
 // Begin begins a step. start is an instant before the table was read at the version, now
-// an instant after that. Begin returns the table to write. A share that shrinks is
-// reduced at once, a share that grows by Commit. The caller adopts the health that was
-// read at once, too: see Adopt.
+// an instant after that. Begin returns the table to write. It reduces a share at once;
+// Commit makes it grow. The caller also adopts the health at once: see Adopt.
 func (m *Machine) Begin(start, now Instant, version int64, read Table, l Local) Table {
 	l.Longest = min(l.Longest, MaxLongest)
 	if !m.IsLeased(now) {
@@ -152,7 +148,7 @@ func (m *Machine) Begin(start, now Instant, version int64, read Table, l Local) 
 	}
 	if now.Mono-m.renewed.Mono > steady || now.Wall-m.renewed.Wall > steady {
 		m.startAnew()
-		clear(m.seen) // they may be older than writes that the engine has lost since
+		clear(m.seen) // they may be older than lost writes
 	}
 	m.began = start
 	longest := read.longest(l.Longest)
@@ -199,7 +195,7 @@ func (m *Machine) plan(now Instant, version int64, t Table, l Local) {
 		m.nextShare = max(m.share, min(m.claim, target, free))
 	}
 	switch mayUse := max(m.nextShare, min(target, free)); {
-	case m.hasClaim() && m.nextShare == m.share: // a larger claim would have to wait anew
+	case m.hasClaim() && m.nextShare == m.share: // a larger claim would wait anew
 		m.nextClaim = max(m.share, min(m.claim, mayUse))
 	default:
 		m.nextClaim = mayUse
@@ -207,14 +203,13 @@ func (m *Machine) plan(now Instant, version int64, t Table, l Local) {
 	}
 }
 
-// isNoticed reports whether all other members have written since a claim was recorded by
-// the write of a version. So they have seen the claim, and have recorded their own
-// shares. A process that has just joined also waits for members of which the engine may
-// have lost every write.
+// isNoticed reports whether all other members have written since the version that
+// recorded a claim. So they have seen it, and have recorded their own shares. A process
+// that has just joined also waits for members whose every write the engine may have lost.
 //
-// A member may be dead. Then it is enough that a witness has written, which was a member
-// without interruption since before the last write of the silent one: if the engine had
-// lost a share of the silent member, the witness would have noticed, and stopped growth.
+// A member may be dead. Then it is enough that a witness has written: a member without
+// interruption since before the last write of the silent one. If the engine had lost a
+// share of the silent member, the witness would have noticed, and stopped growth.
 func (m *Machine) isNoticed(now Instant, t Table, claimedAt int64) bool {
 	if !m.settles || now.Mono-m.since < Settling {
 		return false
@@ -256,16 +251,15 @@ func (m *Machine) Commit(now Instant, version int64) {
 // it is unknown which writes the others have seen. The process claims again.
 func (m *Machine) Fail() { m.startAnew() }
 
-// startAnew forgets the steps so far, and the claims that wait for notice.
+// startAnew forgets the steps so far, and claims that wait for notice.
 func (m *Machine) startAnew() {
 	m.settles = false
 	m.claim = m.share
 	m.probe = m.mayProbe
 }
 
-// Leave gives up the share of a process without running calls, and returns the table to
-// write. A hold ends with the last process. If the process itself has made the hold, it
-// holds again when it returns.
+// Leave gives up the share of a process without calls, and returns the table to write. A
+// hold ends with the last process. If that made the hold, it holds again when it returns.
 func (m *Machine) Leave(read Table) Table {
 	m.drop()
 	next := Table{Members: maps.Clone(read.Members), Health: read.Health, Pause: read.Pause, later: read.later}
@@ -280,7 +274,6 @@ func (m *Machine) Leave(read Table) Table {
 	return next
 }
 
-// drop gives up the lease.
 func (m *Machine) drop() {
 	if m.leased {
 		m.leases++
@@ -295,8 +288,8 @@ func (m *Machine) drop() {
 }
 
 // counted returns a copy of the table with the members whose shares count. A dead member
-// counts for the longest call of all members, because it may have noticed the claim of
-// another process with longer calls, whose entry the engine has lost.
+// counts for the longest call of all members: it may have noticed the claim of a process
+// with longer calls, whose entry the engine has lost.
 func (m *Machine) counted(now Instant, read Table, longest time.Duration) Table {
 	next := Table{Members: make(map[string]Member, len(read.Members)+1), later: read.later}
 	for id, x := range read.Members {
@@ -331,8 +324,8 @@ func (m *Machine) findLoss(now Instant, version int64, read Table, longest time.
 	}
 }
 
-// passTurn returns the ticket of the process. Members with low tickets come first if
-// there are fewer permits than members. A process goes to the end when its turn is over.
+// passTurn returns the process's ticket. Low tickets come first if there are fewer
+// permits than members. A process goes to the end after its turn.
 func (m *Machine) passTurn(now Instant, t Table, h Health, l Local) int64 {
 	_, isMember := t.Members[m.id]
 	if m.isTurnOver(now, h, l) || !isMember && m.ticket == 0 {
@@ -346,12 +339,12 @@ func (m *Machine) passTurn(now Instant, t Table, h Health, l Local) int64 {
 	return m.ticket
 }
 
-// isTurnOver reports whether the process has had a permit for the time of a turn. If it
-// waits for a rate, it keeps the permit until it has started a call, because its part of
-// the rate would be lost. While the service is down, the turn ends when the process
-// passes on the right to probe, however long that takes: the right is noticed later than
-// the permit, and the engine may be slow. A process whose elements do not wait for a probe
-// does not claim the right.
+// isTurnOver reports whether the process has had a permit for a turn. If it waits for a
+// rate, it keeps the permit until it has started a call, because its part of the rate
+// would be lost. While the service is down, the turn ends when the process passes on the
+// right to probe, however long that takes: the right is noticed later than the permit,
+// and the engine may be slow. A process whose elements do not wait for a probe does not
+// claim the right.
 func (m *Machine) isTurnOver(now Instant, h Health, l Local) bool {
 	isPaced := l.IsPaced || m.wasPaced // a call whose time has come starts before the next step
 	m.nextPaced = l.IsPaced
@@ -370,7 +363,7 @@ func (m *Machine) isTurnOver(now Instant, h Health, l Local) bool {
 	return now.Mono-m.tookTurn >= turn && (hasCalled || !isPaced)
 }
 
-// beginTurn notes that the turn of the process begins now.
+// beginTurn notes that the turn begins.
 func (m *Machine) beginTurn(now Instant, l Local) {
 	m.tookTurn, m.started = now.Mono, l.Started
 	m.hasProbed = false
@@ -386,7 +379,7 @@ func (t Table) isStopped() bool {
 	return false
 }
 
-// others returns the sum of the shares of the other members.
+// others returns the sum of the other members' shares.
 func (t Table) others(id string) int {
 	sum := 0
 	for other, x := range t.Members {

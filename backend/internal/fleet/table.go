@@ -10,59 +10,59 @@ import (
 	"github.com/weirflow/weir/internal/unknown"
 )
 
-// Table is the record that the processes of a fleet share. Each process writes all of it,
-// so a table and its entries keep what a process of a later version has added (law W4).
+// Table is the record that a fleet shares. Each process writes all of it, so a table and
+// its entries keep additions of later versions (law W4).
 type Table struct {
-	Members map[string]Member `json:"members"` // by the id of the process
+	Members map[string]Member `json:"members"` // by process id
 	Health  *HealthRecord     `json:"health,omitempty"`
 	Pause   *PauseRecord      `json:"pause,omitempty"`
 
-	later map[string]string // JSON members of a later version
+	later map[string]string // unknown JSON members
 }
 
-// Member is the entry of a process.
+// Member is a process's entry.
 type Member struct {
 	Share   int           `json:"share"`             // permits that it may use or has claimed; at least its running calls
-	Need    int           `json:"need"`              // permits that it could use; 0 if it is idle
-	Beat    int64         `json:"beat"`              // grows with each write of the process
-	Written int64         `json:"written"`           // version of the table that the process wrote last
-	Joined  int64         `json:"joined"`            // that version when the process joined, or last missed a step
+	Need    int           `json:"need"`              // usable permits; 0 if idle
+	Beat    int64         `json:"beat"`              // grows with each write
+	Written int64         `json:"written"`           // version of the table that the process last wrote
+	Joined  int64         `json:"joined"`            // that version when it joined, or last missed a step
 	Ticket  int64         `json:"ticket"`            // low tickets come first if there are fewer permits than members
 	Longest time.Duration `json:"longest"`           // of its calls, in nanoseconds
-	Stopped bool          `json:"stopped,omitempty"` // the process has found that the engine lost writes: no process may grow
-	Probe   bool          `json:"probe,omitempty"`   // the process has claimed the right to probe the service
-	Pace    float64       `json:"pace,omitempty"`    // calls that it starts in a second while the service is up
+	Stopped bool          `json:"stopped,omitempty"` // it has found that the engine lost writes: no process may grow
+	Probe   bool          `json:"probe,omitempty"`   // it has claimed the right to probe
+	Pace    float64       `json:"pace,omitempty"`    // calls started in a second while the service is up
 
-	later map[string]string // JSON members of a later version
+	later map[string]string // unknown JSON members
 }
 
-// HealthRecord is the health of the service in the table. Its times count from the write
-// of the table, because the clocks of the processes need not agree.
+// HealthRecord is the service's health in the table. Its times count from the write,
+// because clocks may differ.
 type HealthRecord struct {
 	Number  int64         `json:"number"` // grows with each change
-	By      string        `json:"by"`     // the process that has made the change
+	By      string        `json:"by"`     // the changing process
 	State   State         `json:"state"`
 	Why     string        `json:"why,omitempty"`
-	Left    time.Duration `json:"left,omitempty"`    // until the end of the pause or of the ramp, in nanoseconds
-	Over    time.Duration `json:"over,omitempty"`    // how long the whole ramp takes
+	Left    time.Duration `json:"left,omitempty"`    // until the end of the pause or ramp, in nanoseconds
+	Over    time.Duration `json:"over,omitempty"`    // length of the whole ramp
 	Target  float64       `json:"target,omitempty"`  // calls that the fleet starts in a second at the end of the ramp
 	Outage  time.Duration `json:"outage,omitempty"`  // since the start of the outage
 	Trouble time.Duration `json:"trouble,omitempty"` // since the start of the first of several successive outages
 
-	later map[string]string // JSON members of a later version
+	later map[string]string // unknown JSON members
 }
 
 // PauseRecord is a pause in the table.
 type PauseRecord struct {
 	Number int64         `json:"number"` // grows with each change
-	By     string        `json:"by"`     // the process that has made the change
+	By     string        `json:"by"`     // the changing process
 	Left   time.Duration `json:"left"`   // from the write of the table, in nanoseconds
 	Why    string        `json:"why"`
 
-	later map[string]string // JSON members of a later version
+	later map[string]string // unknown JSON members
 }
 
-// The JSON members that this version knows.
+// The known JSON members.
 var (
 	tableFields  = unknown.Kind{Known: []string{"members", "health", "pause"}}
 	memberFields = unknown.Kind{Known: []string{"share", "need", "beat", "written", "joined", "ticket", "longest", "stopped", "probe", "pace"}}
@@ -70,8 +70,8 @@ var (
 	pauseFields  = unknown.Kind{Known: []string{"number", "by", "left", "why"}}
 )
 
-// health returns the health of a record that was read before now. In a state of a later
-// version no call starts until a probe has succeeded.
+// health returns a record's health that was read before now. In an unknown state no call
+// starts until a probe has succeeded.
 func (r *HealthRecord) health(now time.Duration) Health {
 	h := Health{
 		State: r.State, Why: r.Why, Until: now + bounded(r.Left), Over: bounded(r.Over), Target: min(max(0, r.Target), maxTarget),
@@ -86,8 +86,7 @@ func (r *HealthRecord) health(now time.Duration) Health {
 // isKnown reports whether this version knows the state.
 func (s State) isKnown() bool { return s == Up || s == Down || s == Ramping || s == Held }
 
-// record returns the record of a health that is written after now, or nil if no process
-// has changed the health.
+// record returns a health's record to write after now, or nil if it never changed.
 func (h Health) record(now time.Duration, by mark, later map[string]string) *HealthRecord {
 	switch {
 	case by == (mark{}):
@@ -101,8 +100,7 @@ func (h Health) record(now time.Duration, by mark, later map[string]string) *Hea
 	}
 }
 
-// record returns the record of a pause that is written after now, or nil if no process
-// has recorded a pause.
+// record returns a pause's record to write after now, or nil if there was none.
 func (p Pause) record(now time.Duration, by mark, later map[string]string) *PauseRecord {
 	if by == (mark{}) {
 		return nil
@@ -110,8 +108,7 @@ func (p Pause) record(now time.Duration, by mark, later map[string]string) *Paus
 	return &PauseRecord{Number: by.number, By: by.by, Left: max(0, p.Until-now), Why: p.Why, later: later}
 }
 
-// write returns an object as it is stored: its known fields, and later, its members of a
-// later version.
+// write returns an object as stored: its known fields, and later, its unknown members.
 func write(kind *unknown.Kind, known any, later map[string]string) ([]byte, error) {
 	text, err := json.Marshal(known)
 	if err != nil {
@@ -120,7 +117,7 @@ func write(kind *unknown.Kind, known any, later map[string]string) ([]byte, erro
 	return kind.Append(text, later), nil
 }
 
-// read reads the output of write into known, and returns the members of a later version.
+// read reads the output of write into known, and returns the unknown members.
 func read(what string, kind *unknown.Kind, text []byte, known any) (later map[string]string, err error) {
 	later, err = kind.Unmarshal(text, known)
 	if err != nil {
@@ -129,7 +126,7 @@ func read(what string, kind *unknown.Kind, text []byte, known any) (later map[st
 	return later, nil
 }
 
-// MarshalJSON returns the table as it is stored.
+// MarshalJSON returns the table as stored.
 func (t Table) MarshalJSON() ([]byte, error) {
 	type known Table
 	return write(&tableFields, known(t), t.later)
@@ -143,7 +140,7 @@ func (t *Table) UnmarshalJSON(text []byte) (err error) {
 	return err
 }
 
-// MarshalJSON returns the entry as it is stored.
+// MarshalJSON returns the entry as stored.
 func (x Member) MarshalJSON() ([]byte, error) {
 	type known Member
 	return write(&memberFields, known(x), x.later)
@@ -157,7 +154,7 @@ func (x *Member) UnmarshalJSON(text []byte) (err error) {
 	return err
 }
 
-// MarshalJSON returns the health as it is stored.
+// MarshalJSON returns the health as stored.
 func (r HealthRecord) MarshalJSON() ([]byte, error) {
 	type known HealthRecord
 	return write(&healthFields, known(r), r.later)
@@ -171,7 +168,7 @@ func (r *HealthRecord) UnmarshalJSON(text []byte) (err error) {
 	return err
 }
 
-// MarshalJSON returns the pause as it is stored.
+// MarshalJSON returns the pause as stored.
 func (r PauseRecord) MarshalJSON() ([]byte, error) {
 	type known PauseRecord
 	return write(&pauseFields, known(r), r.later)
@@ -192,8 +189,8 @@ type needy struct {
 	ticket int64
 }
 
-// target returns how many permits of limit a member should have. Members that need less
-// than an equal part get what they need, and the others share the rest.
+// target returns how many of limit permits a member should have. Members that need less
+// than an equal part get their need, and the others share the rest.
 func (t Table) target(id string, limit int) int {
 	mine := t.Members[id]
 	if mine.Need <= 0 {
@@ -208,17 +205,17 @@ func (t Table) target(id string, limit int) int {
 	slices.SortFunc(all, func(a, b needy) int { return cmp.Or(cmp.Compare(a.need, b.need), cmp.Compare(a.id, b.id)) })
 	left := limit
 	for i, x := range all {
-		short := all[i:] // members that have not got their part
+		short := all[i:] // members without their part
 		if x.need > left/len(short) {
 			return part(short, id, left, mine.Need)
 		}
 		left -= x.need
 	}
-	return mine.Need + equalPart(all, id, left) // permits that are left over
+	return mine.Need + equalPart(all, id, left) // surplus permits
 }
 
-// part divides left among the members that are short of permits, for the member id. A
-// member that is not short gets its need.
+// part divides left among the members that are short, for the member id. Other members
+// get their need.
 func part(short []needy, id string, left, need int) int {
 	isShort := slices.ContainsFunc(short, func(x needy) bool { return x.id == id })
 	switch {
@@ -240,8 +237,8 @@ func part(short []needy, id string, left, need int) int {
 	return 0
 }
 
-// equalPart returns the part of n permits of a member. The remainder goes to the first
-// members in the order of their ids.
+// equalPart returns a member's part of n permits. The remainder goes to the first members
+// by id.
 func equalPart(all []needy, id string, n int) int {
 	before := 0
 	for _, x := range all {
