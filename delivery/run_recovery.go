@@ -3,7 +3,6 @@ package delivery
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"log/slog"
 	"time"
 
@@ -28,12 +27,17 @@ type recovery struct {
 	clock   clock.Clock
 	logger  *slog.Logger
 	runner  string // names this worker
+
+	// Of the present order:
+	ahead time.Duration // of the engine's clock
+	left  int           // messages that may become due before the next pause
 }
 
 const (
 	recoveryEach  = time.Second // between two looks at the backend, and between two steps
 	recoveryPage  = 250         // messages that are listed at once; a transaction of JetStream has room for 499
 	recoveryLease = 30 * time.Second
+	recoveryPause = time.Minute // the longest pause after an error of the engine
 	// recoveryLock begins the name of a lock. `weir outbox` does not take a lock that begins
 	// with "weir-jobs/" for the lock of an outbox, and no queue begins with a space.
 	recoveryLock = "weir-jobs/ recovery of "
@@ -59,9 +63,11 @@ func (w *worker[IN, OUT]) startRecoveries(h jobsEngine, run func(func())) {
 	}
 }
 
-// watch waits for recoveries of the backend until ctx ends.
+// watch waits for recoveries of the backend until ctx ends. If the engine fails, it tries
+// again.
 func (r *recovery) watch(ctx context.Context, ticker *clock.Ticker) {
-	var last time.Time // when the last recovery began
+	var last time.Time // when the last recovery began whose messages are due
+	pause := recoveryEach
 	for {
 		select {
 		case <-ticker.C:
@@ -72,14 +78,24 @@ func (r *recovery) watch(ctx context.Context, ticker *clock.Ticker) {
 		if now.Pace == 0 || now.Begun.Equal(last) {
 			continue
 		}
-		last = now.Begun
 		err := lock.Hold(ctx, r.engine.Locks(), recoveryLock+r.queue, r.runner, recoveryLease, func(ctx context.Context, _ lock.Grant) error {
 			return r.order(ctx, now)
 		}, lock.WithClock(r.clock))
-		if err != nil && ctx.Err() == nil {
-			r.logger.Warn("delivery: messages that failed because of an outage wait for their delay, although the backend has recovered",
-				slog.String("queue", r.queue), slog.String("error", guard.Text(err)))
+		if err == nil {
+			last = now.Begun
+			pause = recoveryEach
+			continue
 		}
+		if ctx.Err() != nil {
+			return
+		}
+		r.logger.Warn("delivery: the backend has recovered, but not all messages that failed because of its outage are due; the worker tries again",
+			slog.String("queue", r.queue), slog.String("error", guard.Text(err)), slog.Duration("wait", pause))
+		err = wait.For(ctx, r.clock, pause)
+		if err != nil {
+			return
+		}
+		pause = min(2*pause, recoveryPause)
 	}
 }
 
@@ -95,6 +111,7 @@ func (r *recovery) order(ctx context.Context, from gate.Recovery) error {
 		return err
 	}
 	total := 0
+	r.left = 0
 	for _, queue := range queues {
 		if !isLayer(storearg.PartOf(queue), r.queue) {
 			continue
@@ -116,9 +133,12 @@ func (r *recovery) order(ctx context.Context, from gate.Recovery) error {
 // clock of the engine.
 func (r *recovery) failedIn(ctx context.Context, from gate.Recovery) (f store.Filter, err error) {
 	err = r.engine.Update(ctx, func(_ context.Context, tx store.Tx) error {
-		ahead := tx.Now().Sub(r.clock.Now())
-		since := from.Outage.Add(-foundWithin - from.Begun.Sub(from.Outage)) // the start of a shared outage may be reported late
-		f = store.Filter{Since: since.Add(ahead), Before: from.Begun.Add(ahead)}
+		now := r.clock.Now()
+		r.ahead = tx.Now().Sub(now)
+		// Ages are right even if the clock of the machine was set since the process began.
+		f.Before = tx.Now().Add(-now.Sub(from.Begun))
+		length := from.Begun.Sub(from.Outage)
+		f.Since = f.Before.Add(-2*length - foundWithin) // the start of a shared outage may be reported late
 		return nil
 	})
 	return f, err
@@ -128,32 +148,45 @@ func (r *recovery) failedIn(ctx context.Context, from gate.Recovery) (f store.Fi
 // again. It returns their number.
 func (r *recovery) orderLayer(ctx context.Context, layer, name string, from gate.Recovery, failedIn store.Filter) (total int, err error) {
 	page := store.Page{Max: recoveryPage}
-	for {
+	for r.pace(from) > 0 {
 		entries, err := r.engine.List(ctx, layer, failedIn, page)
 		if err != nil || len(entries) == 0 {
 			return total, err
 		}
 		page.After = entries[len(entries)-1].Position
-		entries = waiting(entries, name)
-		for len(entries) > 0 {
-			size := min(r.pace(from), len(entries))
-			if size == 0 {
-				return total, nil
-			}
-			n, err := r.makeDue(ctx, layer, entries[:size])
-			switch {
-			case err == nil:
-				total += n
-				entries = entries[size:]
-			case !errors.Is(err, store.ErrChanged): // otherwise workers were faster: try again
-				return total, err
-			}
-			err = wait.For(ctx, r.clock, recoveryEach)
+		n, err := r.orderPage(ctx, layer, r.waiting(entries, name), from)
+		total += n
+		if err != nil {
+			return total, err
+		}
+	}
+	return total, nil
+}
+
+// orderPage makes entries of a layer due, and pauses whenever as many are due as the
+// backend allows. It returns their number.
+func (r *recovery) orderPage(ctx context.Context, layer string, entries []store.Entry, from gate.Recovery) (total int, err error) {
+	for len(entries) > 0 {
+		if r.left == 0 {
+			err := wait.For(ctx, r.clock, recoveryEach)
 			if err != nil {
 				return total, err
 			}
+			r.left = r.pace(from)
 		}
+		size := min(r.left, len(entries))
+		if size == 0 {
+			return total, nil // it is down again
+		}
+		n, err := r.makeDue(ctx, layer, entries[:size])
+		if err != nil {
+			return total, err
+		}
+		total += n
+		r.left -= n
+		entries = entries[size:]
 	}
+	return total, nil
 }
 
 // pace returns how many messages may become due in a step. It is 0 if the backend is down
@@ -166,28 +199,35 @@ func (r *recovery) pace(from gate.Recovery) int {
 	return int(now.Pace * recoveryEach.Seconds())
 }
 
-// waiting returns the entries of a layer whose visit failed because of an outage of the
-// backend, and that no worker has taken since. A message that was taken and released, such
-// as a snoozed one, keeps the time that it got then.
-func waiting(entries []store.Entry, backend string) (all []store.Entry) {
+// waiting returns the entries of a layer that may become due: their visits failed because
+// of an outage of the backend, and no worker has taken them since. A message that was
+// taken and released, such as a snoozed one, keeps the time that it got then.
+func (r *recovery) waiting(entries []store.Entry, backend string) (all []store.Entry) {
+	now := r.clock.Now().Add(r.ahead)
 	for _, e := range entries {
 		o, ok := failed.ReadOutage(e.Meta.Outage)
-		if ok && o.Backend == backend && o.Visit == e.Meta.Visit && e.Fence == 0 {
+		if ok && o.Backend == backend && o.Visit == e.Meta.Visit && e.Fence == 0 && !e.Held && mayReturn(&e, o, now) {
 			all = append(all, e)
 		}
 	}
 	return all
 }
 
-// makeDue makes messages due, except for messages whose service has demanded a longer
-// delay. The engine leaves out messages that are held, taken or due.
+// mayReturn reports whether a message waits for its delay, and no longer for a delay that
+// its service has demanded.
+func mayReturn(e *store.Entry, o failed.Outage, now time.Time) bool {
+	return e.Meta.Due.After(now) && !e.Meta.Due.Add(-o.Early).After(now)
+}
+
+// makeDue makes messages due, and returns their number. The engine leaves out messages
+// that are held, taken or due by now.
 func (r *recovery) makeDue(ctx context.Context, layer string, entries []store.Entry) (n int, err error) {
 	err = r.engine.Update(ctx, func(ctx context.Context, tx store.Tx) error {
 		n = 0
 		var edits []store.Edit
 		for _, e := range entries {
 			o, _ := failed.ReadOutage(e.Meta.Outage)
-			if !e.Meta.Due.Add(-o.Early).After(tx.Now()) {
+			if mayReturn(&e, o, tx.Now()) {
 				edits = append(edits, store.Edit{Do: store.Due, Queue: layer, Entry: e})
 			}
 		}

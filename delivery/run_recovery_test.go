@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -22,6 +23,7 @@ import (
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/failed"
+	"github.com/weirflow/weir/internal/gate"
 	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
@@ -34,7 +36,52 @@ type dueCounter struct {
 	mu    sync.Mutex
 	made  []int
 	at    []time.Time
-	begun chan struct{} // closed when the first message was made due
+	begun chan struct{}  // closed when the first message was made due
+	fails map[string]int // how often the steps of a recovery fail
+}
+
+// fail returns an error if a step of a recovery fails.
+func (e *dueCounter) fail(step string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.fails[step] == 0 {
+		return nil
+	}
+	e.fails[step]--
+	return errors.New("the engine does not answer")
+}
+
+func (e *dueCounter) List(ctx context.Context, queue string, f store.Filter, p store.Page) ([]store.Entry, error) {
+	err := e.fail("list")
+	if err != nil {
+		return nil, err
+	}
+	return e.Engine.List(ctx, queue, f, p)
+}
+
+func (e *dueCounter) Queues(ctx context.Context) ([]string, error) {
+	err := e.fail("queues")
+	if err != nil {
+		return nil, err
+	}
+	return e.Engine.Queues(ctx)
+}
+
+func (e *dueCounter) Locks() lock.Locks { return dueLocks{e.Engine.Locks(), e} }
+
+type dueLocks struct {
+	lock.Locks
+	e *dueCounter
+}
+
+func (l dueLocks) Acquire(ctx context.Context, name, owner string, lease time.Duration) (lock.Grant, error) {
+	if strings.Contains(name, "recovery") {
+		err := l.e.fail("lock")
+		if err != nil {
+			return lock.Grant{}, err
+		}
+	}
+	return l.Locks.Acquire(ctx, name, owner, lease)
 }
 
 func (e *dueCounter) Update(ctx context.Context, f func(context.Context, store.Tx) error) error {
@@ -47,6 +94,12 @@ type dueTx struct {
 }
 
 func (t dueTx) Edit(ctx context.Context, edits ...store.Edit) ([]bool, error) {
+	if len(edits) > 0 && edits[0].Do == store.Due {
+		err := t.e.fail("edit")
+		if err != nil {
+			return nil, err
+		}
+	}
 	done, err := t.Tx.Edit(ctx, edits...)
 	if len(edits) > 0 && edits[0].Do == store.Due {
 		n := len(slices.DeleteFunc(slices.Clone(done), func(isDone bool) bool { return !isDone }))
@@ -229,6 +282,7 @@ func recoverWithWorkers(t *testing.T, isShared bool) {
 		require.NoError(t, r.queue.Put(t.Context(), job(fmt.Sprint("probe", i))))
 	}
 	var workers sync.WaitGroup
+	var backends []*backend.Backend
 	for range 3 {
 		opts := []backend.Option{backend.Limit(20), backend.WithLogger(quiet)}
 		if isShared {
@@ -238,7 +292,16 @@ func recoverWithWorkers(t *testing.T, isShared bool) {
 		b.Hold("migration")
 		time.AfterFunc(30*time.Second, b.Resume)
 		workers.Go(func() { r.work(t, 2*time.Minute, b) })
+		backends = append(backends, b)
 	}
+	late := waitingAt(t, "late", "1;1h;payments", 1) // it comes to the layer after all recoveries have begun
+	workers.Go(func() {
+		isDown := func(b *backend.Backend) bool { return gate.Of(b).Report().Recovery.Pace == 0 }
+		for slices.ContainsFunc(backends, isDown) && time.Since(r.begun) < time.Minute {
+			time.Sleep(100 * time.Millisecond)
+		}
+		assert.NoError(t, r.engine.Put(t.Context(), "orders-retry-1", late))
+	})
 	workers.Go(func() {
 		<-r.engine.begun
 		held, err := r.engine.Locks().Held(t.Context(), "")
@@ -249,6 +312,7 @@ func recoverWithWorkers(t *testing.T, isShared bool) {
 	})
 	workers.Wait()
 	require.Len(t, r.done, 103)
+	require.Len(t, entriesOf(t, r.engine.Engine, "orders-retry-1"), 1)
 	total := 0
 	for i, n := range r.engine.made {
 		total += n
@@ -283,6 +347,102 @@ func TestRun_RecoveryStopsAtARelapse(t *testing.T) {
 		require.Less(t, left.Load(), int64(100))
 		require.Len(t, r.done, 102)
 	})
+}
+
+// After errors of the engine the worker tries again.
+func TestRun_RecoveryTriesAgain(t *testing.T) {
+	for _, step := range []string{"lock", "queues", "list", "edit"} {
+		t.Run(step, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRecovering(0, time.Hour)
+				for i := range 100 {
+					require.NoError(t, r.engine.Put(t.Context(), "orders-retry-1", waitingAt(t, fmt.Sprint(i), "1;1h;payments", 1)))
+				}
+				require.NoError(t, r.queue.Put(t.Context(), "probe"))
+				b := backend.New("payments", backend.Limit(20), backend.WithLogger(quiet))
+				b.Hold("migration")
+				time.AfterFunc(5*time.Second, func() {
+					r.engine.mu.Lock()
+					r.engine.fails = map[string]int{step: 3}
+					r.engine.mu.Unlock()
+					b.Resume()
+				})
+				r.work(t, time.Minute, b)
+				require.Zero(t, r.engine.fails[step])
+				require.Len(t, r.done, 101)
+			})
+		})
+	}
+}
+
+// Messages that keep their time do not slow down the others: they do not count for the
+// pace, wherever they are in the layer.
+func TestRun_RecoveryAmongOtherMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRecovering(0, time.Hour)
+		var want []job
+		for i := range 20 {
+			for j := range 250 {
+				outage := []string{"", "1;1h;payments", "1;10m;payments"}[j%3]
+				m := waitingAt(t, fmt.Sprint(i, " ", j), outage, 1)
+				m.Meta.Key = ""
+				if j%3 == 1 {
+					m.Meta.Key = "held"
+				}
+				require.NoError(t, r.engine.Put(t.Context(), "orders-retry-1", m))
+			}
+			want = append(want, job(fmt.Sprint(i)))
+			require.NoError(t, r.engine.Put(t.Context(), "orders-retry-1", waitingAt(t, fmt.Sprint(i), "1;1h;payments", 1)))
+		}
+		held, err := r.engine.List(t.Context(), "orders-retry-1", store.Filter{Key: "held"}, store.Page{Max: 10_000})
+		require.NoError(t, err)
+		var edits []store.Edit
+		for _, e := range held {
+			edits = append(edits, store.Edit{Do: store.Hold, Queue: "orders-retry-1", Entry: e})
+		}
+		require.NoError(t, r.engine.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {
+			_, err := tx.Edit(ctx, edits...)
+			return err
+		}))
+		require.NoError(t, r.queue.Put(t.Context(), "probe"))
+		b := backend.New("payments", backend.Limit(20), backend.WithLogger(quiet))
+		b.Hold("migration")
+		time.AfterFunc(5*time.Second, b.Resume)
+		r.work(t, 20*time.Second, b)
+		for _, j := range want {
+			require.Contains(t, r.done, j)
+		}
+		require.Len(t, r.done, 21)
+	})
+}
+
+// aheadClock is a clock that is ahead of the others.
+type aheadClock struct {
+	clock.Clock
+	by time.Duration
+}
+
+func (c aheadClock) Now() time.Time { return c.Clock.Now().Add(c.by) }
+
+// The times of messages are those of the engine's clock.
+func TestRun_RecoveryByTheClockOfTheEngine(t *testing.T) {
+	for _, ahead := range []time.Duration{-3 * time.Hour, 3 * time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRecovering(0, time.Hour)
+			r.engine.Engine = memory.Open(memory.WithClock(aheadClock{clock.New(), ahead}))
+			require.NoError(t, r.engine.Put(t.Context(), "orders-retry-1", waitingAt(t, "before the outage", "1;1h;payments", 1)))
+			time.Sleep(2 * time.Minute)
+			require.NoError(t, r.engine.Put(t.Context(), "orders-retry-1",
+				waitingAt(t, "due", "1;1h;payments", 1), waitingAt(t, "demanded", "1;30m;payments", 1)))
+			require.NoError(t, r.queue.Put(t.Context(), "probe"))
+			b := backend.New("payments", backend.Limit(20), backend.WithLogger(quiet))
+			b.Hold("migration")
+			time.AfterFunc(5*time.Second, b.Resume)
+			r.work(t, 20*time.Second, b)
+			require.Contains(t, r.done, job("due"))
+			require.Len(t, r.done, 2)
+		})
+	}
 }
 
 // A message whose call was answered, and that then waited for its backend until its time
