@@ -15,7 +15,7 @@ import (
 )
 
 // consumed is the source of a queue and its layers on a [store.Consumer]. It calls
-// Consume at the first Receive, and again at the next one if Consume has failed.
+// Consume at the first Receive, and again at the next one after a failure.
 type consumed[T any] struct {
 	ladder      *Ladder[T]
 	engine      store.Consumer
@@ -26,13 +26,13 @@ type consumed[T any] struct {
 	calls context.Context // of Consume; ends with Close
 	end   context.CancelFunc
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	opening *opening   // nil before the first Receive, and after a failed one
 	closed  bool
 }
 
-// opening is a call of Consume. It continues after the Receive that began it: the
-// ladder's source ends a Receive each time another input has messages.
+// opening is a call of Consume. It outlasts the Receive that began it, which ends each
+// time another input has messages.
 type opening struct {
 	done     chan struct{} // closed after the call; then the fields below are read
 	receiver store.Receiver
@@ -67,7 +67,7 @@ func (s *consumed[T]) receiver() store.Receiver {
 	return nil
 }
 
-// begin opens. It is called by one goroutine at a time.
+// begin opens. One goroutine at a time calls it.
 func (s *consumed[T]) begin(ctx context.Context) (store.Receiver, error) {
 	s.mu.Lock()
 	if s.closed {
@@ -174,8 +174,8 @@ func (d *consumedDelivery[T]) SetProvider(context.Context, string) (canKeep bool
 
 var _ settle.LeaseCounter = (*consumed[any])(nil)
 
-// LeasesLost implements [settle.LeaseCounter]: it is the number of the receiver, or 0 if
-// the receiver does not count lost leases.
+// LeasesLost implements [settle.LeaseCounter]. It is 0 if the receiver does not count
+// lost leases.
 func (s *consumed[T]) LeasesLost() int {
 	if counter, ok := s.receiver().(settle.LeaseCounter); ok {
 		return counter.LeasesLost()
@@ -205,7 +205,7 @@ func (s *consumed[T]) Close(ctx context.Context) error {
 	}
 }
 
-// close closes the receiver, if there is one. It is called after done is closed.
+// close closes the receiver, if any. It is called after done is closed.
 func (o *opening) close(ctx context.Context) error {
 	if o.receiver == nil {
 		return nil

@@ -1,7 +1,5 @@
-// Package ladder redelivers failed messages later: through layers of a store, each with a
-// delay of its own, and in the end to the dead letters.
-//
-// A delivery.Queue uses it for its failed messages.
+// Package ladder redelivers failed messages of a delivery.Queue later: through layers of
+// a store, each with its own delay, and in the end to the dead letters.
 //
 // # Vocabulary
 //
@@ -21,11 +19,11 @@
 // # Calls in doubt
 //
 // A call that may have taken effect and must not happen twice goes to the dead letters,
-// and is marked there. There is one exception: its requests have ids that stay with the
+// marked as such. There is one exception: its requests have ids that stay with the
 // message (Name in the Config of exactlyonce/caller), and the server remembers them for
 // longer than the rest of the ladder lasts ([Config.Remembers]). Then the message goes to
-// the next layer, and its next visit makes the call again under the same id, on any
-// worker. A message that returns after that time is not visited.
+// the next layer, and its next visit repeats the call under the same id, on any worker. A
+// message that returns after that time is not visited.
 //
 // FLIP-232 strategies do not prove anything about calls. Under such a strategy, a call
 // counts as repeatable if its predicate asked for another attempt; after a timeout, or an
@@ -35,17 +33,16 @@
 // # Guarantees
 //
 // [Ladder.TakeFailure] returns nil when the message is durable in a layer or in the dead
-// letters, or when the acknowledgement will store it in its place ([Config.InOrder]).
-// The operator acknowledges it after that (law D1). If the process is killed in between,
-// the message is visited again, and handed over again with the same id and visit, which
-// has no effect. If the message was purged while its call ran, TakeFailure does not
-// store it, and returns nil.
+// letters, or when the acknowledgement will store it in its place ([Config.InOrder]). The
+// operator acknowledges it after that (law D1). If the process is killed in between, the
+// message is visited again and handed over with the same id and visit, which has no
+// effect. If the message was purged while its call ran, TakeFailure does not store it,
+// and returns nil.
 //
 // A message never returns before its delay has passed (law D3): the jitter only adds.
-// When a backend recovers, delivery.Run makes messages due that its outage made fail. A
-// layer's rate and number of messages in flight are bounded for each process by itself.
-// A layer that waits for these bounds does not delay other layers or new messages (law
-// D4).
+// When a backend recovers, delivery.Run makes the messages due that failed because of its
+// outage. Each process limits a layer's rate and messages in flight by itself. A layer
+// that waits for these limits does not delay other layers or new messages (law D4).
 //
 // # The order of a key
 //
@@ -55,8 +52,8 @@
 //
 // An earlier version of the program may have left messages in layers, and in a queue of
 // messages that wait behind them, named "<queue>-blocked". [Config.Others] names these
-// queues. They become inputs of the source, and a ladder with InOrder delivers their
-// messages before the messages of the queue itself. A message whose key has messages in
-// an earlier queue is released until they are done. No message is moved. Without InOrder
-// they are delivered at once.
+// queues. They become inputs of the source. A ladder with InOrder delivers their messages
+// before the messages of the queue itself, and moves none: a message whose key has
+// messages in an earlier queue is released until they are done. Without InOrder they are
+// delivered at once.
 package ladder

@@ -17,25 +17,23 @@ import (
 )
 
 const (
-	pageSize = 500 // entries that are listed at once
+	pageSize = 500 // entries listed at once
 	// How long a message waits before its source looks again for earlier messages of its
 	// key.
 	shortestTurn = time.Second
 	longestTurn  = 30 * time.Second
-	// lookEach is the time that each waiting key adds to the wait. So at most 200
-	// messages a second are taken only to be released again.
+	// lookEach is the time that each waiting key adds to the wait, so that at most 200
+	// messages a second are taken only to be released.
 	lookEach = 5 * time.Millisecond
 )
 
-// earlier is a store that takes the messages of a key in order over several queues. An
-// earlier version of the program may have left messages in layers, and in a queue of
-// messages that wait behind them. They go before the messages of the queue itself:
+// earlier is a store that takes the messages of a key in order over several queues, which
+// an earlier version of the program may have left:
 //
 //	last layer ─▶ … ─▶ first layer ─▶ "<queue>-blocked" ─▶ the queue
 //
-// A message whose key has messages in an earlier queue is released, and is due again when
-// the first of them may be done. All messages stay in their queues, so a crash is
-// harmless. With [Config.InOrder] a message that fails stays in its queue, so the earlier
+// A message whose key has messages in an earlier queue is released until the first of
+// them may be done. No message changes its queue, so a crash is harmless, and the earlier
 // queues only become shorter.
 type earlier struct {
 	store.InOrder
@@ -43,14 +41,13 @@ type earlier struct {
 	logger *slog.Logger
 
 	mu   sync.Mutex
-	keys map[string]map[string]bool // by queue: the keys of which it may still have messages
+	keys map[string]map[string]bool // by queue: keys of which it may have messages
 }
 
 func newEarlier(s store.InOrder, c clock.Clock, logger *slog.Logger) *earlier {
 	return &earlier{InOrder: s, clock: c, logger: logger, keys: map[string]map[string]bool{}}
 }
 
-// note finds the keys of the messages in earlier queues.
 func (e *earlier) note(ctx context.Context, queues []string) error {
 	all := map[string]map[string]bool{}
 	for _, queue := range queues {
@@ -66,7 +63,6 @@ func (e *earlier) note(ctx context.Context, queues []string) error {
 	return nil
 }
 
-// keysIn returns the keys of the messages in a queue.
 func (e *earlier) keysIn(ctx context.Context, queue string) (map[string]bool, error) {
 	keys := map[string]bool{}
 	for page := (store.Page{Max: pageSize}); ; {
@@ -90,7 +86,7 @@ func (e *earlier) before(queue, key string) (queues []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for other, keys := range e.keys {
-		// Parts are in the order in which messages move, so a message in a later one is
+		// Parts are in the order in which messages move: a message in a later part is
 		// ahead.
 		isAhead := storearg.PartOf(other).Compare(storearg.PartOf(queue)) > 0
 		if isAhead && keys[key] {
@@ -100,8 +96,8 @@ func (e *earlier) before(queue, key string) (queues []string) {
 	return queues
 }
 
-// TakeInOrder implements [store.InOrder]. While keys wait for earlier queues it takes few
-// messages, because putOff needs several calls for each of them before their leases end.
+// TakeInOrder implements [store.InOrder]. While keys wait it takes few messages, because
+// putOff needs several calls for each of them before their leases end.
 func (e *earlier) TakeInOrder(ctx context.Context, queue string, limit int, lease time.Duration) ([]store.Leased, error) {
 	e.mu.Lock()
 	if len(e.keys) > 0 {
@@ -111,8 +107,8 @@ func (e *earlier) TakeInOrder(ctx context.Context, queue string, limit int, leas
 	return e.InOrder.TakeInOrder(ctx, queue, limit, lease)
 }
 
-// putOff returns the taken messages whose keys have no message in an earlier queue. It
-// releases the others until the messages in earlier queues may be done.
+// putOff returns the taken messages whose keys have no message in an earlier queue, and
+// releases the others.
 func (e *earlier) putOff(ctx context.Context, queue string, taken []store.Leased) (first []store.Leased) {
 	var failure error // of the last message for which it failed
 	for i := range taken {
@@ -130,9 +126,8 @@ func (e *earlier) putOff(ctx context.Context, queue string, taken []store.Leased
 	return first
 }
 
-// putOffUnlessFirst returns true if a message that was taken goes before all others of
-// its key. Otherwise it releases the message, or removes it if an earlier queue has it
-// as well.
+// putOffUnlessFirst returns true if a taken message goes before all others of its key.
+// Otherwise it releases the message, or removes it if an earlier queue has it as well.
 func (e *earlier) putOffUnlessFirst(ctx context.Context, queue string, l *store.Leased) (isFirst bool, err error) {
 	var wait time.Duration
 	for _, other := range e.before(queue, l.Meta.Key) {
@@ -156,7 +151,7 @@ func (e *earlier) putOffUnlessFirst(ctx context.Context, queue string, l *store.
 }
 
 // hasCopy reports whether an earlier queue has the message itself: the earlier version
-// was killed after it had handed the message over, and before it acknowledged it.
+// was killed between the hand-over and the acknowledgement.
 func (e *earlier) hasCopy(ctx context.Context, other, queue string, l *store.Leased) (bool, error) {
 	put := storearg.OriginOfPut(queue, &l.Meta, l.Position, l.Lease.Entry) // law W5
 	entries, err := e.List(ctx, other, store.Filter{IDs: []string{l.Meta.ID}, Key: l.Meta.Key}, store.Page{Max: pageSize})
@@ -165,8 +160,8 @@ func (e *earlier) hasCopy(ctx context.Context, other, queue string, l *store.Lea
 	}), err
 }
 
-// findWait returns how long the messages of a key in later queues wait for the messages
-// in an earlier queue. If no message is left there, it returns 0 and forgets the key.
+// findWait returns how long the messages of a key wait for its messages in an earlier
+// queue. If there are none, it returns 0 and forgets the key.
 func (e *earlier) findWait(ctx context.Context, queue, key string) (time.Duration, error) {
 	now := e.clock.Now()
 	for page := (store.Page{Max: 1}); ; page.Max = pageSize { // many may have been set aside
@@ -190,8 +185,7 @@ func (e *earlier) findWait(ctx context.Context, queue, key string) (time.Duratio
 	}
 }
 
-// lookTime returns the shortest wait of the messages that wait for a queue: the more keys
-// wait, the longer.
+// lookTime returns the shortest wait for a queue: the more keys wait, the longer.
 func (e *earlier) lookTime(queue string) time.Duration {
 	e.mu.Lock()
 	defer e.mu.Unlock()

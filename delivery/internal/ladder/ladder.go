@@ -21,13 +21,13 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Layer is a delivery.Layer, and its queue.
+// Layer is a delivery.Layer with its queue.
 type Layer struct {
 	Queue         string
 	Delay         time.Duration // required: above 0
-	Jitter        float64       // the share of the delay that is added at random, at most: 0 to 1
-	MaxConcurrent int           // messages of the layer in flight in this process at once; 0 means no limit
-	Rate          float64       // messages of the layer that this process takes in a second, at most; 0 means no limit
+	Jitter        float64       // largest random addition, as a share of the delay: 0 to 1
+	MaxConcurrent int           // most messages of the layer in flight in this process; 0 means no limit
+	Rate          float64       // most messages of the layer that this process takes in a second; 0 means no limit
 }
 
 // Config configures a ladder. The first four fields are required.
@@ -39,34 +39,32 @@ type Config[T any] struct {
 	Layers      []Layer // in order
 
 	// Others returns more queues in which messages wait, and which only another version
-	// has: its layers, and its queue "<name>-blocked", whose messages wait behind others
-	// of their key. It may be nil.
+	// has: its layers, and its "<name>-blocked". It may be nil.
 	Others func(ctx context.Context) (queues []string, err error)
 	// IsLayer is the IsLayer of a [store.Consumption].
 	IsLayer func(name string) bool
-	// Remembers is how long the server remembers a request that has an id. It allows
-	// calls in doubt in the layers. If it is 0, each call in doubt goes to the dead
-	// letters.
+	// Remembers is how long the server remembers a request with an id, which allows calls
+	// in doubt in the layers. If it is 0, each call in doubt goes to the dead letters.
 	Remembers time.Duration
 
 	// InOrder keeps the order of keys in the queue Main: a message that fails waits in
-	// its place, and not in a layer. The store must be a [store.InOrder].
+	// its place, not in a layer. The store must be a [store.InOrder].
 	InOrder bool
 
-	Clock   clock.Clock           // of the failures' times and of rates; the default is the machine's
-	Logger  *slog.Logger          // the default is slog.Default()
-	Options []leases.SourceOption // of the sources of the queues
+	Clock   clock.Clock           // for failures' times and rates; default: the machine's
+	Logger  *slog.Logger          // default slog.Default()
+	Options []leases.SourceOption // of the queues' sources
 }
 
 // Ladder takes failed messages and brings them back. Safe for concurrent use.
 type Ladder[T any] struct {
 	c       Config[T]
 	router  failed.Router[T]
-	open    sync.Map  // keys are *source[T] that are not closed: fail ends them
+	open    sync.Map  // keys are open *source[T], which fail ends
 	advised sync.Once // advise has logged
 
-	// adopted has the other ladders whose sources were passed to Source as its parameter
-	// first: their messages are messages of this ladder, too.
+	// adopted has the ladders of the sources passed to Source as first: their messages
+	// are also messages of this ladder.
 	adopted sync.Map
 }
 
@@ -107,25 +105,24 @@ func New[T any](c Config[T]) (*Ladder[T], error) {
 	return l, nil
 }
 
-// TakeFailure takes an element that an operator has given up: it goes to the next layer
-// or to the dead letters. When TakeFailure returns nil, the message can be acknowledged:
-// the element is durable there, or its message was purged, or the acknowledgement itself
-// stores the element in the place of its message (Config.InOrder). After an error, offer
-// the element again, or release its message. The history of the message comes from ctx
-// ([message.MetaFromContext]); TakeFailure adds the operator's report of the failure to
-// it.
+// TakeFailure hands an element that an operator has given up to the next layer or the
+// dead letters. After nil the message can be acknowledged: the element is durable there,
+// or its message was purged, or the acknowledgement itself stores the element in the
+// message's place (Config.InOrder). After an error, offer the element again, or release
+// its message. The history of the message comes from ctx ([message.MetaFromContext]);
+// TakeFailure adds the operator's report of the failure.
 //
-// An element that was cut off by the end of its operator is not taken, because it did not
-// fail. An element that is not a message gets a random id.
+// An element that was cut off by the end of its operator did not fail and is not taken.
+// An element that is not a message gets a random id.
 func (l *Ladder[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error {
 	to, err := l.router.Route(ctx, f, l.c.Clock.Now())
 	if err != nil {
 		return err
 	}
 	meta := to.Meta
-	// from is the delivery in ctx. own is the same, but only if it is of this ladder and
-	// the element is the whole message. A part has the provider of its message, and is
-	// not stored if the message was purged.
+	// from is the delivery in ctx. own is the same if it is of this ladder and the
+	// element is the whole message. A part has the provider of its message, and is not
+	// stored if the message was purged.
 	from := message.DeliveryFromContext(ctx)
 	if from != nil {
 		meta.Provider = from.Provider()
@@ -139,7 +136,7 @@ func (l *Ladder[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error
 	m.Cause = to.Cause
 	m.Delay = to.Delay // 0 for a dead letter
 	if l.c.InOrder && m.Cause == "" {
-		m.Meta.Outage = "" // it waits in its place, and not in a layer
+		m.Meta.Outage = "" // it waits in its place, not in a layer
 		inPlace, canWait := own.(leases.InPlace)
 		if canWait && inPlace.ReplaceBy(m) {
 			return nil
@@ -160,10 +157,9 @@ func (l *Ladder[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error
 	if m.Cause == store.UnsafeToRepeat && len(l.c.Layers) > 0 {
 		l.advised.Do(func() { l.advise(ctx, meta.ID) })
 	}
-	return nil // the operator logs what it has handed over
+	return nil // the operator logs it
 }
 
-// queueOf returns the queue to which a failed message goes.
 func (l *Ladder[T]) queueOf(to failed.Route) string {
 	switch {
 	case to.Cause != "":
@@ -174,8 +170,8 @@ func (l *Ladder[T]) queueOf(to failed.Route) string {
 	return l.c.Layers[to.Layer].Queue
 }
 
-// fail ends the open sources with the error of a hand-over that only a person can repair,
-// such as a right that is missing. A retry would only hold the message.
+// fail ends the open sources with an error that only a person can repair, such as a
+// missing right. A retry would only hold the message.
 func (l *Ladder[T]) fail(err error) {
 	l.open.Range(func(key, _ any) bool {
 		select {
@@ -186,24 +182,23 @@ func (l *Ladder[T]) fail(err error) {
 	})
 }
 
-// advise logs why a message has not waited in a layer, which users of a queue with layers
-// do not expect.
+// advise logs why a message has not waited in a layer, which users of layers do not
+// expect.
 func (l *Ladder[T]) advise(ctx context.Context, id string) {
 	l.c.Logger.LogAttrs(ctx, slog.LevelInfo, "weir: a message is a dead letter without a wait in a layer, because its call may have taken effect; "+
 		"if a second call does no harm, give its type a method Idempotent() bool that returns true; weir logs this once",
 		slog.String("id", id), slog.String("queue", l.c.DeadLetters))
 }
 
-// ownDelivery returns the handle of the message of a call. It returns nil if the message
-// was not received from a source of this ladder, is a part, or was made by the program.
+// ownDelivery returns the handle of the message of a call, or nil if the message was not
+// received from a source of this ladder, is a part, or was made by the program.
 func (l *Ladder[T]) ownDelivery(ctx context.Context) message.Delivery {
 	meta, _ := message.MetaFromContext(ctx)
 	return l.ifOwn(message.DeliveryFromContext(ctx), &meta)
 }
 
-// ifOwn returns d, the handle of a message, or nil if the message was received from a
-// source of another ladder that is not adopted. It returns nil for a part of the message,
-// and for a message that the program has renamed.
+// ifOwn returns d, the handle of a message, or nil if the message is of another ladder
+// that is not adopted, is a part, or was renamed by the program.
 func (l *Ladder[T]) ifOwn(d message.Delivery, meta *message.Meta) message.Delivery {
 	if d == nil {
 		return nil
@@ -220,8 +215,8 @@ func (l *Ladder[T]) ifOwn(d message.Delivery, meta *message.Meta) message.Delive
 	return d
 }
 
-// keepReceived gives a message the bytes as they were received in place of its encoded
-// value, unless the program has changed the value. So parts that the type lacks are kept.
+// keepReceived gives a message the bytes as received, unless the program has changed the
+// value. So parts that the type lacks are kept.
 func keepReceived(d message.Delivery, m *store.Message) {
 	if d == nil {
 		return
@@ -251,8 +246,8 @@ func (l *Ladder[T]) SetProvider(ctx context.Context, provider string) (isOwn boo
 	return d.SetProvider(ctx, provider)
 }
 
-// unvisited returns a received message in the form in which it was stored: without the
-// visit that its source has counted.
+// unvisited returns a received message as it was stored: without the visit that its
+// source has counted.
 func (l *Ladder[T]) unvisited(received message.Message[T]) (store.Message, error) {
 	meta := received.Meta()
 	before := meta
@@ -265,8 +260,7 @@ func (l *Ladder[T]) unvisited(received message.Message[T]) (store.Message, error
 	return m, nil
 }
 
-// putDead puts a message that is no longer visited among the dead letters. The caller
-// removes it from its queue.
+// putDead puts a message among the dead letters. The caller removes it from its queue.
 func (l *Ladder[T]) putDead(ctx context.Context, received message.Message[T], cause store.Cause, why string) error {
 	meta := received.Meta()
 	m, err := l.unvisited(received)

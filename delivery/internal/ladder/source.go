@@ -23,12 +23,12 @@ import (
 )
 
 const (
-	rateInterval = 50 * time.Millisecond // a layer with a rate is asked for the messages of one interval at most
+	rateInterval = 50 * time.Millisecond // a layer with a rate is asked for one interval's messages at most
 	maxBatch     = 100                   // messages of a layer at once
-	// An input without messages is left alone for so long while others have some.
+	// How long an input without messages is left alone while others have some.
 	emptyFor = 20 * time.Millisecond
 
-	lookAgain = 5 * time.Minute // for queues of other versions: on JetStream a look reads from each queue of the engine
+	lookAgain = 5 * time.Minute // for other versions' queues: on JetStream a look reads from each queue of the engine
 )
 
 // Source is a delivery.Source, which this package must not import.
@@ -48,40 +48,39 @@ type source[T any] struct {
 	clock   clock.Clock
 	closing sync.Once
 
-	shared   []leases.SourceOption // of all inputs: the messages in flight by key, and the head starts
+	shared   []leases.SourceOption // of all inputs: messages in flight by key, and head starts
 	closed   chan struct{}
 	settled  chan struct{} // capacity 1; to Receive: a message of a layer was settled
-	broken   chan error    // capacity 1; to Receive: a message cannot be handed over until a person helps
+	broken   chan error    // capacity 1; to Receive: a hand-over needs a person
 	inFlight atomic.Int64  // unsettled messages of all but the leading input, including buffered ones
 
 	// mu guards onPurge and inputs: addOtherQueues adds some, and Close closes all.
 	mu      sync.Mutex
 	inputs  []*input[T] // otherwise owned by Receive
-	onPurge func()      // see OnPurge; nil if it is not set
+	onPurge func()      // see OnPurge; may be nil
 
 	// Owned by Receive.
 	looked   time.Time // for other layers
 	buffered []message.Message[T]
 	ended    bool  // the leading input has ended
-	failed   error // to be returned when buffered is empty
+	failed   error // returned when buffered is empty
 }
 
-// input is a source among others. All but inFlight is owned by Receive, and by the
-// goroutine that asks for it.
+// input is a source among others. Receive, and the goroutine that asks for it, own all
+// but inFlight.
 type input[T any] struct {
 	kind   inputKind
 	queue  string // of a returning input
 	source Source[T]
 	rate   float64   // messages a second; 0 means no limit
 	limit  int       // messages in flight; 0 means no limit
-	next   time.Time // not to be asked before
+	next   time.Time // not asked before
 
-	wrapped []Source[T] // the sources that source wraps, from the outermost on; read-only
+	wrapped []Source[T] // the sources that source wraps, outermost first; read-only
 
-	inFlight atomic.Int64 // messages that are not settled; not watchInFlight for the leading input
+	inFlight atomic.Int64 // unsettled messages, counted unless the input is leading
 }
 
-// inputKind is the part of an input in its source.
 type inputKind uint8
 
 const (
@@ -89,11 +88,10 @@ const (
 	// source ends after it.
 	leading   inputKind = iota
 	beside              // new messages of the queue, beside first
-	returning           // messages from a layer, or that wait behind others in a queue of an earlier version
+	returning           // messages from a layer, or of an earlier version's queue
 )
 
-// ofInput returns the first source that is an I, of the source of an input and the
-// sources that it wraps.
+// ofInput returns the first I among the source of an input and the sources that it wraps.
 func ofInput[I, T any](in *input[T]) (found I, isFound bool) {
 	found, isFound = in.source.(I)
 	for _, s := range in.wrapped {
@@ -105,13 +103,12 @@ func ofInput[I, T any](in *input[T]) (found I, isFound bool) {
 	return found, isFound
 }
 
-// Source returns a source of the messages of the queue, and of messages that return from
-// the layers. With a source first it also returns the messages of first, and owns it: its
-// Close closes first. When first has ended (io.EOF), Source ends as soon as no message of
-// the queue is in flight. Messages that wait in the queue stay for the next run.
+// Source returns a source of the messages of the queue and its layers. With a source
+// first it also returns the messages of first, and its Close closes first. When first has
+// ended (io.EOF), Source ends as soon as no message of the queue is in flight. Messages
+// that wait in the queue stay for the next run.
 //
-// wrapped are the sources that first wraps, if it is a wrapper: Source looks there for
-// the abilities that first lacks.
+// wrapped are the sources that first wraps, which may have abilities that first lacks.
 func (l *Ladder[T]) Source(first Source[T], wrapped ...Source[T]) Source[T] {
 	s := &source[T]{
 		ladder: l, clock: l.c.Clock, closed: make(chan struct{}), settled: make(chan struct{}, 1), broken: make(chan error, 1),
@@ -138,7 +135,7 @@ func (l *Ladder[T]) Source(first Source[T], wrapped ...Source[T]) Source[T] {
 		return s // its source has the layers
 	}
 	if l.c.InOrder {
-		return s // Config.Others finds the messages that another version has left in layers
+		return s // Config.Others finds the messages of other versions' layers
 	}
 	for _, layer := range l.c.Layers {
 		s.add(layer.Queue, layer.Rate, layer.MaxConcurrent)
@@ -146,8 +143,8 @@ func (l *Ladder[T]) Source(first Source[T], wrapped ...Source[T]) Source[T] {
 	return s
 }
 
-// adopt makes the messages of another ladder's source messages of this ladder, too, if
-// the leading input has such a source.
+// adopt makes the messages of another ladder's leading source messages of this ladder,
+// too.
 func (l *Ladder[T]) adopt(leads *input[T]) {
 	other, isOfLadder := ofInput[*source[T]](leads)
 	if isOfLadder {
@@ -155,8 +152,7 @@ func (l *Ladder[T]) adopt(leads *input[T]) {
 	}
 }
 
-// main returns a source of the queue of new messages: on a [store.Consumer] it has the
-// layers as well.
+// main returns a source of new messages; on a [store.Consumer] also of the layers.
 func (l *Ladder[T]) main(shared []leases.SourceOption) Source[T] {
 	s, hasLeases := l.c.Store.(store.Store)
 	if hasLeases {
@@ -165,13 +161,12 @@ func (l *Ladder[T]) main(shared []leases.SourceOption) Source[T] {
 	return newConsumed(l)
 }
 
-// sourceOptions returns the options of the sources of the ladder's queues. shared are the
-// options that are the same for all inputs of a source.
+// sourceOptions returns the options of the queues' sources. shared are the same for all
+// inputs of a source.
 func (l *Ladder[T]) sourceOptions(shared []leases.SourceOption) []leases.SourceOption {
 	return slices.Concat(l.c.Options, shared, []leases.SourceOption{leases.WithOwner(l)})
 }
 
-// add adds a queue of the store to the inputs.
 func (s *source[T]) add(queue string, rate float64, limit int) {
 	c := s.ladder.c
 	from, _ := c.Store.(store.Store)
@@ -215,7 +210,7 @@ func (s *source[T]) HoldKeys(keys map[string]bool) bool {
 }
 
 // eachLimiter calls f for the inputs that can leave out keys, and returns true if all
-// inputs can do so. The inputs of the ladder's queues share their limits.
+// inputs can. The inputs of the ladder's queues share their limits.
 func (s *source[T]) eachLimiter(f func(settle.KeyLimiter) bool) bool {
 	s.mu.Lock()
 	inputs := slices.Clone(s.inputs)
@@ -233,7 +228,8 @@ func (s *source[T]) eachLimiter(f func(settle.KeyLimiter) bool) bool {
 	return all
 }
 
-// addOtherQueues adds the queues of other versions. It looks for them every five minutes.
+// addOtherQueues adds the queues of other versions, which it looks for every five
+// minutes.
 func (s *source[T]) addOtherQueues(ctx context.Context) error {
 	now := s.clock.Now()
 	if s.ladder.c.Others == nil || !s.looked.IsZero() && now.Sub(s.looked) < lookAgain {
@@ -244,7 +240,7 @@ func (s *source[T]) addOtherQueues(ctx context.Context) error {
 		err = s.earlier.note(ctx, names)
 	}
 	if ctx.Err() != nil {
-		return nil // it will be asked again
+		return nil // asked again later
 	}
 	if err != nil {
 		return fmt.Errorf("weir: layers of queue %q: %w", s.ladder.c.Main, err)
@@ -261,8 +257,8 @@ func (s *source[T]) addOtherQueues(ctx context.Context) error {
 	return nil
 }
 
-// queues returns the queues in which messages wait for others, or for another visit. It
-// is called by Receive.
+// queues returns the queues in which messages wait for others, or for another visit.
+// Receive calls it.
 func (s *source[T]) queues() (names []string) {
 	for _, in := range s.inputs {
 		if in.kind == returning {
@@ -300,7 +296,7 @@ func (s *source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], e
 	}
 }
 
-// fill returns when there is something to be delivered.
+// fill returns when there is something to deliver.
 func (s *source[T]) fill(ctx context.Context, n int) error {
 	for len(s.buffered) == 0 {
 		if s.isClosed() {
@@ -323,8 +319,8 @@ func (s *source[T]) fill(ctx context.Context, n int) error {
 		case s.ended && s.inFlight.Load() == 0:
 			return io.EOF
 		case s.earlier != nil && s.ladder.c.Others != nil && s.looked.IsZero():
-			// Messages of an earlier version have precedence, and were not listed yet:
-			// s.failed is the reason, or ctx has ended.
+			// Messages of an earlier version go first, and were not listed yet: s.failed
+			// is the reason, or ctx has ended.
 		default: // also after a failure, which does not delay other messages (law D4)
 			s.failed = errors.Join(s.failed, s.ask(ctx, n))
 		}
@@ -332,16 +328,15 @@ func (s *source[T]) fill(ctx context.Context, n int) error {
 	return nil
 }
 
-// answer is the answer of an input.
 type answer[T any] struct {
 	input    *input[T]
 	messages []message.Message[T]
 	err      error
 }
 
-// ask asks the inputs that may be asked, and other inputs as soon as they may be asked,
-// until one has answered, or fill has something else to do. Then it ends the Receives
-// that still wait, and adds their messages, if they have any.
+// ask asks the inputs that may be asked, and others as soon as they may be, until one has
+// answered or fill has something else to do. Then it ends the waiting Receives, and adds
+// their messages, if any.
 func (s *source[T]) ask(ctx context.Context, n int) error {
 	asking, enough := context.WithCancel(ctx)
 	defer enough()
@@ -363,7 +358,7 @@ wait:
 				next = left
 			}
 		}
-		var due <-chan time.Time // never ready if there is no time to wait for
+		var due <-chan time.Time // never ready if there is no such time
 		if next > 0 {
 			timer.Reset(next)
 			due = timer.C
@@ -374,8 +369,8 @@ wait:
 			failure = s.answered(asking, a)
 			break wait
 		case <-due: // another input may be asked, or endAt has come
-		case <-s.settled: // an input at its limit may be asked again
-			if s.ended { // and the source may have ended
+		case <-s.settled: // an input may be below its limit again
+			if s.ended { // the source may have ended
 				break wait
 			}
 		case failure = <-s.broken:
@@ -393,21 +388,20 @@ wait:
 	return failure
 }
 
-// wakeAt returns the time at which fill has something to do even if no input answers. It
-// is zero if there is no such time.
+// wakeAt returns when fill has something to do even if no input answers, or zero.
 func (s *source[T]) wakeAt() (at time.Time) {
 	now := s.clock.Now()
 	if s.ladder.c.Others != nil {
 		at = now.Add(lookAgain)
 	}
 	if s.failed != nil {
-		at = now.Add(time.Second) // to try again
+		at = now.Add(time.Second) // tries again
 	}
 	return at
 }
 
-// start asks the inputs that may be asked and were not, and returns how long it takes
-// until another input may be asked. It returns 0 if that does not depend on time.
+// start asks the inputs that may be asked and were not. It returns how long it takes
+// until another input may be asked, or 0 if that does not depend on time.
 func (s *source[T]) start(asking context.Context, n int, asked map[*input[T]]bool, answers chan<- answer[T], enough func()) (wait time.Duration) {
 	now := s.clock.Now()
 	for _, in := range s.inputs {
@@ -416,7 +410,7 @@ func (s *source[T]) start(asking context.Context, n int, asked map[*input[T]]boo
 		if asked[in] || hasEnded {
 			continue
 		}
-		if most == 0 { // it is at its limit: a settlement wakes ask
+		if most == 0 { // at its limit: a settlement wakes ask
 			continue
 		}
 		left := in.next.Sub(now)
@@ -447,14 +441,13 @@ func receive[T any](ctx context.Context, s Source[T], n int) (ms []message.Messa
 	return ms, err
 }
 
-// wasInterrupted reports whether err is the error of a Receive that ended because another
-// input has answered.
+// wasInterrupted reports whether a Receive failed because another input has answered.
 func wasInterrupted(asking context.Context, err error) bool {
 	return err != nil && asking.Err() != nil && errors.Is(err, context.Cause(asking))
 }
 
-// answered continues after the answer of an input. It adds the messages that may be
-// delivered now to buffered, and returns the error of the input.
+// answered handles the answer of an input: it adds the messages that may be delivered now
+// to buffered, and returns the error.
 func (s *source[T]) answered(asking context.Context, a answer[T]) error {
 	in := a.input
 	switch {
@@ -559,7 +552,7 @@ func (s *source[T]) ReleaseBuffered() {
 	}
 }
 
-// LeasesLost implements [settle.LeaseCounter]: it is the sum of the inputs.
+// LeasesLost implements [settle.LeaseCounter], as the sum of the inputs.
 func (s *source[T]) LeasesLost() (n int) {
 	s.mu.Lock()
 	inputs := slices.Clone(s.inputs)
@@ -572,7 +565,7 @@ func (s *source[T]) LeasesLost() (n int) {
 	return n
 }
 
-// SettlementsRefused implements [settle.RefusalCounter]: it is the sum of the inputs.
+// SettlementsRefused implements [settle.RefusalCounter], as the sum of the inputs.
 func (s *source[T]) SettlementsRefused() (n int) {
 	s.mu.Lock()
 	inputs := slices.Clone(s.inputs)
@@ -593,7 +586,7 @@ func (s *source[T]) Close(ctx context.Context) error {
 	s.mu.Unlock()
 	errs := make([]error, len(inputs))
 	var all sync.WaitGroup
-	for i, in := range inputs { // each releases what it gave, at the same time: one may need all the time of ctx
+	for i, in := range inputs { // at the same time: one may need all the time of ctx
 		all.Go(func() { errs[i] = guard.Call(func() error { return in.source.Close(ctx) }, broken) })
 	}
 	all.Wait()

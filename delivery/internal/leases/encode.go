@@ -20,7 +20,7 @@ func Encode[T any](c codec.Codec[T], v T, meta message.Meta) (m store.Message, e
 }
 
 // EncodeAll is [Encode] for the values of messages, without metadata. It calls the codec
-// for all of them on one goroutine; Encode starts a goroutine for each call.
+// for all of them on one goroutine; Encode starts one for each call.
 func EncodeAll[T any](c codec.Codec[T], values []message.Message[T]) (ms []store.Message, errs []error) {
 	ms = make([]store.Message, len(values))
 	errs = guard.Each(len(ms), func(i int) (err error) {
@@ -38,8 +38,8 @@ func encode[T any](c codec.Codec[T], v T) (schema, payload []byte, err error) {
 
 func broken(recovered any) error { return codecError(guard.Recovered("store", recovered)) }
 
-// codecError returns err as the error of a codec, which matches [message.ErrRefused]
-// because another try would fail as well. It returns nil if err is nil.
+// codecError returns err as an error that matches [message.ErrRefused], because another
+// try would fail as well. It returns nil if err is nil.
 func codecError(err error) error {
 	if err == nil {
 		return nil

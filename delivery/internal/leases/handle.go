@@ -10,34 +10,32 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// handle is the handle of a message that a source has taken, and that is not settled in
-// the store. source, position and message are written once. Source.mu guards the fields
-// from lease to due.
+// handle is the handle of a taken message that is not settled in the store. source,
+// position and message are written once. Source.mu guards the fields from lease to due.
 type handle struct {
 	source   sourceOfHandle
-	position int64         // of the message, if the store is a [store.Inspector]
-	message  store.Message // as received; its provider may be out of date: see provider
+	position int64         // if the store is a [store.Inspector]
+	message  store.Message // as received; see provider for its provider
 
 	lease      store.Lease
-	until      time.Time           // the lease lasts until this time, by the clock of the source
+	until      time.Time           // end of the lease, by the source's clock
 	settlement *message.Settlement // nil while the message is in flight
-	// replacement is the message that takes the place of this one when its
-	// acknowledgement is recorded, or nil: see InPlace.
+	// replacement takes the place of the message when its acknowledgement is recorded, or
+	// is nil: see InPlace.
 	replacement *store.Message
 	forgotten   bool // removed from the source, since it is settled in the store
-	lost        bool // the lease was lost, and LeasesLost counts it
+	lost        bool // the lease was lost, and is counted
 
-	refusals int       // how often the store has refused to record the settlement
-	due      time.Time // time of the next try to record the settlement
+	refusals int       // how often the store has refused the settlement
+	due      time.Time // next try to record the settlement
 
-	provider atomic.Pointer[string] // provider of the message now; written under mu
-	isGone   atomic.Bool            // it is not in its queue: purged, or settled by another worker; written under mu
-	isPurged atomic.Bool            // it is gone because it was purged; written under mu
+	provider atomic.Pointer[string] // current provider; written under mu
+	isGone   atomic.Bool            // not in its queue: purged, or settled by another worker; written under mu
+	isPurged atomic.Bool            // gone because it was purged; written under mu
 }
 
 var _ message.Delivery = (*handle)(nil)
 
-// sourceOfHandle is a *Source, for its handles.
 type sourceOfHandle interface {
 	ownerOf() any
 	engineOf() store.Engine

@@ -9,16 +9,15 @@ import (
 )
 
 // HeadStarts gives suspects a head start, one after the other. A suspect is a message
-// whose lease has ended: it may have killed its process, and would take along the
-// messages that are delivered beside it (law D4). During its head start, which ends when
-// it is settled, no source begins to take other messages. A source that was taking
-// messages from the store when the head start began releases the suspects among them, and
-// delivers the others beside the suspect. Messages in flight continue, too. The sources
-// of a queue and of its layers share a HeadStarts. Safe for concurrent use.
+// whose lease has ended: it may have killed its process, and messages beside it would be
+// lost with it (law D4). Until the suspect is settled, at most for a set time, no source
+// begins to take other messages. A source that was already taking messages releases the
+// suspects among them, and delivers the others. Messages in flight continue. The sources
+// of a queue and its layers share a HeadStarts. Safe for concurrent use.
 type HeadStarts struct {
 	mu      sync.Mutex // guards the fields below
-	suspect suspect    // the message that has a head start, or the zero value
-	until   time.Time  // when the head start ends at the latest
+	suspect suspect    // has the head start, or zero
+	until   time.Time  // latest end of the head start
 	waiting map[chan struct{}]bool
 }
 
@@ -30,13 +29,12 @@ func suspectOf(l store.Lease, queue string) suspect { return suspect{queue, l.En
 // NewHeadStarts returns a HeadStarts without a suspect.
 func NewHeadStarts() *HeadStarts { return &HeadStarts{waiting: map[chan struct{}]bool{}} }
 
-// WithHeadStarts makes a source share the head starts of other sources. By default a
-// source has its own.
+// WithHeadStarts makes sources share head starts. By default a source has its own.
 func WithHeadStarts(h *HeadStarts) SourceOption {
 	return func(set *sourceSettings) { set.headStarts = h }
 }
 
-// begin gives s a head start. It returns false while another message has a head start.
+// begin gives s a head start. It returns false while another message has one.
 func (h *HeadStarts) begin(s suspect, now time.Time, d time.Duration) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -48,8 +46,8 @@ func (h *HeadStarts) begin(s suspect, now time.Time, d time.Duration) bool {
 	return true
 }
 
-// left returns how long no message may be taken, or 0. If it does not return 0, it
-// remembers wake, and sends to it when the head start ends early.
+// left returns how long no message may be taken. Unless that is 0, it sends to wake when
+// the head start ends early.
 func (h *HeadStarts) left(now time.Time, wake chan struct{}) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -65,7 +63,7 @@ func (h *HeadStarts) isRunning(now time.Time) bool {
 	return h.suspect != suspect{} && h.until.After(now)
 }
 
-// end ends the head start of a message that was settled, if it has one.
+// end ends the head start of a message that was settled, if any.
 func (h *HeadStarts) end(s suspect) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

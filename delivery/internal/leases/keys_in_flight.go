@@ -10,25 +10,25 @@ import (
 	"github.com/weirflow/weir/internal/settle"
 )
 
-// KeysInFlight counts the messages of each key that are in flight in a worker. The
-// sources of a queue and of its layers share it, so the limit of [WithKeyRounds] holds
-// for all of them together. They take messages at the same time, and so may take more
-// messages of a key than the limit: each message is admitted on its own, and a source
-// releases the messages that are not admitted. Messages without a key are not counted.
+// KeysInFlight counts the messages in flight in a worker by key. The sources of a queue
+// and its layers share it, so that the limit of [WithKeyRounds] holds for all together.
+// They take messages at the same time, perhaps more of a key than the limit: each message
+// is admitted on its own, and a source releases the others. Messages without a key are
+// not counted.
 //
-// A key may have a limit of its own, which is lower: 0 while it is held or down, 1 while
-// its service is tried, and a growing limit after that. So the messages of a key that is
-// down are left out in the same way as the messages of a key at the limit.
+// A key may have a lower limit of its own: 0 while it is held or down, 1 while its
+// service is tried, and a growing limit after that. So the messages of a key that is down
+// are left out like the messages of a key at the limit.
 //
 // Safe for concurrent use.
 type KeysInFlight struct {
 	mu       sync.Mutex // guards the fields below
 	inFlight map[string]int
 	waiting  map[chan struct{}]bool // sources to wake: their last round left out keys
-	skipped  map[string]bool        // keys in flight that a round has left out: their sources wait for a message to be settled
+	skipped  map[string]bool        // keys in flight that a round has left out: their sources wait for a settlement
 	restrict func() (list []gate.Restriction, next time.Duration)
-	shares   map[string]float64 // of the keys with a limit of their own, as of the last round
-	held     map[string]bool    // keys that people hold: their limit is 0; never changed, only replaced
+	shares   map[string]float64 // of keys with their own limit, as of the last round
+	held     map[string]bool    // keys that people hold: limit 0; never changed, only replaced
 }
 
 // NewKeysInFlight returns counts of 0.
@@ -36,13 +36,12 @@ func NewKeysInFlight() *KeysInFlight {
 	return &KeysInFlight{inFlight: map[string]int{}, waiting: map[chan struct{}]bool{}, skipped: map[string]bool{}}
 }
 
-// WithKeysInFlight makes a source share the counts of other sources. By default a source
-// has its own.
+// WithKeysInFlight makes sources share counts. By default a source has its own.
 func WithKeysInFlight(k *KeysInFlight) SourceOption {
 	return func(set *sourceSettings) { set.inFlight = k }
 }
 
-// Restrict sets a function that returns the keys with a limit of their own. It is asked
+// Restrict sets a function that returns the keys with their own limit. It is called
 // before each round, without a lock.
 func (k *KeysInFlight) Restrict(f func() (list []gate.Restriction, next time.Duration)) {
 	k.mu.Lock()
@@ -50,7 +49,7 @@ func (k *KeysInFlight) Restrict(f func() (list []gate.Restriction, next time.Dur
 	k.restrict = f
 }
 
-// hold sets the keys that people hold. The sources that have left out keys look again.
+// hold sets the keys that people hold, and wakes the sources that have left out keys.
 // keys must not change later.
 func (k *KeysInFlight) hold(keys map[string]bool) {
 	k.mu.Lock()
@@ -62,8 +61,7 @@ func (k *KeysInFlight) hold(keys map[string]bool) {
 	k.wakeAll()
 }
 
-// usualPerKey is the number of messages of a key in flight of which a restricted key has
-// a share, if there is no limit.
+// usualPerKey is the limit of which a restricted key has a share, if there is no limit.
 const usualPerKey = 100
 
 // limitOf returns the limit of a key. most is the limit of all keys, or 0.
@@ -83,8 +81,8 @@ func (k *KeysInFlight) limitOf(key string, most int) int {
 	return most
 }
 
-// refreshShares reads which keys have limits of their own, and returns the time after
-// which they may be higher. It returns 0 if there are no such keys.
+// refreshShares reads the keys' own limits, and returns the time after which they may be
+// higher, or 0 if there are none.
 func (k *KeysInFlight) refreshShares() (next time.Duration) {
 	k.mu.Lock()
 	restrict := k.restrict
@@ -107,20 +105,19 @@ func (k *KeysInFlight) refreshShares() (next time.Duration) {
 }
 
 // rooms describes the keys of which messages may be taken. A slow key has room for fewer
-// messages than the other keys, because its tenant recovers. A round takes the same
-// number of messages from each key, so a slow key would reduce that number for all keys.
-// So every other round leaves out the slow keys.
+// messages than the others, because its tenant recovers. A round takes the same number
+// from each key, so a slow key would reduce that number for all: every other round leaves
+// out the slow keys.
 type rooms struct {
-	except      []string      // keys of which no message is taken
-	each        int           // messages of each other key that may be taken
-	leftOutSlow bool          // except has slow keys: the next round includes them
+	except      []string      // keys to leave out
+	each        int           // most messages of each other key
+	leftOutSlow bool          // except has slow keys, which the next round includes
 	next        time.Duration // after which except may be shorter; 0 if that does not depend on time
 }
 
 // room returns the keys of which messages may be taken, and how many of each: at most n.
-// The store takes the same number from each key, so the key with the least room decides.
-// If room leaves out keys, it remembers wake, and sends to it when a message of such a
-// key is settled.
+// The key with the least room decides. If room leaves out keys, it sends to wake when a
+// message of such a key is settled.
 func (k *KeysInFlight) room(most, n int, includesSlow bool, wake chan struct{}) (r rooms) {
 	r.next = k.refreshShares()
 	r.each = n
@@ -142,9 +139,9 @@ func (k *KeysInFlight) room(most, n int, includesSlow bool, wake chan struct{}) 
 	return r
 }
 
-// limitUsual applies the limit of all keys to r: it leaves out the keys that are at the
-// limit. A key near the limit lowers r.each, but only until its messages in flight are
-// settled. Called with mu held.
+// limitUsual applies the limit of all keys to r: it leaves out the keys at the limit. A
+// key near the limit lowers r.each only until its messages in flight are settled. Called
+// with mu held.
 func (k *KeysInFlight) limitUsual(r *rooms, most int) {
 	for key, n := range k.inFlight {
 		_, isRestricted := k.shares[key]
@@ -161,8 +158,8 @@ func (k *KeysInFlight) limitUsual(r *rooms, most int) {
 	}
 }
 
-// limitRestricted applies the limits of keys with a limit of their own to r, after
-// limitUsual. Slow keys are left out unless includesSlow is true. Called with mu held.
+// limitRestricted applies keys' own limits to r, after limitUsual. Slow keys are left out
+// unless includesSlow is true. Called with mu held.
 func (k *KeysInFlight) limitRestricted(r *rooms, most int, includesSlow bool) {
 	usual := r.each
 	for key := range k.shares {
@@ -184,8 +181,8 @@ func (k *KeysInFlight) limitRestricted(r *rooms, most int, includesSlow bool) {
 	}
 }
 
-// admit counts a message that was taken as in flight, unless the limit of its key is
-// reached: then it returns false.
+// admit counts a taken message as in flight, unless the limit of its key is reached: then
+// it returns false.
 func (k *KeysInFlight) admit(key string, most int) bool {
 	if key == "" {
 		return true
@@ -199,8 +196,8 @@ func (k *KeysInFlight) admit(key string, most int) bool {
 	return true
 }
 
-// leave uncounts a message that was admitted: it is settled, or was released at once. The
-// sources that have left out its key look again.
+// leave uncounts an admitted message, which was settled or released at once, and wakes
+// the sources that have left out its key.
 func (k *KeysInFlight) leave(key string) {
 	if key == "" {
 		return
@@ -216,7 +213,6 @@ func (k *KeysInFlight) leave(key string) {
 	}
 }
 
-// wakeAll wakes the sources that have left out keys.
 func (k *KeysInFlight) wakeAll() {
 	for wake := range k.waiting {
 		settle.Wake(wake)

@@ -12,19 +12,19 @@ import (
 )
 
 // HandOver puts messages into a queue. from[i] is the delivery of the message in flight
-// that ms[i] was made from, or nil. isGone[i] is true if HandOver has not put ms[i],
-// because the message in flight is no longer in its queue: it was purged (law W5), or its
-// lease had ended, and another worker has settled it and stored the outcome. The caller
-// settles the message in flight as if ms[i] had been put.
+// that ms[i] was made from, or nil. isGone[i] is true if ms[i] was not put because that
+// message is no longer in its queue: it was purged (law W5), or its lease had ended, and
+// another worker has settled it and stored the outcome. The caller settles it as if ms[i]
+// had been put.
 //
-// If the message was received from the same engine, and the engine is a
-// [store.Inspector], the engine checks that it is still there when it puts. Otherwise
-// HandOver uses what the source has found before, and a purge may come in between.
+// If the message was received from the same engine, and that is a [store.Inspector], the
+// engine checks when it puts. Otherwise HandOver uses what the source has found before,
+// and a purge may come in between.
 func HandOver(ctx context.Context, engine store.Engine, queue string, ms []store.Message, from []message.Delivery) (isGone []bool, err error) {
 	inspector, isInspector := engine.(store.Inspector)
 	isGone = make([]bool, len(ms))
-	moves := make([]store.Move, 0, len(ms)) // of the messages that are not gone
-	at := make([]int, 0, len(ms))           // the index in ms of each move
+	moves := make([]store.Move, 0, len(ms)) // of messages that are not gone
+	at := make([]int, 0, len(ms))           // index in ms of each move
 	hasLease := false
 	for i := range ms {
 		h, isHandle := from[i].(*handle)
@@ -69,9 +69,8 @@ func HandOver(ctx context.Context, engine store.Engine, queue string, ms []store
 	return isGone, nil
 }
 
-// putUnchecked puts the messages of moves, and does not check whether the messages that
-// they were made of are still there. If it returns a *[store.PutError], its Errs are in
-// the order of HandOver's ms.
+// putUnchecked puts the messages of moves without checking their originals. The Errs of a
+// *[store.PutError] are in the order of HandOver's ms.
 func putUnchecked(ctx context.Context, engine store.Engine, queue string, moves []store.Move, isGone []bool) error {
 	kept := make([]store.Message, len(moves))
 	for i := range moves {
@@ -80,8 +79,8 @@ func putUnchecked(ctx context.Context, engine store.Engine, queue string, moves 
 	return alignErrs(engine.Put(ctx, queue, kept...), isGone)
 }
 
-// alignErrs adds nil errors for the messages that are gone to a [store.PutError], so that
-// its Errs are in the order of HandOver's ms.
+// alignErrs adds nil errors for gone messages to a [store.PutError], so that its Errs are
+// in the order of HandOver's ms.
 func alignErrs(err error, isGone []bool) error {
 	of, ok := errors.AsType[*store.PutError](err)
 	if !ok || len(of.Errs) == len(isGone) {
@@ -108,10 +107,10 @@ func (s *Source[T]) OnPurge(f func()) {
 }
 
 // LookForPurged implements [settle.PurgeFinder]. It extends the leases: the store refuses
-// the leases of messages that were purged.
+// the leases of purged messages.
 func (s *Source[T]) LookForPurged(ctx context.Context, key string) {
 	s.mu.Lock()
-	s.purgeSearches++ // before the messages are read, so that a take that runs looks again
+	s.purgeSearches++ // before the read, so that a running take looks again
 	s.mu.Unlock()
 	s.lookInFlight(ctx, key)
 }
@@ -120,7 +119,6 @@ func (s *Source[T]) lookInFlight(ctx context.Context, key string) {
 	s.extendSome(ctx, func(h *handle) bool { return key == "" || h.message.Meta.Key == key })
 }
 
-// purgeSearchesBegun returns how many calls of LookForPurged have begun.
 func (s *Source[T]) purgeSearchesBegun() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,7 +155,7 @@ func (s *Source[T]) noteGone(ctx context.Context, h *handle) {
 }
 
 // findPurged returns the messages of lost that were purged: they are no longer in the
-// queue, and their leases have not ended, so no other worker can have settled them.
+// queue, and their leases have not ended.
 func (s *Source[T]) findPurged(ctx context.Context, lost []*handle) (purged []*handle) {
 	inspector, ok := s.store.(store.Inspector)
 	if !ok {
@@ -185,9 +183,8 @@ func (s *Source[T]) findPurged(ctx context.Context, lost []*handle) (purged []*h
 
 func (s *Source[T]) engineOf() store.Engine { return s.store }
 
-// leaseOf returns the lease of a message, and whether the message is in flight. A program
-// may acknowledge a message before it puts a result: then the message has left its queue,
-// and was not purged.
+// leaseOf returns the lease of a message, and whether it is in flight. A program may
+// acknowledge a message before it puts a result: then the message was not purged.
 func (s *Source[T]) leaseOf(h *handle) (l store.Lease, inFlight bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -20,9 +20,8 @@ func (s *Source[T]) extend(ctx context.Context) {
 	s.extendSome(ctx, func(*handle) bool { return true })
 }
 
-// extendSome extends the leases of the messages in flight, and of settled messages that
-// are not recorded yet, for which choose returns true. choose is called with mu held.
-// Several goroutines may extend leases at the same time.
+// extendSome is extend for the messages for which choose returns true, called with mu
+// held. Several goroutines may extend leases at the same time.
 func (s *Source[T]) extendSome(ctx context.Context, choose func(*handle) bool) {
 	asked := s.clock.Now()
 	s.mu.Lock()
@@ -68,13 +67,12 @@ func (s *Source[T]) extendSome(ctx context.Context, choose func(*handle) bool) {
 	}
 }
 
-// noteLost notes messages whose leases are lost. A message that was purged is gone. Other
-// messages stay in flight: if they are delivered again, the redelivery joins them.
+// noteLost notes messages whose leases are lost. A purged message is gone. Others stay in
+// flight: if they are delivered again, the redelivery joins them.
 //
-// The recorder handles a message that was settled since extendSome asked for its lease:
-// the lease may be lost because the recorder has settled the message in the store. A
-// message that this source has taken again since then has a newer lease, and is left out,
-// too.
+// It leaves out messages that were settled since extendSome asked, because the recorder
+// may have settled them in the store, and messages that this source has taken again,
+// which have a newer lease.
 func (s *Source[T]) noteLost(ctx context.Context, lost map[store.Lease]*handle, err error) {
 	purged := s.findPurged(ctx, slices.Collect(maps.Values(lost)))
 	s.mu.Lock()
@@ -100,7 +98,7 @@ func (s *Source[T]) noteLost(ctx context.Context, lost map[store.Lease]*handle, 
 	}
 }
 
-// lose counts a lease that is lost, once. Called with mu held.
+// lose counts a lost lease, once. Called with mu held.
 func (s *Source[T]) lose(h *handle) {
 	if !h.lost {
 		h.lost = true
@@ -121,8 +119,7 @@ func (s *Source[T]) LeasesLost() int {
 	return s.leasesLost
 }
 
-// How often a settlement that the store refuses is tried, and the waits in between: 3 s
-// in all.
+// How often a refused settlement is tried, and the waits in between: 3 s in all.
 const (
 	maxRefusals  = 6
 	firstRefusal = 100 * time.Millisecond // it doubles
@@ -135,10 +132,9 @@ func (s *Source[T]) SettlementsRefused() int {
 	return s.settlementsRefused
 }
 
-// record writes some of the settlements, in a few calls of the store. It is short, so
-// that the recorder can extend leases between two calls. It returns the time until its
-// next call, as [settle.Hooks].Record does. last is true for the last calls, when the
-// source closes.
+// record writes some settlements, in a few calls, so that the recorder can extend leases
+// between two calls. It returns the time until its next call, as [settle.Hooks].Record
+// does. last is true when the source closes.
 func (s *Source[T]) record(ctx context.Context, last bool) (next time.Duration, err error) {
 	due := s.dueSettlements(last)
 	if s.inOrder != nil && len(due.done)+len(due.rejected) > 0 {
@@ -150,7 +146,7 @@ func (s *Source[T]) record(ctx context.Context, last bool) (next time.Duration, 
 			return 0, err
 		}
 	}
-	if due.hasOtherDelays { // they go before dead letters: a dead letter that cannot be stored must not hold them up (law D3)
+	if due.hasOtherDelays { // before dead letters, which must not delay them if they cannot be stored (law D3)
 		return 0, nil
 	}
 	err = s.recordTogether(ctx, due.rejected, last)
@@ -160,18 +156,17 @@ func (s *Source[T]) record(ctx context.Context, last bool) (next time.Duration, 
 	return s.nextRecord(last), nil
 }
 
-// dueSettlements are the settled messages that record writes to the store now, by what
-// the store does with them.
+// dueSettlements are the settled messages that record writes now, by what the store does
+// with them.
 type dueSettlements struct {
-	done     []*handle // are removed
-	replaced []*handle // are replaced in their places: see InPlace
-	released []*handle // are released, all with the same delay, so that one call of Release is enough
-	rejected []*handle // are moved to the dead letters
+	done     []*handle
+	replaced []*handle // in their places: see InPlace
+	released []*handle // all with the same delay, for one call of Release
+	rejected []*handle // moved to the dead letters
 
 	hasOtherDelays bool // messages with other delays are left to be released
 }
 
-// dueSettlements returns the settled messages to be recorded now.
 func (s *Source[T]) dueSettlements(last bool) (due dueSettlements) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -190,8 +185,8 @@ func (s *Source[T]) dueSettlements(last bool) (due dueSettlements) {
 	return due
 }
 
-// add adds a message by its settlement. It leaves out a message that is to be released
-// after another delay than the messages before it.
+// add adds a message by its settlement, unless its delay differs from the released
+// messages before it.
 func (d *dueSettlements) add(h *handle) {
 	switch h.settlement.Kind {
 	case message.Done, message.HandedOver:
@@ -211,7 +206,7 @@ func (d *dueSettlements) add(h *handle) {
 	}
 }
 
-// nextRecord returns the time until the first settlement that is left can be recorded.
+// nextRecord returns the time until the first remaining settlement can be recorded.
 func (s *Source[T]) nextRecord(last bool) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -226,8 +221,8 @@ func (s *Source[T]) nextRecord(last bool) time.Duration {
 }
 
 // recordTogether records messages that were settled in the same way. If the store refuses
-// one of them, the others are recorded without it (law D4): the messages are halved until
-// the refused one is alone. An error is a failure of the store, and not of a message.
+// one, the others are recorded without it (law D4): the messages are halved until the
+// refused one is alone. An error is a failure of the store, not of a message.
 func (s *Source[T]) recordTogether(ctx context.Context, hs []*handle, last bool) error {
 	if len(hs) == 0 {
 		return nil
@@ -247,8 +242,7 @@ func (s *Source[T]) recordTogether(ctx context.Context, hs []*handle, last bool)
 	return s.recordTogether(ctx, hs[half:], last)
 }
 
-// recordSame records messages that were settled in the same way, in one call of the
-// store.
+// recordSame records messages that were settled in the same way, in one call.
 func (s *Source[T]) recordSame(ctx context.Context, hs []*handle) error {
 	v := hs[0].settlement
 	switch v.Kind {
@@ -270,8 +264,8 @@ func (s *Source[T]) recordSame(ctx context.Context, hs []*handle) error {
 	}
 }
 
-// noteRefusal notes that the store has refused to record how a message was settled. It is
-// tried again alone, and after maxRefusals tries the message is set aside.
+// noteRefusal notes that the store has refused a settlement. It is tried again alone, and
+// after maxRefusals tries the message is set aside.
 func (s *Source[T]) noteRefusal(ctx context.Context, h *handle, cause error, last bool) error {
 	if h.replacement != nil {
 		s.rejectInstead(h, cause)
@@ -292,9 +286,8 @@ func (s *Source[T]) noteRefusal(ctx context.Context, h *handle, cause error, las
 	return nil
 }
 
-// setAside leaves a message in its queue for good, since it cannot be settled: it is not
-// delivered again. If the store refuses even that, the message is delivered again when
-// its lease ends.
+// setAside leaves a message that cannot be settled in its queue for good, undelivered. If
+// the store refuses even that, the message is redelivered when its lease ends.
 func (s *Source[T]) setAside(ctx context.Context, h *handle, cause error) error {
 	fate := "it stays in its queue and is not delivered again"
 	hs := []*handle{h}
@@ -305,7 +298,7 @@ func (s *Source[T]) setAside(ctx context.Context, h *handle, cause error) error 
 	})
 	switch {
 	case storearg.IsLost(released):
-		return nil // write has noted that the lease was lost
+		return nil // write has noted the lost lease
 	case errors.Is(err, message.ErrRefused):
 		fate = "it is delivered again when its lease ends"
 		s.mu.Lock()
@@ -319,9 +312,9 @@ func (s *Source[T]) setAside(ctx context.Context, h *handle, cause error) error 
 	return nil
 }
 
-// write settles messages in the store by f, and forgets them. It also forgets a message
-// whose lease was lost, since another consumer settles it. But if this source has taken
-// the message again meanwhile, the message has a newer lease, and is settled with that.
+// write settles messages in the store by f, and forgets them, including messages whose
+// lease was lost, since another consumer settles them. But if this source has taken a
+// message again meanwhile, it is settled with its newer lease.
 func (s *Source[T]) write(hs []*handle, f func([]store.Lease) error) error {
 	if len(hs) == 0 {
 		return nil
@@ -342,9 +335,9 @@ func (s *Source[T]) write(hs []*handle, f func([]store.Lease) error) error {
 	for i, h := range hs {
 		wasLost := isLost && slices.Contains(lost.Lost, leases[i])
 		if wasLost && h.lease != leases[i] {
-			continue // it stays in settled, and is recorded with its newer lease
+			continue // stays in settled, and is recorded with its newer lease
 		}
-		if wasLost && !h.isGone.Load() { // a message that is gone was noted before
+		if wasLost && !h.isGone.Load() { // a gone message was noted before
 			withoutLease = append(withoutLease, h)
 		}
 		ended = append(ended, h)
@@ -364,7 +357,7 @@ func (s *Source[T]) forget(hs []*handle) {
 	s.settled = slices.DeleteFunc(s.settled, func(h *handle) bool { return h.forgotten })
 }
 
-// noteSettledAfterLoss notes messages that were settled when their leases were lost.
+// noteSettledAfterLoss notes messages that were settled after their leases were lost.
 func (s *Source[T]) noteSettledAfterLoss(hs []*handle) {
 	if len(hs) == 0 {
 		return
@@ -386,7 +379,6 @@ func (s *Source[T]) noteSettledAfterLoss(hs []*handle) {
 	}
 }
 
-// moveToDead moves messages to the dead letters.
 func (s *Source[T]) moveToDead(ctx context.Context, hs []*handle, leases []store.Lease) error {
 	moves := make([]store.Move, len(hs))
 	for i, h := range hs {
@@ -402,8 +394,8 @@ func (s *Source[T]) moveToDead(ctx context.Context, hs []*handle, leases []store
 	return moveAll(ctx, s.store, moves...)
 }
 
-// moveAloneToDead moves a message to the dead letters, where it may not fit: the history
-// of its failure makes it larger. If only a pointer fits, the message stays in its queue.
+// moveAloneToDead moves a message to the dead letters. The history of its failure may
+// make it too large; if only a pointer fits, the message stays in its queue.
 func (s *Source[T]) moveAloneToDead(ctx context.Context, to store.Move) error {
 	where := fmt.Sprintf("queue %q, entry %s", s.queue, to.Lease.Entry)
 	isWhole, err := settle.Bury(to.Message.Meta, where, func(meta message.Meta, withBytes bool) error {
@@ -430,10 +422,10 @@ func (s *Source[T]) putPointer(ctx context.Context, to store.Move) error {
 	return s.store.Put(ctx, to.Queue, to.Message)
 }
 
-// moveAll settles leases and puts a message in another queue for each. A store that is a
-// [store.Inspector] does so in one transaction. In other stores the messages are put
-// first, so a crash in between doubles messages instead of losing them (law D1), and
-// messages whose lease was lost are put as well.
+// moveAll settles leases and puts a message in another queue for each: in one transaction
+// if the store is a [store.Inspector]. In other stores the messages are put first, so a
+// crash in between doubles messages instead of losing them (law D1), and messages whose
+// lease was lost are put as well.
 func moveAll(ctx context.Context, s store.Store, moves ...store.Move) error {
 	if i, ok := s.(store.Inspector); ok {
 		return i.Move(ctx, moves...)

@@ -28,30 +28,29 @@ const DefaultLease = 30 * time.Second
 const (
 	defaultMaxPoll = 100 * time.Millisecond
 	minPoll        = 5 * time.Millisecond
-	never          = 24 * time.Hour // a wait that the store ends: it wakes the source
+	never          = 24 * time.Hour // a wait that the store ends
 	maxRecorded    = 1000           // settlements that are recorded at once
 )
 
 var errSourceClosed = errors.New("weir: the source is closed")
 
-// Source returns the messages of a queue, as a delivery.Source: it extends their leases
-// while they are in flight and records how they are settled. Any number of sources, on
+// Source returns the messages of a queue, as a delivery.Source. Any number of sources, on
 // any number of machines, share a queue.
 //
-// A message that was rejected, or whose payload the codec cannot read, goes to the queue
-// of the dead letters, with its bytes as received, and the reason in its history. If the
-// store fails to record settlements, they are tried again until the source is closed. If
-// the store refuses to record the settlement of one message, that message alone is tried
-// again, for 3 s; then it stays in its queue, and is not delivered again.
+// A message that was rejected, or whose payload the codec cannot read, goes to the dead
+// letters, with its bytes as received and the reason in its history. If the store fails
+// to record settlements, they are tried again until the source is closed. If the store
+// refuses to record one message's settlement, that message alone is tried again, for 3 s;
+// then it stays in its queue, and is not delivered again.
 //
 // A message whose lease has ended may have killed its process. It is returned alone. The
 // next message follows when it is settled, or after a head start of 100 ms to 5 s, which
 // grows with the number of its ended leases. Sources can share head starts
 // ([WithHeadStarts]). After five ended leases a message goes to the dead letters.
 //
-// The Visit of a message that Receive returns is one more than the visits that are
-// stored. If a message that is in flight here is taken again, because its lease had
-// ended, it is not delivered a second time: it joins the delivery in flight (law D2).
+// The Visit of a received message is one more than the stored visits. If a message in
+// flight here is taken again, because its lease had ended, it joins the delivery in
+// flight, and is not delivered a second time (law D2).
 type Source[T any] struct {
 	store       store.Store
 	queue, dead string
@@ -69,24 +68,24 @@ type Source[T any] struct {
 	rounds    keyRounds     // owned by the Receive
 
 	// takesOne makes the next take ask for one message, because the last take has found a
-	// suspect. Suspects often follow each other, since all messages of a process that died
-	// are suspects. A message that is taken beside a suspect is released, and is then
-	// behind others. Owned by the Receive.
+	// suspect. Suspects often follow each other, since all messages of a dead process are
+	// suspects, and a message taken beside a suspect is released behind others. Owned by
+	// the Receive.
 	takesOne bool
 
 	// releasing has capacity 1, and is a lock. The recorder holds it while it releases
 	// messages in the store, until they are removed from handles. take holds it after it
-	// has taken messages from the store, while it adds them to handles. Otherwise a message
-	// that was released and taken again at once would still be in handles: take would join
-	// it to the delivery that has ended, and not deliver it.
+	// has taken messages, while it adds them to handles. Otherwise take would join a
+	// message that was released and taken again at once to the delivery that has ended,
+	// and not deliver it.
 	releasing chan struct{}
 
 	mu      sync.Mutex
 	handles map[string]*handle // by store.Lease.Entry
-	settled []*handle          // of handles: messages whose settlements are not recorded yet
-	onPurge func()             // see OnPurge; nil if it is not set
+	settled []*handle          // of handles: settlements not recorded yet
+	onPurge func()             // see OnPurge; may be nil
 
-	purgeSearches      int // calls of LookForPurged that have begun
+	purgeSearches      int // calls of LookForPurged begun
 	leasesLost         int // see LeasesLost
 	settlementsRefused int // see SettlementsRefused
 }
@@ -97,20 +96,20 @@ type sourceSettings struct {
 	maxPoll   time.Duration
 	logger    *slog.Logger
 	byKey     store.ByKey                                                                  // nil without rounds of keys
-	maxPerKey int                                                                          // messages of a key in flight; 0 means no limit
+	maxPerKey int                                                                          // most messages of a key in flight; 0 means no limit
 	inFlight  *KeysInFlight                                                                // used if byKey is not nil
 	inOrder   store.InOrder                                                                // nil without an order of keys
-	putOff    func(ctx context.Context, queue string, taken []store.Leased) []store.Leased // nil if each message is delivered; see WithPutOff
+	putOff    func(ctx context.Context, queue string, taken []store.Leased) []store.Leased // see WithPutOff; may be nil
 
 	headStarts *HeadStarts
-	owner      any // the ladder of the source: see message.Delivery.Owner
+	owner      any // the source's ladder: see message.Delivery.Owner
 }
 
 // SourceOption changes a setting of [NewSource].
 type SourceOption func(*sourceSettings)
 
-// WithLease sets how long the messages of a source that was killed stay with it; the
-// default is 30 s. Leases are extended three times as often. It panics if d ≤ 0.
+// WithLease sets how long the messages of a killed source stay with it; the default is 30
+// s. Leases are extended three times as often. It panics if d ≤ 0.
 func WithLease(d time.Duration) SourceOption {
 	if d <= 0 {
 		panic(fmt.Sprintf("weir: WithLease: %v is not positive", d))
@@ -118,9 +117,9 @@ func WithLease(d time.Duration) SourceOption {
 	return func(s *sourceSettings) { s.lease = d }
 }
 
-// WithMaxPoll sets how long Receive waits at most before it looks into an empty queue
-// again: how late a message may be. The default is 100 ms. It begins with 5 ms and
-// doubles. It panics if d ≤ 0.
+// WithMaxPoll sets the longest pause before Receive looks into an empty queue again: how
+// late a message may be. The default is 100 ms. It begins with 5 ms and doubles. It
+// panics if d ≤ 0.
 func WithMaxPoll(d time.Duration) SourceOption {
 	if d <= 0 {
 		panic(fmt.Sprintf("weir: WithMaxPoll: %v is not positive", d))
@@ -128,28 +127,27 @@ func WithMaxPoll(d time.Duration) SourceOption {
 	return func(s *sourceSettings) { s.maxPoll = d }
 }
 
-// WithClock sets the clock by which a source polls and extends; the default is the
-// machine's. The store decides which messages are due.
+// WithClock sets the clock for polls and extensions; the default is the machine's. The
+// store decides which messages are due.
 func WithClock(c clock.Clock) SourceOption {
 	guard.RefuseNil("weir: WithClock", "clock", c)
 	return func(s *sourceSettings) { s.clock = c }
 }
 
-// WithLogger sets the logger; the default is slog.Default(). Leases that were lost, dead
-// letters and settlements that could not be recorded are logged at warn level.
+// WithLogger sets the logger; the default is slog.Default(). Lost leases, dead letters
+// and settlements that could not be recorded are logged at warn level.
 func WithLogger(l *slog.Logger) SourceOption {
 	guard.RefuseNil("weir: WithLogger", "logger", l)
 	return func(s *sourceSettings) { s.logger = guard.Logger(l) }
 }
 
-// WithOwner sets the ladder of which the source is a part. The default is nil.
+// WithOwner sets the source's ladder. The default is nil.
 func WithOwner(ladder any) SourceOption {
 	return func(s *sourceSettings) { s.owner = ladder }
 }
 
-// NewSource returns a source of a queue. dead is the queue of its dead letters. It panics
-// if an argument is nil or empty, or if the queues are the same. The source must be
-// closed.
+// NewSource returns a source of a queue, which must be closed. dead is the queue of its
+// dead letters. It panics if an argument is nil or empty, or if the queues are the same.
 func NewSource[T any](s store.Store, queue, dead string, c codec.Codec[T], opts ...SourceOption) *Source[T] {
 	guard.RefuseNil("weir: NewSource", "store", s)
 	guard.RefuseNil("weir: NewSource", "codec", c)
@@ -216,8 +214,8 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], e
 			s.wait(ctx, left)
 			continue
 		}
-		// Even if ctx has ended, Receive returns due messages. Then it only does not wait
-		// for more.
+		// Even if ctx has ended, Receive returns due messages. It only does not wait for
+		// more.
 		ms, found, err := s.take(n)
 		if s.recorder.Open.Err() != nil {
 			return nil, errSourceClosed // Close releases what was taken
@@ -238,7 +236,7 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], e
 		if s.woken.Load() {
 			wait = never
 		}
-		if s.rounds.next > 0 { // a key that was left out may be taken then
+		if s.rounds.next > 0 { // a left-out key may be taken then
 			wait = min(wait, s.rounds.next)
 		}
 		if s.wait(ctx, wait) {
@@ -249,7 +247,7 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], e
 	}
 }
 
-// wait waits for a time, or for a message that was released: then it returns true.
+// wait returns true if a message was released, or false after the time d.
 func (s *Source[T]) wait(ctx context.Context, d time.Duration) bool {
 	timer := s.clock.Timer(d)
 	defer timer.Stop()
@@ -263,9 +261,9 @@ func (s *Source[T]) wait(ctx context.Context, d time.Duration) bool {
 	return false
 }
 
-// take takes messages. An interrupted Take may have leased some, which would have to wait
-// for the end of their leases. So the context of Receive does not end it, and Close waits
-// for it. found is true even if no message is to be delivered.
+// take takes messages. The context of Receive does not end it, because an interrupted
+// Take may have leased messages, which would wait for the end of their leases. Close
+// waits for it. found is true even if no message is to be delivered.
 func (s *Source[T]) take(n int) (ms []message.Message[T], found bool, err error) {
 	if s.takesOne {
 		n = 1
@@ -297,13 +295,12 @@ func (s *Source[T]) take(n int) (ms []message.Message[T], found bool, err error)
 			ms = append(ms, m)
 		}
 	}
-	if s.purgeSearchesBegun() != looksBefore { // it may have missed these messages, which were purged after they were taken
+	if s.purgeSearchesBegun() != looksBefore { // it may have missed messages that were purged after the take
 		s.lookInFlight(s.recorder.Calls, "")
 	}
 	return ms, true, nil
 }
 
-// takeNext takes messages in the way of the source.
 func (s *Source[T]) takeNext(ctx context.Context, n int) ([]store.Leased, error) {
 	switch {
 	case s.inOrder != nil:
@@ -314,8 +311,8 @@ func (s *Source[T]) takeNext(ctx context.Context, n int) ([]store.Leased, error)
 	return s.store.Take(ctx, s.queue, n, s.lease)
 }
 
-// deliver makes a message of a message of the store, whose lease lasts until the time
-// until. It rejects a message that cannot be processed.
+// deliver makes a message of a stored message, whose lease lasts until the time until. It
+// rejects a message that cannot be processed.
 func (s *Source[T]) deliver(l *store.Leased, until time.Time) (m message.Message[T], isDelivered bool) {
 	if l.External && l.Schema == nil {
 		l.Schema = codec.SchemaOf(s.codec)
@@ -342,7 +339,6 @@ func (s *Source[T]) deliver(l *store.Leased, until time.Time) (m message.Message
 	return message.Attach(m, h), true
 }
 
-// decode returns the value of a message.
 func (s *Source[T]) decode(l *store.Leased) (value T, err error) {
 	if l.Damage != nil {
 		return value, decoder.Unreadable(l.Damage)
@@ -350,8 +346,7 @@ func (s *Source[T]) decode(l *store.Leased) (value T, err error) {
 	return s.decoder.Decode(l.Schema, l.Payload)
 }
 
-// Same reports whether a payload that was received has the value of a message that was
-// encoded.
+// Same reports whether a received payload has the value of an encoded message.
 func Same[T any](d *decoder.Decoder[T], c codec.Codec[T], schema, payload, encoded []byte) bool {
 	value, err := d.Decode(schema, payload)
 	if err != nil {
@@ -361,11 +356,10 @@ func Same[T any](d *decoder.Decoder[T], c codec.Codec[T], schema, payload, encod
 	return err == nil && bytes.Equal(same.Payload, encoded)
 }
 
-// choose returns the messages to deliver, and the leases to be released. A
-// message that is in flight here stays in flight with its new lease, and is not delivered
-// again (law D2). Messages with too many ended leases only pass through deliver, to be
-// rejected. A message of a key at its limit is released, and the next take leaves out the
-// key.
+// choose returns the messages to deliver, and the leases to release. A message in flight
+// here stays in flight with its new lease, and is not delivered again (law D2). Messages
+// with too many ended leases pass through deliver only to be rejected. A message of a key
+// at its limit is released, and the next take leaves out the key.
 //
 // A suspect is delivered alone, and begins its head start: see [HeadStarts]. If another
 // source has begun a head start since take looked, the suspects are released.
@@ -400,8 +394,8 @@ func (s *Source[T]) choose(taken []store.Leased, until time.Time) (chosen []stor
 	deliver := []store.Leased{*first}
 	release := slices.Concat(suspects[1:], others)
 	if !begins {
-		// Another source has begun a head start since this one took its messages. They
-		// are delivered all the same, except for suspects.
+		// Another source has begun a head start since the take. Only suspects wait for
+		// it.
 		deliver = others
 		release = suspects
 	}
@@ -412,8 +406,8 @@ func (s *Source[T]) choose(taken []store.Leased, until time.Time) (chosen []stor
 	return append(chosen, deliver...), back
 }
 
-// join gives a message in flight the lease with which it was taken again. It is not
-// admitted again, since its key counts it already. Called with mu held.
+// join gives a message in flight the lease with which it was taken again. Its key counts
+// it already. Called with mu held.
 func (s *Source[T]) join(h *handle, again *store.Leased, until time.Time) {
 	s.lose(h)
 	h.lease = again.Lease
@@ -423,7 +417,6 @@ func (s *Source[T]) join(h *handle, again *store.Leased, until time.Time) {
 	h.provider.Store(&provider)
 }
 
-// addHandle adds the handle of a message that was taken.
 func (s *Source[T]) addHandle(h *handle) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -434,11 +427,11 @@ func (s *Source[T]) addHandle(h *handle) {
 func (s *Source[T]) settle(h *handle, v message.Settlement) {
 	s.mu.Lock()
 	if h.isGone.Load() {
-		// The message was purged, or another worker has settled it, so its settlement must
-		// not put it anywhere. Done does not change the store then.
+		// The message was purged, or another worker has settled it, so it must not be put
+		// anywhere. Done does not change the store then.
 		v = message.Settlement{Kind: message.Done}
 	}
-	isClosed := s.handles[h.lease.Entry] != h // Close has released the message
+	isClosed := s.handles[h.lease.Entry] != h // Close has released it
 	if !isClosed {
 		h.settlement = &v
 		s.settled = append(s.settled, h)
@@ -455,7 +448,7 @@ func (s *Source[T]) Close(ctx context.Context) error {
 	return s.recorder.Close(ctx, func(ctx context.Context) error {
 		s.listening.Wait()
 		select {
-		case s.receiving <- struct{}{}: // a Receive that was taking has noted what it took
+		case s.receiving <- struct{}{}: // a running take has noted its messages
 			defer func() { <-s.receiving }()
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -464,7 +457,7 @@ func (s *Source[T]) Close(ctx context.Context) error {
 	})
 }
 
-// releaseRest records what was settled, and releases the rest.
+// releaseRest records settled messages and releases the rest.
 func (s *Source[T]) releaseRest(ctx context.Context) error {
 	for more := true; more; {
 		next, err := s.record(ctx, true)

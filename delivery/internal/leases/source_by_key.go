@@ -10,18 +10,16 @@ import (
 )
 
 // WithKeyRounds makes a source take messages in rounds of keys. At most n messages of a
-// key are in flight in the source, and in the sources that share its [KeysInFlight]; 0
-// means no limit.
+// key are in flight in the sources that share its [KeysInFlight]; 0 means no limit.
 func WithKeyRounds(s store.ByKey, n int) SourceOption {
 	return func(set *sourceSettings) { set.byKey, set.maxPerKey = s, n }
 }
 
-// keyRounds is the state of the rounds of keys of a source.
 type keyRounds struct {
 	after        string        // the round continues after this key; "" at its start
-	includesSlow bool          // the round includes the slow keys: see rooms
-	leftOutSlow  bool          // the round has left out slow keys
-	next         time.Duration // after which a key that was left out may be taken; 0 if that does not depend on time
+	includesSlow bool          // includes the slow keys: see rooms
+	leftOutSlow  bool          // has left out slow keys
+	next         time.Duration // after which a left-out key may be taken; 0 if that does not depend on time
 }
 
 // end ends a round. If it has left out slow keys, the next round includes them.
@@ -30,9 +28,8 @@ func (r *keyRounds) end() {
 	r.leftOutSlow = false
 }
 
-// takeByKey takes messages of the next keys of a round. It returns no message if no key
-// has messages that may be taken. A round that leaves out slow keys is followed by a round
-// with all keys.
+// takeByKey takes messages of the next keys of a round, or none if no key has messages
+// that may be taken.
 func (s *Source[T]) takeByKey(ctx context.Context, n int) (taken []store.Leased, err error) {
 	r := &s.rounds
 	r.next = 0
@@ -56,8 +53,7 @@ func (s *Source[T]) takeByKey(ctx context.Context, n int) (taken []store.Leased,
 	}
 }
 
-// takeRound takes messages of the rest of a round. It leaves out the keys at their
-// limits.
+// takeRound takes messages of the rest of a round, without keys at their limits.
 func (s *Source[T]) takeRound(ctx context.Context, n int) (taken []store.Leased, err error) {
 	r := &s.rounds
 	room := s.inFlight.room(s.maxPerKey, n, r.includesSlow, s.again)
@@ -68,19 +64,18 @@ func (s *Source[T]) takeRound(ctx context.Context, n int) (taken []store.Leased,
 	round := store.KeyRound{After: r.after, Each: room.each, Except: room.except}
 	taken, next, err := s.byKey.TakeByKey(ctx, s.queue, round, n, s.lease)
 	r.after = next
-	if next == "" && len(taken) > 0 { // takeByKey ends a round that ends without messages
+	if next == "" && len(taken) > 0 { // takeByKey ends a round without messages
 		r.end()
 	}
 	return taken, err
 }
 
-// admit counts a message that was taken as in flight, and returns false if its key is at
-// its limit: other sources have taken messages of the key at the same time.
+// admit counts a taken message as in flight, or returns false if its key is at its limit,
+// because other sources have taken messages of the key.
 func (s *Source[T]) admit(key string) bool {
 	return s.byKey == nil || s.inFlight.admit(key, s.maxPerKey)
 }
 
-// leave uncounts a message that was admitted: it is settled, or was released at once.
 func (s *Source[T]) leave(key string) {
 	if s.byKey != nil {
 		s.inFlight.leave(key)

@@ -13,8 +13,8 @@ func WithOrder(s store.InOrder) SourceOption {
 	return func(set *sourceSettings) { set.inOrder = s }
 }
 
-// WithPutOff makes a source deliver only the messages that f returns, of the messages that
-// it has taken. f settles the others in the store. It is called by Receive.
+// WithPutOff makes a source deliver only the taken messages that f returns. f settles the
+// others in the store. Receive calls it.
 func WithPutOff(f func(ctx context.Context, queue string, taken []store.Leased) []store.Leased) SourceOption {
 	return func(set *sourceSettings) { set.putOff = f }
 }
@@ -24,8 +24,8 @@ type InPlace interface {
 	message.Delivery
 
 	// ReplaceBy makes the acknowledgement of the message replace it by m, which keeps its
-	// place in the queue and is due after m.Delay. It returns false if the source does not
-	// keep the order of keys, or if the message is no longer in flight.
+	// place in the queue and is due after m.Delay. It returns false if the source does
+	// not keep the order of keys, or if the message is no longer in flight.
 	ReplaceBy(m store.Message) bool
 }
 
