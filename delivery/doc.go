@@ -3,9 +3,8 @@
 // queue, calls an operator, and puts the results elsewhere. docs/first-worker.md has a
 // program.
 //
-// Messages are elements of a stream that are acknowledged individually, when all their
-// results are safe. So any number of workers can share a queue, and a worker does not
-// keep a position in it.
+// Messages are stream elements that are acknowledged individually, when all their results
+// are safe. So any number of workers can share a queue, and keep no position in it.
 //
 // A source of your own wraps each item that it receives in a message, which has a value,
 // an acknowledgement, and metadata:
@@ -34,16 +33,15 @@
 //	}
 //
 // Operators ([github.com/weirflow/weir/asyncop]) and the flows of package flow do that
-// for functions on values, and [Run] is a whole worker: source, operator and sink, with a
-// drain at the end.
+// for functions on values.
 //
 // # Guarantees
 //
 // Each message is settled exactly once: the first of Ack, Nack, Release and Reject
 // counts, on whichever copy and goroutine (law D2). A message that was split is settled
 // after its parts, and acknowledged only if all of them are (D1). So a message is
-// delivered at least once. A message redelivered after a crash has the same id
-// ([message.Origin.ID]), and so have its parts, if they are made in the same order.
+// delivered at least once. A redelivered message has the same id ([message.Origin.ID]),
+// and so have its parts, if they are made in the same order.
 //
 // The acknowledgement takes a word beside the value. [message.With] does not allocate,
 // [message.Split] does so three times.
@@ -64,8 +62,7 @@
 // # Checkpoints
 //
 // With checkpoints (package checkpoint) the position of the source belongs to the
-// checkpoint: a message with an acknowledgement of its own is refused there. A message
-// without an acknowledgement, which only has its history, passes. The history is not part
-// of a checkpoint: an element that is restored is a value, and so are its results. Put
-// data that must survive a restart into the value.
+// checkpoint, so a message with its own acknowledgement is refused. A message without an
+// acknowledgement, which only has its history, passes. The history is not part of a
+// checkpoint: put data that must survive a restart into the value.
 package delivery

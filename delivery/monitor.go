@@ -15,9 +15,9 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// How often the engines are asked whether they answer, and how long they may take.
+// How often the engines are asked, and how long an answer may take.
 const (
-	askAgain   = 10 * time.Second // after an answer: the engine is left alone when probes come more often
+	askAgain   = 10 * time.Second // after an answer, however often probes come
 	askFailing = time.Second      // without an answer
 	answerWait = 2 * time.Second
 )
@@ -31,17 +31,16 @@ const (
 //	…
 //	summary, err := delivery.Run(ctx, orders, op, receipts, delivery.WithMonitor(monitor))
 //
-// It belongs to a single Run at a time. Given to another Run afterwards, it adds up. The
-// zero value is ready for use; it must not be copied. Methods are safe for concurrent
-// use.
+// It belongs to a single Run at a time, and adds up several in a row. The zero value is
+// ready for use; it must not be copied. Methods are safe for concurrent use.
 type Monitor struct {
 	mu      sync.Mutex
-	run     func() Status // of the present Run, or nil
+	run     func() Status // of the current Run, or nil
 	before  Status        // sums of the Runs that have ended
 	engines []jobsEngine
 	clock   clock.Clock
 
-	asking sync.Mutex // guards what follows; held while the engines are asked
+	asking sync.Mutex // guards the fields below; held while engines are asked
 	asked  time.Time
 	answer error
 }
@@ -50,16 +49,13 @@ type Monitor struct {
 type Status struct {
 	Summary         // of all Runs of the monitor; Received - InFlight is the sum of the settlements
 	InFlight    int // received, and not settled
-	Redelivered int // of Received: messages that had a visit before
+	Redelivered int // of Received: had a visit before
 	// LeasesLost is how many messages were delivered again while the worker had them,
-	// because it or its engine did not extend their leases in time: their calls are
-	// repeated. A source that is not a queue counts them if it has a method LeasesLost()
-	// int.
+	// because their leases were not extended in time: their calls are repeated. A source
+	// that is not a queue counts them if it has a method LeasesLost() int.
 	LeasesLost int
 	// SettlementsRefused is how often the engine has refused to record how a message was
-	// settled. The message is tried alone for 3 s, and then stays in its queue without
-	// another delivery: see docs/dead-letters.md. Only a source that is a queue counts
-	// them.
+	// settled: see docs/dead-letters.md. Only a source that is a queue counts them.
 	SettlementsRefused int
 	// ClockOffset is how far the engine's clock was ahead of the machine's at the last
 	// heartbeat, which comes every 20 s; 0 if no engine keeps jobs (package jobs). With
@@ -76,12 +72,12 @@ type Status struct {
 	//	draining   it has stopped receiving
 	//	ended      Run has returned
 	State string
-	// Err is the reason why it fails, is flooded, is paused, drains or has ended; nil if
-	// it was asked to drain or end.
+	// Err is why it fails, is flooded, is paused, drains or has ended; nil if it was
+	// asked to drain or end.
 	Err error
 }
 
-// Status returns the present status of the worker.
+// Status returns the current status of the worker.
 func (m *Monitor) Status() Status {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -96,10 +92,9 @@ func (m *Monitor) Status() Status {
 }
 
 // Ready returns nil if the worker receives, or people have paused its queue, and its
-// engines answer, else the reason. It
-// asks the engines that keep jobs, at most once in ten seconds while they answer, for two
-// seconds at most. Other sources and sinks are not asked: a source that fails shows in
-// Receive.
+// engines answer, else the reason. It asks the engines that keep jobs, at most once in
+// ten seconds while they answer, for two seconds at most. Other sources and sinks are not
+// asked: a failing source shows in Receive.
 func (m *Monitor) Ready(ctx context.Context) error {
 	s := m.Status()
 	switch {
@@ -136,10 +131,10 @@ func (m *Monitor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		text = guard.Text(err)
 	}
-	_, _ = io.WriteString(w, text+"\n") // the one who asked has left
+	_, _ = io.WriteString(w, text+"\n") // the client has left
 }
 
-// ask asks the engines whether they answer.
+// ask returns nil if the engines answer.
 func (m *Monitor) ask(ctx context.Context) error {
 	m.asking.Lock()
 	defer m.asking.Unlock()
@@ -168,13 +163,12 @@ func (m *Monitor) ask(ctx context.Context) error {
 			break
 		}
 	}
-	if ctx.Err() == nil { // otherwise the failure may not be the engines'
+	if ctx.Err() == nil { // otherwise the engines may not have failed
 		m.asked, m.answer = c.Now(), failed
 	}
 	return failed
 }
 
-// begin lets the monitor read a Run.
 func (m *Monitor) begin(run func() Status, engines []jobsEngine, c clock.Clock) {
 	if m == nil {
 		return
@@ -199,7 +193,6 @@ func (m *Monitor) release() {
 	m.run, m.engines = nil, nil
 }
 
-// end notes how the Run has ended.
 func (m *Monitor) end(s Summary, err error) {
 	if m == nil {
 		return
@@ -216,7 +209,7 @@ func (m *Monitor) end(s Summary, err error) {
 	m.engines = nil
 }
 
-// plus returns what s and then t have done.
+// plus returns the sum of s and then t.
 func (s Status) plus(t Status) Status {
 	t.Received += s.Received
 	t.Done += s.Done
@@ -233,7 +226,6 @@ func (s Status) plus(t Status) Status {
 	return t
 }
 
-// status returns the state for the monitor.
 func (w *worker[IN, OUT]) status() Status {
 	w.mu.Lock()
 	leases, refusals := w.leases, w.refusals

@@ -14,7 +14,6 @@ type Option interface {
 	RunOption
 }
 
-// option is a setting that both structs of settings have.
 type option struct {
 	queue queueOption
 	run   runOption

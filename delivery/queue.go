@@ -39,10 +39,10 @@ import (
 //	summary, err := delivery.Run(ctx, orders, op, receipts)
 //
 // Any number of programs may use a queue at the same time, on all machines that reach its
-// engine. They must agree about the codec. They need not agree about the layers: the
-// program that puts a message into a layer sets when it is due, and a worker also takes
-// messages from layers that only another program has. It looks for these when it starts
-// and every five minutes.
+// engine. They must agree about the codec, but not about the layers: the program that
+// puts a message into a layer sets when it is due, and a worker also takes messages from
+// layers that only another program has. It looks for these when it starts and every five
+// minutes.
 //
 // # Failures
 //
@@ -54,8 +54,8 @@ import (
 // # Names
 //
 // On the engine a queue "orders" has the names "orders", "orders-retry-1" and so on for
-// the layers, and "orders-dead" for the dead letters. Tools that look at an engine show
-// them. "orders-blocked" has messages that an earlier version of weir has left.
+// the layers, and "orders-dead" for the dead letters. "orders-blocked" has messages that
+// an earlier version of weir has left.
 //
 // A Queue is safe for concurrent use, except for Receive and Close, which belong to a
 // single worker: see [Queue.Receive].
@@ -65,9 +65,9 @@ type Queue[T any] struct {
 	codec       codec.Codec[T]
 	clock       clock.Clock // for the option At
 	ladder      *ladder.Ladder[T]
-	depth       *depth // nil: no bound
+	depth       *depth // nil means no bound
 	byKey       bool   // each message needs a key
-	unsupported error  // error of each call if the engine lacks an ability, or nil
+	unsupported error  // error of each call if the engine lacks an ability
 
 	mu     sync.Mutex
 	source Source[T] // of Receive; nil until it is open
@@ -94,16 +94,15 @@ type Queue[T any] struct {
 // keeps it ([WithCodec]). The types of [codec.Gob] are checked as well: see
 // [codec.CheckType]. Codecs of your own decide themselves.
 //
-// Only types are checked, not each value that is put. JSON replaces bytes in strings that
-// are not UTF-8: use []byte for these. A map[string]any is allowed, and the numbers in it
-// are decoded as float64, so an integer beyond 2^53 loses digits: use a struct or
-// json.RawMessage to keep them.
+// Values are not checked. JSON replaces bytes in strings that are not UTF-8: use []byte
+// for these. A map[string]any is allowed, and its numbers are decoded as float64, so an
+// integer beyond 2^53 loses digits: use a struct or json.RawMessage to keep them.
 //
 // # Abilities of engines
 //
 // If the engine does not support an option, the methods of the queue and [Run] return an
 // error that names the alternative and matches [errors.ErrUnsupported]. NewQueue does not
-// panic then, since the engine of a program may be a matter of its configuration.
+// panic then, since the configuration may choose the engine.
 //
 // An engine without leases and index (store.Consumer), such as Kafka, does not support
 // [WithLease], [WithMaxDepth], [WithOrdered], [WithFairByKey] and the limits of a
@@ -171,8 +170,8 @@ func NewQueue[T any](engine store.Engine, name string, opts ...QueueOption) *Que
 }
 
 // others returns a function that finds the queues in which messages wait, and which this
-// program does not have: the layers of another version, and the queue of an earlier
-// version whose messages wait behind others of their key.
+// program does not have: other versions' layers, and an earlier version's queue of
+// messages that wait behind others of their key.
 func (s *queueSettings) others(inspector store.Inspector, queue string) func(context.Context) ([]string, error) {
 	var once sync.Once
 	own := len(s.layers)
@@ -202,7 +201,6 @@ func (s *queueSettings) others(inspector store.Inspector, queue string) func(con
 	}
 }
 
-// isLayer reports whether a part of a family is a layer of a queue.
 func isLayer(part storearg.Part, queue string) bool {
 	return part.Role == storearg.RoleLayer && part.Queue == queue
 }
@@ -222,13 +220,13 @@ type PutOption func(*store.Message)
 // ID sets the id of a message. Putting an id that is already queued has no effect, and
 // Put returns nil, so a program that does not know whether its Put took effect can repeat
 // it. An id is remembered while its message waits in the queue for its first visit, or is
-// in flight in that visit: not after it was done, not while it waits for its next visit or
-// is a dead letter, and not after a merge.
+// in flight in that visit: not after it was done, not while it waits for its next visit
+// or is a dead letter, and not after a merge.
 //
-// A put under the id of a message that has left the queue is a message of its own
-// (law W5). Both are kept in layers, among the dead letters and in the next queues. But
-// the id also names the request of the message, so a service that recognizes ids takes
-// the second message for a repetition of the first. A corrected order needs a new id.
+// A put under the id of a message that has left the queue is a message of its own (law
+// W5). Both are kept in layers, among the dead letters and in the next queues. But a
+// service that recognizes ids takes the second message for a repetition of the first. A
+// corrected order needs a new id.
 //
 // The default is a random id. It has at most 1,024 bytes.
 func ID(id string) PutOption { return func(m *store.Message) { m.Meta.ID = id } }
@@ -241,18 +239,17 @@ func After(d time.Duration) PutOption {
 }
 
 // At delays the first visit of a message until a time, as After does: Put computes the
-// delay by the clock of the queue ([WithClock]). A message whose time has passed is due
-// at once.
+// delay by the clock of the queue ([WithClock]).
 func At(t time.Time) PutOption {
 	// Encode replaces the due time by a delay: only the engine sets Meta.Due.
 	return func(m *store.Message) { m.Delay, m.Meta.Due = 0, t }
 }
 
-// Headers adds headers to a message. weir passes them on, over layers, queues and
-// engines, and the function of an operator finds them in [message.Meta]: use them for a
-// tenant, or for the trace of the request that puts the message (weirotel.TraceHeaders).
-// Names that begin with "Weir-" are weir's own; Put refuses the names that it uses. Names
-// and values together have at most 1 MiB.
+// Headers adds headers to a message, for example for a tenant or a trace
+// (weirotel.TraceHeaders). weir passes them on, over layers, queues and engines, and the
+// function of an operator finds them in [message.Meta]. Names that begin with "Weir-" are
+// weir's own; Put refuses the names that it uses. Names and values together have at most
+// 1 MiB.
 func Headers(headers map[string]string) PutOption {
 	return func(m *store.Message) {
 		if m.Meta.Headers == nil {
@@ -273,7 +270,7 @@ func Key(key string) PutOption { return func(m *store.Message) { m.Meta.Key = ke
 // finds it in [message.Meta].
 func Deadline(t time.Time) PutOption { return func(m *store.Message) { m.Meta.Deadline = t } }
 
-// Encode returns a value as the message that Put would put. It is for functions such as
+// Encode returns a value as the message that Put would put, for functions such as
 // postgres.PutTx. Its error matches [message.ErrRefused].
 func (q *Queue[T]) Encode(v T, opts ...PutOption) (store.Message, error) {
 	if q.unsupported != nil {
@@ -322,7 +319,7 @@ func (q *Queue[T]) Put(ctx context.Context, v T, opts ...PutOption) error {
 	if err != nil {
 		return err
 	}
-	madeOf := []message.Delivery{nil} // it is not the result of a message in flight
+	madeOf := []message.Delivery{nil} // not the result of a message in flight
 	return q.put(ctx, []store.Message{m}, madeOf)
 }
 
@@ -334,10 +331,10 @@ func (q *Queue[T]) Put(ctx context.Context, v T, opts ...PutOption) error {
 //	message.New(order, &message.Meta{ID: order.Number}, nil)
 //
 // A message without an id gets a random id, which differs at each PutAll; messages of
-// [Run] always have an id. A value that cannot be encoded is rejected, and so is a
-// message that lacks the key that [WithFairByKey] needs. If such a message does not have
-// an acknowledgement, PutAll returns an error that matches [message.ErrRefused], and does
-// not put any value.
+// [Run] always have an id. PutAll rejects a value that cannot be encoded, and a message
+// that lacks the key that [WithFairByKey] needs. If such a message has no
+// acknowledgement, PutAll puts no value and returns an error that matches
+// [message.ErrRefused].
 //
 // The result of a message that was purged while its call ran is not put, and PutAll
 // returns nil, if the message came from a queue on the same engine, that is the same
@@ -347,7 +344,7 @@ func (q *Queue[T]) PutAll(ctx context.Context, messages []message.Message[T]) er
 		return q.unsupported
 	}
 	all, errs := leases.EncodeAll(q.codec, messages)
-	encoded := all[:0]                                      // the messages to be put: all is filtered in place
+	encoded := all[:0]                                      // to be put: all is filtered in place
 	sources := make([]message.Message[T], 0, len(messages)) // sources[i] is the message that encoded[i] was made of
 	for i, m := range messages {
 		e, err := &all[i], errs[i]
@@ -375,8 +372,7 @@ func (q *Queue[T]) PutAll(ctx context.Context, messages []message.Message[T]) er
 	return settleStored(sources, q.put(ctx, encoded, from))
 }
 
-// put puts messages. from has the deliveries of the messages that they were made of, or
-// nil.
+// put puts messages. from has the deliveries that they were made of, or nil.
 func (q *Queue[T]) put(ctx context.Context, ms []store.Message, from []message.Delivery) error {
 	var err error
 	if q.depth != nil {
@@ -391,17 +387,18 @@ func (q *Queue[T]) put(ctx context.Context, ms []store.Message, from []message.D
 	return nil
 }
 
-// TakeFailure takes an element that an operator has given up: it goes to the next layer
-// or to the dead letters. It is the argument of [asyncop.WithFailureSink]. When it
-// returns nil, the element is durable there, or its acknowledgement stores it in the
-// place of its message ([WithOrdered]). So its message can be acknowledged (law D1). If
-// the message was purged while its call ran, TakeFailure does not store
-// anything, and returns nil. ctx is the context of the call, or one made by
-// [message.NewContext]. It has the history of the message, to which the operator's report
-// of the failure is added, and the bytes that were received. These bytes are stored,
-// including members that the type lacks, unless the program has changed the value. An
-// element that is not a message gets a random id, the same each time it is offered. An
-// element that was cut off by the end of its operator is not taken: it did not fail.
+// TakeFailure is the argument of [asyncop.WithFailureSink]. It hands an element that an
+// operator has given up to the next layer or the dead letters. When it returns nil, the
+// element is durable there, or its acknowledgement stores it in the place of its message
+// ([WithOrdered]). So its message can be acknowledged (law D1). If the message was purged
+// while its call ran, TakeFailure stores nothing, and returns nil.
+//
+// ctx is the context of the call, or one made by [message.NewContext]. It has the history
+// of the message, to which the operator's report is added, and the bytes that were
+// received. These bytes are stored, including members that the type lacks, unless the
+// program has changed the value. An element that is not a message gets a random id, the
+// same each time it is offered. An element that was cut off by the end of its operator
+// did not fail and is not taken.
 func (q *Queue[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error {
 	if q.unsupported != nil {
 		return q.unsupported
@@ -410,8 +407,8 @@ func (q *Queue[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error 
 }
 
 // Provider returns the external system that was chosen for the message of a call. ctx is
-// the context of the call, or one made by [message.NewContext]. At the first call choose
-// is asked, and its choice is stored with the message before Provider returns. It is the
+// the context of the call, or one made by [message.NewContext]. The first call calls
+// choose, and stores the choice with the message before it returns. The choice is the
 // same at each attempt and visit, on whichever worker, and the dead letters have it. So a
 // request in doubt goes to the system that may have it.
 //
@@ -439,8 +436,8 @@ func (q *Queue[T]) SetProvider(ctx context.Context, provider string) error {
 	return q.providerError(ctx, isOwn, err)
 }
 
-// providerError returns the error of Provider and SetProvider: err, or an error if the
-// queue cannot keep a provider for the message of ctx. It is nil if there is neither.
+// providerError returns err, or an error if the queue cannot keep a provider for the
+// message of ctx, or nil.
 func (q *Queue[T]) providerError(ctx context.Context, isOwn bool, err error) error {
 	meta, _ := message.MetaFromContext(ctx)
 	switch {
@@ -456,15 +453,14 @@ func (q *Queue[T]) providerError(ctx context.Context, isOwn bool, err error) err
 
 // Source returns a source of the messages of the queue and its layers. With a source
 // first, such as a topic or a stream, it also returns the messages of first, and closes
-// it: so a source without layers and dead letters gets the layers and dead letters of the
-// queue. It ends when first has ended and no message of the queue is in flight. Messages
-// that wait in the queue and its layers stay for the next run.
+// it: so first gets the layers and dead letters of the queue. It ends when first has
+// ended and no message of the queue is in flight. Messages that wait in the queue and its
+// layers stay for the next run.
 //
 // [Run] makes its own source of a queue: there you need this only for first, and for a
-// [SourceWrapper]. If first is a wrapper, Source unwraps it to count lost leases and
-// refused settlements, to find purged messages, and to find the queue whose messages
-// first returns. If first has the messages of a queue, [Run] obeys the orders of people to
-// that queue as well (jobs.Jobs.PauseQueue, jobs.Jobs.HoldKey).
+// [SourceWrapper]. If first is a wrapper, Source unwraps it as Run does. If first has the
+// messages of a queue, [Run] obeys the orders of people to that queue as well
+// (jobs.Jobs.PauseQueue, jobs.Jobs.HoldKey).
 func (q *Queue[T]) Source(first Source[T]) Source[T] {
 	if q.unsupported != nil {
 		if guard.IsNil(first) {
@@ -485,8 +481,8 @@ func (q *Queue[T]) Source(first Source[T]) Source[T] {
 }
 
 // Receive implements [Source], for a program that does without [Run]: the first call
-// opens a source, and Close closes it. It must be called by a single goroutine at a time.
-// After Close it returns an error.
+// opens a source, and Close closes it. A single goroutine at a time may call it. After
+// Close it returns an error.
 func (q *Queue[T]) Receive(ctx context.Context, n int) ([]message.Message[T], error) {
 	s, err := q.opened()
 	if err != nil {
@@ -509,9 +505,8 @@ func (q *Queue[T]) opened() (Source[T], error) {
 
 // Close releases messages that were received and not settled, and waits until the
 // settlements of the others are recorded. It ends Receive for good, so that a loop that
-// has not noticed yet does not take messages that it would not settle. It closes neither
-// the engine nor the source of a [Run]; the other methods of the queue can be used after
-// it.
+// has not noticed yet takes no messages. It closes neither the engine nor the source of a
+// [Run]; the other methods of the queue can be used after it.
 func (q *Queue[T]) Close(ctx context.Context) error {
 	q.mu.Lock()
 	s := q.source
@@ -526,15 +521,15 @@ func (q *Queue[T]) Close(ctx context.Context) error {
 // QueueCounts are the messages of a [Queue].
 type QueueCounts struct {
 	Waiting  int           // in the queue: due, delayed or in flight
-	Retrying int           // in layers, and in the queue "<name>-blocked" of an earlier version
+	Retrying int           // in layers, and in an earlier version's "<name>-blocked"
 	Dead     int           // dead letters
-	Held     int           // of all these: they are not taken until they are released (package jobs)
+	Held     int           // of all these: not taken until released (package jobs)
 	Age      time.Duration // of the oldest message in the queue
 }
 
 // Counts counts the messages of the queue. They move while it counts, from the queue to
-// layers and dead letters, and it counts in that order: every message is counted, and
-// some may be counted twice.
+// layers and dead letters, and it counts in that order: every message is counted, some
+// perhaps twice.
 func (q *Queue[T]) Counts(ctx context.Context) (c QueueCounts, err error) {
 	inspector, ok := q.engine.(store.Inspector)
 	if !ok {

@@ -13,21 +13,16 @@ import (
 // adviceOtherEngine is the alternative to abilities that a [store.Consumer] lacks.
 const adviceOtherEngine = "keep layers and dead letters in a queue on another engine, such as PostgreSQL: pass the source of this queue to its method Source"
 
-// adviceInspector is the alternative to an engine that cannot look into its queues.
 const adviceInspector = "use an engine that can, such as SQLite, PostgreSQL or JetStream"
 
-// adviceByKey is the alternative to [WithFairByKey].
 const adviceByKey = "use SQLite or PostgreSQL, or give each key a queue of its own"
 
-// hasLeases reports whether an engine leases its messages.
 func hasLeases(engine store.Engine) bool {
 	_, ok := engine.(store.Store)
 	return ok
 }
 
 // missing returns an error if the engine does not support an option of the queue, or nil.
-// Only the engine knows its abilities, and which one a program has may be configured. So
-// the methods of the queue return the error, and NewQueue does not panic.
 func (s *queueSettings) missing(engine store.Engine, name string) error {
 	what, alternative := s.firstMissing(engine)
 	if what == "" {
@@ -37,7 +32,7 @@ func (s *queueSettings) missing(engine store.Engine, name string) error {
 }
 
 // firstMissing names the first option that the engine does not support, and the
-// alternative, or returns "" if it supports all of them.
+// alternative, or returns "".
 func (s *queueSettings) firstMissing(engine store.Engine) (what, alternative string) {
 	_, takesInOrder := engine.(store.InOrder)
 	if s.ordered && !takesInOrder {
@@ -58,8 +53,7 @@ func (s *queueSettings) firstMissing(engine store.Engine) (what, alternative str
 	return "", ""
 }
 
-// missingInConsumer names the first option that an engine without leases does not
-// support, and the alternative.
+// missingInConsumer is firstMissing for an engine without leases.
 func (s *queueSettings) missingInConsumer(engine store.Engine) (what, alternative string) {
 	_, isConsumer := engine.(store.Consumer)
 	switch {
@@ -90,7 +84,6 @@ func (s *queueSettings) withoutAbilities() {
 	s.ordered = false
 }
 
-// failingSource is the source of a queue whose engine lacks an ability.
 type failingSource[T any] struct {
 	err   error
 	first Source[T] // to be closed, or nil

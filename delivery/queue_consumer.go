@@ -24,7 +24,7 @@ func (q *Queue[T]) checkAbilities(m *store.Message) error {
 }
 
 // settleStored settles the messages that an engine has stored, or can never store, after
-// it could not store all of them.
+// it could not store all.
 func settleStored[T any](messages []message.Message[T], err error) error {
 	some, ok := errors.AsType[*store.PutError](err)
 	if !ok {

@@ -49,13 +49,13 @@ func newQueueSettings(opts []QueueOption) *queueSettings {
 type Layer struct {
 	Delay         time.Duration // required: above 0
 	Jitter        float64       // up to this share of the delay is added at random: 0 to 1
-	MaxConcurrent int           // messages of the layer in flight in this process at once; 0 means no limit
+	MaxConcurrent int           // most messages of the layer in flight in this process; 0 means no limit
 	Rate          float64       // most messages of the layer that this process takes in a second; 0 means no limit
 }
 
 // WithLayers adds layers in which failed messages wait for their next visit, in this
-// order. A queue has no layers by default: [RetryAfter] is the short form for layers that
-// only have a delay. It panics if a field of a layer is out of its range.
+// order. The default is no layers. [RetryAfter] is the short form for layers that only
+// have a delay. It panics if a field of a layer is out of its range.
 func WithLayers(layers ...Layer) QueueOption {
 	for i, l := range layers {
 		if l.Delay <= 0 || l.MaxConcurrent < 0 || !(l.Rate >= 0) || !(l.Jitter >= 0 && l.Jitter <= 1) {
@@ -68,11 +68,11 @@ func WithLayers(layers ...Layer) QueueOption {
 
 // RetryAfter adds a layer for each delay. A message waits for up to a fifth longer, so
 // that the messages of an outage do not return all at once. Without layers, each failure
-// that the operator does not retry is a dead letter, except in an outage of a backend: see
-// below. RetryAfter panics if a delay is not positive.
+// that the operator does not retry is a dead letter, except in an outage of a backend.
+// RetryAfter panics if a delay is not positive.
 //
-// A failure whose call may have taken effect becomes a dead letter at once, with layers
-// as well, except in two cases: a second call does no harm, according to the strategy or
+// A failure whose call may have taken effect becomes a dead letter at once, even with
+// layers, except in two cases: a second call does no harm, according to the strategy or
 // to a method Idempotent() bool of the element, or the service recognizes the id of a
 // request ([WithIdempotencyWindow]).
 //
@@ -104,8 +104,8 @@ func WithCodec[T any](c codec.Codec[T]) QueueOption {
 	return queueOption(func(s *queueSettings) { s.codec, s.codecOf = c, of })
 }
 
-// codecFor returns the codec of a queue whose values have the type T. It panics if the
-// codec would drop or change parts of T (law W6).
+// codecFor returns the codec of a queue with values of type T. It panics if the codec
+// would drop or change parts of T (law W6).
 func codecFor[T any](s *queueSettings, name string) codec.Codec[T] {
 	c := typedCodec[T](s, name)
 	err := codec.CheckType(c)
@@ -131,8 +131,8 @@ func typedCodec[T any](s *queueSettings, name string) codec.Codec[T] {
 }
 
 // WithLease sets how long the messages of a worker that was killed are kept from other
-// workers. The default is 30 s, and the least 1 ms. A worker renews its leases each time
-// that a third of it has passed. WithLease panics if d is less than 1 ms.
+// workers. The default is 30 s. A worker renews its leases each third of it. WithLease
+// panics if d is less than 1 ms.
 func WithLease(d time.Duration) QueueOption {
 	if d < time.Millisecond {
 		panic(fmt.Sprintf("delivery: WithLease: a lease of %v is shorter than 1ms", d))
@@ -173,34 +173,31 @@ func WithIdempotencyWindow(d time.Duration) QueueOption {
 
 // WithOrdered delivers the messages of a key ([Key]) one at a time, in the order in which
 // they were put, by any number of workers: across retries, kills and restarts. Two puts
-// are in order if the first one returned before the second one began, or if they are in
-// one call or transaction. By default later messages of a key overtake a message that
-// waits.
+// are in order if the first returned before the second began, or if they are in one call
+// or transaction. By default later messages of a key overtake a message that waits.
 //
-// A message that fails waits for its next visit in its place in the queue, for the delay
-// of its layer, and later messages of its key wait for it: a failing message delays its
-// own key, and no other. So does a message that is delayed ([After], [At]), released, or
-// held. A dead letter and a purge free the key. A dead letter that is merged back is the
-// last message of its key. A message without a key does not wait for others.
+// A failed message waits for its next visit in its place in the queue, for the delay of
+// its layer, and later messages of its key wait for it: it delays its own key, and no
+// other. So does a message that is delayed ([After], [At]), released, or held. A dead
+// letter and a purge free the key. A dead letter that is merged back is the last message
+// of its key. A message without a key does not wait for others.
 //
-// All workers of the queue must have the option, or the order does not hold. The messages
-// of an earlier version of the program that wait in layers, or behind others of their key
-// in the queue "<name>-blocked", go before the messages of the queue: docs/ladder.md. An
-// element of an operator that is not a message of the queue, and a part of a message, are
-// put at the end of their key when they fail. The messages of a first source
-// ([Queue.Source]) are not in order: put them into the queue instead. The messages of the
-// queue that wait for another visit count for [WithMaxDepth], and as waiting in
-// [Queue.Counts].
+// All workers of the queue must have the option, or the order does not hold. Messages of
+// an earlier version of the program that wait in layers, or in the queue
+// "<name>-blocked", go first: docs/ladder.md. An element of an operator that is not a
+// message of the queue, and a part of a message, are put at the end of their key when
+// they fail. The messages of a first source ([Queue.Source]) are not in order: put them
+// into the queue instead. The messages of the queue that wait for another visit count for
+// [WithMaxDepth], and as waiting in [Queue.Counts].
 //
 // A key with many messages does not keep other keys waiting, so [WithFairByKey] is not
-// needed: [NewQueue] panics if it is together with WithOrdered, and if a layer has a limit
-// of its own. Memory, SQLite and PostgreSQL support the option. With another engine the
-// queue returns an error ([store.InOrder]).
+// needed: [NewQueue] panics if it is together with WithOrdered, and if a layer has a
+// limit of its own. Memory, SQLite and PostgreSQL support the option. With another engine
+// the queue returns an error ([store.InOrder]).
 func WithOrdered() QueueOption {
 	return queueOption(func(s *queueSettings) { s.ordered = true })
 }
 
-// refuseCombinations panics if options do not go together.
 func (s *queueSettings) refuseCombinations(name string) {
 	refuse := func(are bool, options string) {
 		if are {
@@ -213,26 +210,26 @@ func (s *queueSettings) refuseCombinations(name string) {
 }
 
 // WithFairByKey takes the messages of the keys ([Key]) in rounds, a message of each key.
-// So a key that floods the queue, such as a customer with a large import, does not make
-// the others wait behind it. At most n messages of a key are in flight in a worker, from
-// the queue and all its layers together, so that they do not fill its slots; 0 means no
-// limit. Each worker has a limit of its own. Messages without a key, and the messages of
-// the first source of [Queue.Source], are not counted and not limited. If the queue and a
-// layer give messages of a key at the same time, and the limit allows only one, the other
-// one goes behind the due messages of its key. By default the oldest messages are taken
-// first. Give the operator at most as many slots as calls, and make it unordered:
-// elements that have a slot are called in their order.
+// So other keys do not wait behind a key that floods the queue, such as a customer with a
+// large import. At most n messages of a key are in flight in a worker, from the queue and
+// all its layers together, so that they do not fill its slots; 0 means no limit. Each
+// worker has a limit of its own. Messages without a key, and the messages of the first
+// source of [Queue.Source], are not counted and not limited. If the queue and a layer
+// give messages of a key at the same time, and the limit allows only one, the other goes
+// behind the due messages of its key. By default the oldest messages are taken first.
+// Give the operator at most as many slots as calls, and make it unordered: elements that
+// have a slot are called in their order.
 //
 // If the operator has a backend, the messages of a key whose tenant is down or held stay
-// in the queue and its layers (backend.TenantBreaker). With or without a backend, so do
-// the messages of a key that people hold (jobs.Jobs.HoldKey).
+// in the queue and its layers (backend.TenantBreaker). So do the messages of a key that
+// people hold (jobs.Jobs.HoldKey), with or without a backend.
 //
 // Each message needs a key: Put refuses a message without a key ([message.ErrRefused]).
 // If other programs put messages without a key, they are taken when they are among the
-// oldest that are due, of all keys: they may wait while the messages of a key stay in the
-// queue. Finding the next key takes an index step for each key in the
-// queue. WithFairByKey panics if n is negative, and [NewQueue] panics if it is together
-// with [WithOrdered]. The queue returns an error if the engine cannot take by key
+// oldest due messages of all keys: they may wait while the messages of a key stay in the
+// queue. Finding the next key takes an index step for each key in the queue.
+// WithFairByKey panics if n is negative, and [NewQueue] panics if it is together with
+// [WithOrdered]. The queue returns an error if the engine cannot take by key
 // ([store.ByKey]).
 func WithFairByKey(n int) QueueOption {
 	if n < 0 {

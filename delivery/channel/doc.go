@@ -1,5 +1,5 @@
-// Package channel has a source and a sink of messages over Go channels: for programs that
-// have their elements in a channel, and for tests.
+// Package channel has a source and a sink of messages over Go channels, for tests and for
+// programs that have their elements in a channel.
 //
 //	source := channel.NewSource(orders, nil)
 //	for {

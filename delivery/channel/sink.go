@@ -8,10 +8,10 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// NewSink returns a sink that sends the values of messages to c. A value that was sent
-// counts as safe, so a message may be lost with the process if c has a buffer. PutAll
-// acknowledges each message whose value was sent. If its context ends, the error is the
-// cause. The sink does not close c. It panics if c is nil.
+// NewSink returns a sink that sends the values of messages to c. PutAll acknowledges each
+// message whose value was sent, so a message may be lost with the process if c has a
+// buffer. If its context ends, the error is the cause. The sink does not close c. It
+// panics if c is nil.
 func NewSink[T any](c chan<- T) delivery.Sink[T] {
 	guard.RefuseNil("channel: NewSink", "channel", c)
 	return sink[T]{c}

@@ -18,11 +18,11 @@ import (
 	"github.com/weirflow/weir/timers"
 )
 
-// NewSource returns a source of the values of c. A message that is nacked waits in
-// memory, and is redelivered before the values in c. The source ends when c is closed and
-// all messages are acknowledged or rejected. Rejected messages are logged as errors.
-// Values taken from the channel cannot be released: the error of Close reports how many
-// messages are not done.
+// NewSource returns a source of the values of c. A nacked message waits in memory, and is
+// redelivered before the values in c. The source ends when c is closed and all messages
+// are acknowledged or rejected. Rejected messages are logged as errors. Values taken from
+// the channel cannot be released: the error of Close reports how many messages are not
+// done.
 //
 // meta returns the metadata of a value, such as its id; it may be nil, and may return
 // nil. Receive adds 1 to its Visit, so the first visit is 1, as with any other source. It
@@ -42,10 +42,10 @@ func newSource[T any](c <-chan T, meta func(v T) *message.Meta, timer clock.Cloc
 	}
 }
 
-// source makes messages of the values of a channel. Receive is called by one goroutine at
-// a time; settlements and Close come from any goroutine.
+// source makes messages of the values of a channel. One goroutine at a time calls
+// Receive; settlements and Close come from any goroutine.
 type source[T any] struct {
-	meta  func(v T) *message.Meta // the history of a value, or nil
+	meta  func(v T) *message.Meta // history of a value; may be nil
 	in    <-chan T                // owned by Receive; nil after its end
 	clock clock.Clock
 	start time.Time
@@ -69,7 +69,7 @@ var errClosed = errors.New("delivery: the source is closed")
 // now is the time since the start, on the monotonic clock.
 func (s *source[T]) now() time.Duration { return s.clock.Now().Sub(s.start) }
 
-// Receive implements [delivery.Source]. Messages that were nacked and are due go first.
+// Receive implements [delivery.Source]. Nacked messages that are due go first.
 func (s *source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], error) {
 	if n < 1 {
 		panic(fmt.Sprintf("delivery: Receive: n is %d, want 1 or more", n))
@@ -122,7 +122,7 @@ const (
 	unknown time.Duration = 0  // a message is not settled
 )
 
-// next returns how long the first entry that waits has to wait: more than 0, idle or
+// next returns how long the first waiting entry has to wait: more than 0, idle or
 // unknown.
 func (s *source[T]) next() time.Duration {
 	s.mu.Lock()
@@ -161,14 +161,14 @@ func (s *source[T]) read(entries []*entry[T], n int) []*entry[T] {
 }
 
 // await waits until a value comes, an entry is due, a message is settled, or the source
-// or ctx ends. If a value came, it returns the entry of the value.
+// or ctx ends. It returns the entry of the value, if any.
 func (s *source[T]) await(ctx context.Context, next time.Duration) []*entry[T] {
 	var timer <-chan time.Time
 	if next > 0 {
 		t := s.clock.Timer(next)
 		defer t.Stop()
 		timer = t.C
-		if s.isDue() { // a mock clock may have been moved in between
+		if s.isDue() { // a mock clock may have moved in between
 			return nil
 		}
 	}
@@ -198,7 +198,7 @@ func (s *source[T]) entry(v T) *entry[T] {
 	return e
 }
 
-// firstVisit is the Meta of a message without a history. It is shared, and never changes.
+// firstVisit is the shared, constant Meta of a message without a history.
 var firstVisit = message.Meta{Visit: 1}
 
 // arm makes an entry wait for d. Called with mu held.
@@ -207,8 +207,8 @@ func (s *source[T]) arm(e *entry[T], d time.Duration) {
 	s.again.Arm(&e.timer, now+min(d, math.MaxInt64-now))
 }
 
-// deliver makes messages. They were taken from the channel, so they are delivered even if
-// the source was closed in between.
+// deliver makes messages, even if the source was closed: they were taken from the
+// channel.
 func (s *source[T]) deliver(entries []*entry[T]) []message.Message[T] {
 	s.mu.Lock()
 	s.out += len(entries)

@@ -22,10 +22,9 @@ type FileLock struct{ held io.Closer }
 // the error is a [*FileHeldError], which matches [ErrHeld].
 //
 // The operating system releases the lock when the process ends, even after kill -9, so
-// there is no lease and no fencing number, and the next process does not wait. The lock
-// does not reach other machines: not even on a network file system, where some systems
-// ignore it. Systems without such locks (AIX, Solaris, Plan 9, WebAssembly) return an
-// error that matches errors.ErrUnsupported.
+// there is no lease and no fencing number. The lock does not reach other machines: some
+// systems ignore it on a network file system. Systems without such locks (AIX, Solaris,
+// Plan 9, WebAssembly) return an error that matches errors.ErrUnsupported.
 func TryFile(path string) (*FileLock, error) {
 	held, err := vfs.OS().LockFile(path)
 	if other, ok := errors.AsType[*vfs.HeldError](err); ok {
@@ -47,9 +46,9 @@ func (l *FileLock) Release() error {
 }
 
 // HoldFile waits for the lock of [TryFile], runs f while it holds the lock, and releases
-// it. While it waits, it tries ten times a second. It returns the error of f, or the
-// reason why it could not get the lock: the cause of ctx with the holder, or an error of
-// TryFile that does not match [ErrHeld].
+// it. It tries ten times a second. It returns the error of f, or the reason why it could
+// not get the lock: the cause of ctx with the holder, or an error of TryFile that does
+// not match [ErrHeld].
 func HoldFile(ctx context.Context, path string, f func(ctx context.Context) error) (err error) {
 	l, err := TryFile(path)
 	if guard.Is(err, ErrHeld) {
@@ -88,7 +87,7 @@ func awaitFile(ctx context.Context, path string, held error) (*FileLock, error) 
 // FileHeldError is the error of [TryFile] for a file that is locked.
 type FileHeldError struct {
 	Path string
-	PID  int // the process that holds the lock; 0 if it is unknown
+	PID  int // holder of the lock; 0 if unknown
 }
 
 func (e *FileHeldError) Error() string {

@@ -10,8 +10,7 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// releaseWait is how long a lock may take to be released. After that its lease ends by
-// itself.
+// releaseWait limits the release of a lock, which otherwise ends with its lease.
 const releaseWait = 5 * time.Second
 
 // Option changes how [Hold] works.
@@ -30,21 +29,19 @@ func WithClock(c clock.Clock) Option {
 }
 
 // WithoutWait makes [Hold] try once. If the lock is held, Hold returns the error of
-// Acquire at once, a [*Holding] with the name of the owner. By default Hold waits.
+// Acquire, a [*Holding] with the owner's name. By default Hold waits.
 func WithoutWait() Option { return func(o *options) { o.once = true } }
 
-// Hold waits for a lock, runs f while it holds it, and releases it. It renews the lease
-// every third of its length.
+// Hold waits for a lock, runs f while it holds it, and releases it. While it waits, it
+// tries about three times within a lease. It renews the lease every third of its length.
 //
 // The context of f ends with the cause [ErrLost] when the lock is lost, or could not be
 // extended before the end of its lease. f should return soon then: another owner has the
 // lock, or will have it. Its writes must be guarded by the fencing number all the same.
-// While it waits, Hold tries about three times within a lease.
 //
-// After f, Hold releases the lock. It waits for the release for up to 5 s, or for the
-// length of the lease if that is shorter: an engine may be down or busy. If the process
-// is killed, the lock stays until the end of the lease. For processes of one machine,
-// [HoldFile] has a lock that ends with its process.
+// After f, Hold waits for the release of the lock for up to 5 s, or for the length of the
+// lease if that is shorter. If the process is killed, the lock stays until the end of the
+// lease. For processes of one machine, [HoldFile] has a lock that ends with its process.
 //
 // Hold returns the error of f, or the reason why it could not get the lock: the cause of
 // ctx, or an error of l that does not match [ErrHeld]. It panics if lease is not above 0.
@@ -75,7 +72,7 @@ func Hold(ctx context.Context, l Locks, name, owner string, lease time.Duration,
 	}
 	holding, lose := context.WithCancelCause(ctx)
 	ended := make(chan struct{})
-	// Made before f begins: a test that moves its clock in f is not too early.
+	// Made before f begins: a test may move its clock in f.
 	end, again := c.Timer(asked.Add(lease).Sub(c.Now())), c.Ticker(max(1, lease/3))
 	go func() { // ends with holding
 		defer close(ended)
@@ -90,7 +87,7 @@ func Hold(ctx context.Context, l Locks, name, owner string, lease time.Duration,
 	err = f(holding, g)
 	lose(nil)
 	<-ended
-	// ctx may have ended, and the next one should not have to wait.
+	// ctx may have ended, and the next owner should not have to wait.
 	releasing, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	limit := c.AfterFunc(min(lease, releaseWait), cancel)
 	released := l.Release(releasing, g)

@@ -9,13 +9,12 @@
 //
 // # Guarantees
 //
-// At most one grant of a name is valid. A grant is valid until it is released, or until
-// another grant is given after its lease has ended, or until a day has passed since its
-// lease ended. The fencing
-// number is higher with each grant of a name. An owner that was paused for longer than
-// its lease cannot notice that in time. So the system that it writes to must refuse it:
-// the SQL engines check a grant in the transaction of the write (their Guard), and other
-// systems can compare fencing numbers.
+// At most one grant of a name is valid. A grant is valid until it is released, until
+// another grant is given after its lease has ended, or until a day after its lease ended.
+// The fencing number is higher with each grant of a name. An owner that was paused for
+// longer than its lease cannot notice that in time. So the system that it writes to must
+// refuse it: the SQL engines check a grant in the transaction of the write (their Guard),
+// and other systems can compare fencing numbers.
 //
 // [Hold] keeps a lock while a function runs. Engines that have locks: ext/sqlite,
 // ext/postgres, ext/jetstream and, for tests, delivery/memory. deliverytest.RunLocks
@@ -23,10 +22,10 @@
 //
 // # One machine
 //
-// [TryFile] and [HoldFile] lock a file for the processes of one machine. This lock needs
-// no engine and no tables, and the operating system releases it when its process ends.
-// The locks of ext/sqlite are for programs that have their queues in the same file: its
-// Open makes the tables of queues, too.
+// [TryFile] and [HoldFile] lock a file for the processes of one machine, without an
+// engine. The operating system releases the lock when its process ends. The locks of
+// ext/sqlite are for programs that have their queues in the same file: its Open makes the
+// tables of queues, too.
 package lock
 
 import (
@@ -40,13 +39,13 @@ var (
 	// ErrHeld is matched by the *[Holding] of a lock that another grant holds.
 	ErrHeld = errors.New("lock: held")
 
-	// ErrLost is returned for a grant that has ceased to be valid.
+	// ErrLost is returned for a grant that is not valid any longer.
 	ErrLost = errors.New("lock: the grant is lost")
 )
 
 // Locks gives locks. Names and owners are UTF-8 without NUL, and not empty. Safe for
-// concurrent use. An error that does not match ErrHeld or ErrLost leaves open whether the
-// call took effect.
+// concurrent use. After an error other than ErrHeld or ErrLost, the call may have taken
+// effect.
 type Locks interface {
 	// Acquire gives the lock of a name to an owner for the time of the lease, or returns
 	// a *[Holding] as an error. It does not wait. The owner is only a text for people:
@@ -62,7 +61,7 @@ type Locks interface {
 	Release(ctx context.Context, g Grant) error
 
 	// Held returns the locks whose names begin with prefix and whose leases have not
-	// ended, in the order of their names.
+	// ended, sorted by name.
 	Held(ctx context.Context, prefix string) ([]Holding, error)
 }
 
