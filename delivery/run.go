@@ -19,7 +19,7 @@ import (
 
 // closeWait is how long a source may take to close, and interrupted calls to end. With
 // the default of [WithDrain] a worker ends within the 30 s that Kubernetes grants, and 3
-// s of them are left to close its engine.
+// s are left to close its engine.
 const closeWait = 3 * time.Second
 
 // Operator is the operator that [Run] drives: an *asyncop.AsyncWaitOperator, or several
@@ -28,8 +28,8 @@ const closeWait = 3 * time.Second
 // If it has a method CheckRun(ctx context.Context) error, Run calls that first, with its
 // context, and returns its error. If op is an *asyncop.AsyncWaitOperator itself, Run
 // receives only as many messages as it has free slots, or expects to become free
-// meanwhile. In an outage it receives no message. If only some tenants of its backend are
-// down (backend.TenantBreaker), Run does not receive messages with their keys from a queue
+// meanwhile, and none in an outage. If only some tenants of its backend are down
+// (backend.TenantBreaker), Run does not receive messages with their keys from a queue
 // with [WithFairByKey].
 type Operator[IN, OUT any] interface {
 	// Messages takes messages and yields a message for each result. It ends when input
@@ -50,7 +50,8 @@ type Operator[IN, OUT any] interface {
 //	summary, err := delivery.Run(ctx, orders, op, receipts)
 //
 // source and sink are a [Queue], or any other [Source] and [Sink]. For a queue Run makes
-// a source of its own.
+// a source of its own. Run panics if an argument is nil. It closes source and op when it
+// returns. A queue can be used after that.
 //
 // op must have a failure policy, such as a failure sink. Without one, a message that
 // cannot be processed ends each worker that gets it. op must not end with ctx
@@ -63,32 +64,31 @@ type Operator[IN, OUT any] interface {
 //
 // When ctx ends, Run stops receiving, and finishes the messages it has, for up to 20 s
 // ([WithDrain]). Messages that are not done then are released. This is not an error: Run
-// returns nil, and the summary has the numbers. In any case Run closes the source, which
-// records the settlements. If a call does not end even then, such as a Receive from a
-// server that hangs, Run closes the source after three more seconds, which may take three
-// seconds as well. If the source cannot record the last settlements now, for example
-// because a cluster lacks a leader, Run logs that and does not return an error: those
-// messages are redelivered.
+// returns nil. In any case Run closes the source, which records the settlements. If a
+// call does not end even then, such as a Receive from a server that hangs, Run closes the
+// source after three more seconds, which may take three seconds as well. If the source
+// cannot record the last settlements now, for example because a cluster lacks a leader,
+// Run logs that and does not return an error: those messages are redelivered.
 //
 // Calls that run when the time is over get a context that has ended. Its cause
 // (context.Cause) matches [asyncop.ErrStopped], and so differs from the cause of a
-// timeout. Run returns after they have ended. So a program can then close its engine, and
+// timeout. Run returns after they have ended, so that a program can close its engine, and
 // the clients that calls use. Run waits for three seconds after it has closed the source,
-// but no longer than six seconds after the contexts have. If calls that ignore their
-// contexts run even then, the error of Run matches [ErrCallsRun], and names the messages.
-// This holds for the functions of asyncop.Blocking
-// and asyncop.Batched, and for operators of package asyncop. weir does not know the
-// goroutines that an asyncop.Func starts.
+// but no longer than six seconds after the contexts have ended. If calls that ignore
+// their contexts run even then, the error of Run matches [ErrCallsRun], and names the
+// messages. This holds for the functions of asyncop.Blocking and asyncop.Batched, and for
+// operators of package asyncop. weir does not know the goroutines that an asyncop.Func
+// starts.
 //
 // # Failures
 //
 //   - A Receive that fails is tried again, after 100 ms and then twice as long each time,
-//     up to 10 s. After five minutes of failures Run drains, and returns the error.
-//     A Receive that fails after more than two and a half minutes was waiting for
-//     messages until then, so the five minutes begin again.
-//   - A permanent error ends Run at once: a missing table, a closed store, a missing
-//     PostgreSQL permission. If the source returned it, Run drains; if the sink did, all
-//     messages are released. Run returns the error.
+//     up to 10 s. After five minutes of failures Run drains, and returns the error. A
+//     Receive that fails after more than two and a half minutes was waiting for messages
+//     until then, so the five minutes begin again.
+//   - A permanent error ends Run at once, and Run returns it: a missing table, a closed
+//     store, a missing PostgreSQL permission. If the source returned it, Run drains; if
+//     the sink did, all messages are released.
 //   - A PutAll that fails is repeated in portions of 100. If a portion fails, its results
 //     are put one by one, so that a refused result does not block others (law D4). The
 //     refused result is put again, after 100 ms and then twice as long each time, up to
@@ -98,8 +98,8 @@ type Operator[IN, OUT any] interface {
 //     counts if the sink has taken other results since the last try, or returns an error
 //     like the one that it has returned while it took others. So an outage of the sink
 //     rejects no result, unless its errors look like that. After an hour in which the
-//     sink has refused results and there were no others, each try counts: then a
-//     refusal and an outage look the same.
+//     sink has refused results and there were no others, each try counts: then a refusal
+//     and an outage look the same.
 //   - If the sink is full ([store.ErrFull]), or refuses every result, all results wait,
 //     and are put again after the same times, until the sink takes them. The calls are
 //     not repeated: the operator blocks on its results, so Run stops receiving. PutAll
@@ -114,14 +114,14 @@ type Operator[IN, OUT any] interface {
 // A purge also ends the messages that a worker has in flight, if the engine of source
 // looks into its queues (store.Inspector): their failures and results are not stored on
 // that engine. Run finds a purged message when its call has ended, or when its lease is
-// renewed, which happens three times a lease. Then it does not put results of the message
-// into any sink, and an operator of package asyncop ends the call: the cause of its
-// context is [message.ErrPurged]. Run logs the message and counts it in [Summary].Purged:
-// it is not a failure. Results that a sink on another engine has taken before stay there.
-// Summary counts a message as HandedOver or Done if the purge was not found before its
-// call ended, and the call failed on a queue with [WithOrdered] or returned no results.
-// If the messages of a key were cancelled (jobs.Jobs.CancelKey), Run looks for purged
-// messages of the key at once, or within a second on an engine that cannot announce that.
+// renewed, three times a lease. Then it puts no results of the message into any sink, and
+// an operator of package asyncop ends the call: the cause of its context is
+// [message.ErrPurged]. Run logs the message and counts it in [Summary].Purged: it is not
+// a failure. Results that a sink on another engine has taken before stay there. Summary
+// counts a message as HandedOver or Done if the purge was not found before its call
+// ended, and the call failed on a queue with [WithOrdered] or returned no results. If the
+// messages of a key were cancelled (jobs.Jobs.CancelKey), Run looks for purged messages
+// of the key at once, or within a second on an engine that cannot announce that.
 //
 // # Pauses
 //
@@ -131,12 +131,13 @@ type Operator[IN, OUT any] interface {
 // retries. It receives again when the queue is resumed. Run reads the orders before it
 // receives its first message; if it cannot read them, it receives, and reads them again.
 //
-// In the same way people can hold a key (jobs.Jobs.HoldKey, `weir key hold`), if the queue
-// has [WithFairByKey]: Run takes no messages of the key from the queue and its layers.
+// In the same way people can hold a key (jobs.Jobs.HoldKey, `weir key hold`), if the
+// queue has [WithFairByKey]: Run takes no messages of the key from the queue and its
+// layers.
 //
-// Orders for a queue that is a first source ([Queue.Source]) apply in the same way, to all
-// messages of the worker: its failed messages wait in the layers of the queue around it.
-// A key can be held if both queues have WithFairByKey.
+// Orders for a queue that is a first source ([Queue.Source]) apply to all messages of the
+// worker: its failed messages wait in the layers of the queue around it. A key can be
+// held if both queues have WithFairByKey.
 //
 // # Recovery
 //
@@ -149,11 +150,7 @@ type Operator[IN, OUT any] interface {
 //
 // Where the queue of source or sink is on an engine that keeps jobs, Run runs the jobs of
 // all queues beside its messages, and reports its state every 20 s: see package jobs. A
-// source of your own around the source of a queue has the method Unwrap: see
-// [SourceWrapper].
-//
-// It panics if an argument is nil. Run owns source and op: they are closed when it
-// returns. A queue can be used after that.
+// source of your own around the source of a queue must be a [SourceWrapper].
 func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OUT], sink Sink[OUT], opts ...RunOption) (summary Summary, err error) {
 	guard.RefuseNil("delivery: Run", "context", ctx)
 	guard.RefuseNil("delivery: Run", "source", source)
@@ -172,7 +169,7 @@ func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OU
 	w.pausing = newPausing(w.receiving, engines)
 	w.monitor.begin(w.status, engines, w.clock)
 	w.open()
-	defer func() { summary, err = w.end(ctx, err) }() // also if Messages panics, for example because the operator is in use already
+	defer func() { summary, err = w.end(ctx, err) }() // also if Messages panics, for example because the operator is in use
 	if c, ok := op.(checksRun); ok {
 		if err := c.CheckRun(ctx); err != nil {
 			w.breakOff()
@@ -216,29 +213,29 @@ type worker[IN, OUT any] struct {
 
 	awaitSlots func(ctx context.Context) int // nil if the operator does not report its free slots
 
-	// feed is a lock: a channel of capacity 1, full while it is held. input holds it while
-	// the operator reads. run takes it at its end, and keeps it. So run ends after input
-	// has returned, and a later call of input returns at once, because ended is closed.
+	// feed is a lock: a channel of capacity 1. input holds it while the operator reads.
+	// run takes it at its end, and keeps it. So run ends after input has returned, and a
+	// later call of input returns at once, because ended is closed.
 	feed  chan struct{}
 	ended chan struct{} // closed by run when the operator, its input and the sink have ended
 
 	close   func() error              // closes the source, once
-	purges  settle.PurgeFinder        // the source, or nil if it does not find purged messages
-	keys    settle.KeyLimiter         // the source, or nil if it is not a KeyLimiter
+	purges  settle.PurgeFinder        // the source; nil if it does not find purged messages
+	keys    settle.KeyLimiter         // the source; nil if it is not a KeyLimiter
 	held    heldKeys                  // keys that people hold
-	buffer  settle.Buffer             // the source, or nil if it returns what it takes
+	buffer  settle.Buffer             // the source; nil if it returns what it takes
 	pausing *pausing                  // nil if the source is not a queue of an engine that keeps jobs
-	cutAt   atomic.Pointer[time.Time] // when calls were first cut off; nil if they were not
+	cutAt   atomic.Pointer[time.Time] // when calls were first cut off, or nil
 
 	sourceErr error // written by the input; read after run has returned
 	sinkErr   error // written by fill; read after run has returned
 	tally
 }
 
-// setBatches sets how many messages are received at once, and how many results are put at
-// once, at most. [WithBatch] sets both. Otherwise they depend on the slots of the
-// operator, if it is an AsyncWaitOperator itself: an operator that embeds one may pass it
-// other messages than Run receives.
+// setBatches sets how many messages are received and how many results are put at once, at
+// most. Without [WithBatch] they depend on the slots of the operator, if it is an
+// AsyncWaitOperator itself: an operator that embeds one may pass it other messages than
+// Run receives.
 func (w *worker[IN, OUT]) setBatches() {
 	o, reportsSlots := w.op.(*asyncop.AsyncWaitOperator[IN, OUT])
 	if reportsSlots {
@@ -256,9 +253,9 @@ func (w *worker[IN, OUT]) setBatches() {
 	}
 }
 
-// open prepares the source. If it is a queue, it becomes a source of the queue, one for
-// each Run: others may use the queue. If that panics, the operator is stopped, and the
-// monitor is free again.
+// open prepares the source. A queue becomes a source of the queue, one for each Run:
+// others may use the queue. If that panics, the operator is stopped, and the monitor is
+// free again.
 func (w *worker[IN, OUT]) open() {
 	panics := true
 	defer func() {
@@ -328,11 +325,11 @@ func (w *worker[IN, OUT]) run(ctx context.Context) error {
 	return nil
 }
 
-// watch ends the run in steps: it drains; if that takes too long, it releases all
-// messages; and if that takes too long as well, it closes the source.
+// watch ends the run in steps, each after a time limit: it drains, releases all messages,
+// and closes the source.
 func (w *worker[IN, OUT]) watch(ctx context.Context) {
 	select {
-	case <-w.receiving.Done(): // with ctx, or since something has failed
+	case <-w.receiving.Done(): // ended with ctx, or after a failure
 	case <-w.ended:
 		return
 	}
@@ -369,7 +366,7 @@ func (w *worker[IN, OUT]) breakOff() {
 	_ = w.op.Stop(w.working) // the loop over its results yields this error
 }
 
-// sinkFailed ends the run if the sink has failed for good: it releases all messages.
+// sinkFailed releases all messages, because the sink has failed for good.
 func (w *worker[IN, OUT]) sinkFailed(err error) {
 	if w.working.Err() == nil && guard.IsPermanent(err) {
 		w.sinkErr = fmt.Errorf("delivery: the sink has failed for good: %w", err)
@@ -397,7 +394,6 @@ func (w *worker[IN, OUT]) end(ctx context.Context, err error) (Summary, error) {
 	return s, err
 }
 
-// closeSource closes the source, within closeWait.
 func (w *worker[IN, OUT]) closeSource(ctx context.Context) error {
 	closing, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
@@ -406,7 +402,7 @@ func (w *worker[IN, OUT]) closeSource(ctx context.Context) error {
 	return w.source.Close(closing)
 }
 
-// sleep waits. It returns false if ctx has ended.
+// sleep returns false if ctx has ended.
 func (w *worker[IN, OUT]) sleep(ctx context.Context, d time.Duration) bool {
 	return wait.For(ctx, w.clock, d) == nil
 }

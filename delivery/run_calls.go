@@ -10,18 +10,18 @@ import (
 )
 
 // ErrCallsRun is matched by the error of [Run] if calls run on after Run has returned,
-// although their contexts have ended. The text of the error has their number, and the ids
-// of up to ten messages. Do not close what these calls use.
+// although their contexts have ended. Its text has their number, and the ids of up to ten
+// messages. Do not close what these calls use.
 var ErrCallsRun = errors.New("calls still run")
 
 const (
-	lookAtCalls = 10 * time.Millisecond // between two looks at the calls that run
-	maxNamed    = 10                    // messages in the text of an error
+	lookAtCalls = 10 * time.Millisecond // between two looks at the running calls
+	maxNamed    = 10                    // messages in an error's text
 )
 
-// awaitCalls waits for the calls that run on after the end of the operator: for
-// closeWait, or until 2·closeWait after the end of their contexts, if that is earlier. It
-// returns an error that names the calls that run even then.
+// awaitCalls waits for calls that run after the end of the operator: for closeWait, or
+// until 2·closeWait after the end of their contexts, if that is earlier. It returns an
+// error that names the calls that run even then.
 func (w *worker[IN, OUT]) awaitCalls() error {
 	op, ok := w.op.(operatorWithCalls)
 	if !ok {
@@ -46,7 +46,7 @@ func (w *worker[IN, OUT]) awaitCalls() error {
 	}
 }
 
-// callsRunError names calls that run. ids may have fewer messages than there are calls.
+// callsRunError names running calls. ids may have fewer messages than there are calls.
 func callsRunError(running int, ids []string) error {
 	if len(ids) == 0 {
 		return fmt.Errorf("delivery: %w after the end of their contexts: %d", ErrCallsRun, running)

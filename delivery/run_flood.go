@@ -18,8 +18,7 @@ const (
 	probesPerWindow = 10 // a probe is a tenth of a window
 )
 
-// evidence reports whether the called service is up, as far as the end of a message
-// shows.
+// evidence reports whether the called service is up, as far as a message's end shows.
 type evidence uint8
 
 const (
@@ -30,8 +29,8 @@ const (
 	unanswered          // failed
 )
 
-// evidenceOf returns what the settlement of a message shows. again reports that the message
-// had failed in an earlier visit.
+// evidenceOf returns what a settlement shows. again reports that the message had failed
+// in an earlier visit.
 func evidenceOf(v message.Settlement, again bool) evidence {
 	switch {
 	case v.Kind == message.Done, v.Kind == message.Rejected, v.Refused:
@@ -46,28 +45,27 @@ func evidenceOf(v message.Settlement, again bool) evidence {
 
 // flood finds out that most of the last new messages have failed (law D5). It judges
 // blocks of messages in the order in which they were received, because messages that fail
-// may end much sooner than the others. Guarded by tally.mu.
+// may end much sooner. Guarded by tally.mu.
 type flood struct {
 	share  float64
 	window int
-	last   *block // of the last message that was received; nil at the start and after a flood
+	last   *block // of the last received message; nil at the start and after a flood
 
 	stopped     bool
 	endedFloods int
-	pause       time.Duration // the last pause; reset to 0 when a whole block ends without a flood
-	err         error         // of the last new message that has failed
+	pause       time.Duration // the last pause; reset to 0 when a block ends without a flood
+	err         error         // of the last new message that failed
 
 	// failedKey is the key of a block or of probes with one key, most of which have
-	// failed. It becomes "" when a message of another key is answered. Keys often arrive
-	// in long runs, so that many blocks have only one key.
+	// failed, until a message of another key is answered. Keys often arrive in long runs,
+	// so that many blocks have only one key.
 	failedKey string
 
-	probes    *block // the probes without a decision yet, or nil
-	lastProbe *block // the last probe, or nil before its first end
+	probes    *block // probes without a decision yet, or nil
+	lastProbe *block // the last probe; nil before its first end
 }
 
-// countedIn is the block in which a message is counted. The zero value is for a message
-// that is not counted in a block.
+// countedIn is the block in which a message is counted, or zero.
 type countedIn struct {
 	block *block
 	key   *keyInBlock // nil without a key
@@ -76,8 +74,8 @@ type countedIn struct {
 
 func newFlood(share float64, window int) flood { return flood{share: share, window: window} }
 
-// receive notes a message, and returns where it is counted. A probe, and a message
-// that has failed before, are not counted in a block.
+// receive notes a message, and returns where it is counted. A probe, and a message that
+// has failed before, are not counted in a block.
 func (f *flood) receive(key string, again bool) countedIn {
 	if f.stopped || again {
 		return countedIn{}
@@ -88,13 +86,13 @@ func (f *flood) receive(key string, again bool) countedIn {
 	return countedIn{f.last, f.last.receive(key), key}
 }
 
-// note notes the end of a message, and reports whether it makes the worker stop.
+// note notes the end of a message, and reports whether it stops the worker.
 func (f *flood) note(c countedIn, e evidence, err error) bool {
 	if e == unanswered && err != nil {
 		f.err = err
 	}
 	b := c.block
-	isCounted := b != nil && b.endedFloods >= f.endedFloods // not a message that was received before the last flood
+	isCounted := b != nil && b.endedFloods >= f.endedFloods // received after the last flood
 	if !isCounted || e == noEvidence || f.stopped {
 		return false
 	}
@@ -118,16 +116,15 @@ func (f *flood) note(c countedIn, e evidence, err error) bool {
 	return false
 }
 
-// lengthenPause returns the pause before the next probe, which is longer than the last one.
+// lengthenPause returns the pause before the next probe, longer than the last.
 func (f *flood) lengthenPause() time.Duration {
 	f.pause = min(max(firstPause, 2*f.pause), lastPause)
 	return f.pause
 }
 
-// probeSize returns how many messages are tried at once while the worker is stopped.
+// probeSize returns how many messages a stopped worker tries at once.
 func (f *flood) probeSize() int { return max(1, f.window/probesPerWindow) }
 
-// noteProbe notes a message of a probe that has ended.
 func (f *flood) noteProbe(key string, e evidence) {
 	if e == noEvidence {
 		return

@@ -1,22 +1,21 @@
 package delivery
 
-// block counts messages that were received one after the other, and their keys. A message
-// without a key counts as a key of its own.
+// block counts messages received one after the other, and their keys. A message without a
+// key counts as a key of its own.
 type block struct {
 	share       float64
-	size        int // messages, when the block is full
+	size        int // messages of a full block
 	endedFloods int // before the block began
 
 	received, ended, failed int
 
 	isNoted bool // its only key was noted as failing
 
-	keys        map[string]*keyInBlock // nil if all messages are without a key
+	keys        map[string]*keyInBlock // nil without keys
 	withoutKey  int                    // of received
 	failingKeys int
 }
 
-// keyInBlock counts the messages of a key in a block.
 type keyInBlock struct{ received, failed int }
 
 // receive adds a message, and returns its key; nil without a key.
@@ -56,7 +55,6 @@ func (b *block) end(k *keyInBlock, e evidence) {
 	b.countKey(wasFailing, k.isFailing(b.share))
 }
 
-// countKey counts a key that starts or stops failing.
 func (b *block) countKey(was, is bool) {
 	switch {
 	case is && !was:
@@ -66,28 +64,27 @@ func (b *block) countKey(was, is bool) {
 	}
 }
 
-// isFailing reports whether most messages of the key have failed. The messages that have
-// not ended may all succeed.
+// isFailing reports whether most messages of the key have failed, even if the messages in
+// flight all succeed.
 func (k *keyInBlock) isFailing(share float64) bool {
 	return float64(k.failed) > share*float64(k.received)
 }
 
-// isFlood reports whether most messages of the block have failed, and most of its keys,
-// two at least (law D5). Messages that the block has yet to receive may all succeed, each
-// with a key of its own.
+// isFlood reports whether most messages of the block, and most of its keys, two at least,
+// have failed (law D5), even if the block's missing messages all succeed, each with its
+// own key.
 func (b *block) isFlood() bool {
 	keys := len(b.keys) + b.withoutKey + b.size - b.received
 	return !b.isOneKey() && b.mostFailed() && float64(b.failingKeys) > b.share*float64(keys)
 }
 
-// mostFailed reports whether most messages of the block have failed. The others may all
+// mostFailed reports whether most messages of the block have failed, even if the others
 // succeed.
 func (b *block) mostFailed() bool { return float64(b.failed) > b.share*float64(b.size) }
 
-// isOneKey reports whether all messages of the block have the same key.
 func (b *block) isOneKey() bool { return len(b.keys) == 1 && b.withoutKey == 0 }
 
-// anyKey returns a key of the block, or "" if no message has one.
+// anyKey returns a key of the block, or "".
 func (b *block) anyKey() string {
 	for key := range b.keys {
 		return key

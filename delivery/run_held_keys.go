@@ -10,16 +10,15 @@ import (
 	"github.com/weirflow/weir/delivery/jobs"
 )
 
-// heldKeys are the keys that people hold (jobs.HoldKey) in the queues whose messages a
-// worker takes.
+// heldKeys are the keys that people hold (jobs.HoldKey) in the worker's queues.
 type heldKeys struct {
 	canHold bool                            // the source can leave out keys; written before the worker receives
 	now     atomic.Pointer[map[string]bool] // as of the last read; the map does not change
 
-	// mu guards byEngine. It is held while the source takes the keys, so that the reads of
+	// mu guards byEngine. It is held while the source takes the keys, so that reads of
 	// two engines do not overtake each other.
 	mu       sync.Mutex
-	byEngine map[int]map[string]bool // by index; the maps in it do not change
+	byEngine map[int]map[string]bool // by index; the maps do not change
 }
 
 // holdsKey reports whether people hold a key of the worker.
@@ -28,8 +27,8 @@ func (w *worker[IN, OUT]) holdsKey(key string) bool {
 	return held != nil && (*held)[key]
 }
 
-// takeHeldKeys passes the keys that people hold in these queues of an engine to the
-// source, and logs the changes. With an error the last orders hold.
+// takeHeldKeys passes the keys that people hold in an engine's queues to the source, and
+// logs the changes. After an error the last orders hold.
 func (w *worker[IN, OUT]) takeHeldKeys(engine int, queues []string, orders []jobs.KeyOrder, err error) {
 	if err != nil {
 		return

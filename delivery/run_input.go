@@ -16,8 +16,8 @@ const (
 	firstWait  = 100 * time.Millisecond // it doubles
 	lastWait   = 10 * time.Second
 	sourceWait = 5 * time.Minute // a source that fails for so long ends the run
-	// A Receive that takes longer has waited for messages. An attempt to connect ends
-	// sooner: after 130 s on Linux.
+	// A longer Receive has waited for messages. An attempt to connect ends sooner: after
+	// 130 s on Linux.
 	connectWait = sourceWait / 2
 )
 
@@ -75,13 +75,12 @@ func (w *worker[IN, OUT]) input(yield func(message.Message[IN], error) bool) {
 // sourceFailures are the failures of a source since a Receive has succeeded, or has
 // waited for messages.
 type sourceFailures struct {
-	since time.Time     // of the first failure; zero if there are no failures
+	since time.Time     // of the first failure, or zero
 	wait  time.Duration // between the last failure and the next Receive
 }
 
-// continueAfter continues after an error of Receive, or returns false to end the input.
-// receiving was the context of the Receive. If the source has failed, continueAfter waits
-// before the next Receive.
+// continueAfter waits before the next Receive if the source has failed with err, or
+// returns false to end the input. receiving was the context of the Receive.
 func (w *worker[IN, OUT]) continueAfter(receiving context.Context, err error, failures *sourceFailures) bool {
 	switch {
 	case err == io.EOF: //nolint:errorlint // wrapped, it is a connection that was cut
@@ -116,8 +115,8 @@ func (w *worker[IN, OUT]) continueAfter(receiving context.Context, err error, fa
 }
 
 // freeSlots waits until the operator can take messages, and returns how many to receive,
-// or 0 if the run or the operator has ended. Messages without a free slot stay in the
-// source, for other workers.
+// or 0 if the run or the operator has ended. Other messages stay in the source, for other
+// workers.
 func (w *worker[IN, OUT]) freeSlots() int {
 	if w.awaitSlots == nil {
 		return w.batch
@@ -125,8 +124,8 @@ func (w *worker[IN, OUT]) freeSlots() int {
 	return min(w.batch, w.awaitSlots(w.receiving))
 }
 
-// pass passes messages on to the operator, and releases the rest if it is to stop. It
-// returns false if the operator takes no more.
+// pass passes messages to the operator, and releases the rest if it is to stop. It
+// returns false if the operator has stopped reading.
 func (w *worker[IN, OUT]) pass(ms []message.Message[IN], probe bool, yield func(message.Message[IN], error) bool) bool {
 	for i, m := range ms {
 		if w.receiving.Err() != nil || w.paused() || !probe && w.flooded() {
@@ -145,7 +144,6 @@ func (w *worker[IN, OUT]) pass(ms []message.Message[IN], probe bool, yield func(
 	return true
 }
 
-// release releases messages that were not processed.
 func release[T any](ms []message.Message[T]) {
 	for _, m := range ms {
 		m.Release()

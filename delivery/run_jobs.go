@@ -19,14 +19,14 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// jobsEngine is an engine that keeps jobs, and the queues of a worker on this engine.
+// jobsEngine is an engine that keeps jobs, with a worker's queues on it.
 type jobsEngine struct {
 	engine       store.Keeper
 	queues       []string
-	sourceQueues []string // the queues whose messages the worker takes: the queue that is its source, and the queues of first sources
+	sourceQueues []string // queues whose messages the worker takes: its source, and first sources
 }
 
-// enginesOf returns the engines of the ends of a worker that keep jobs.
+// enginesOf returns the engines of a worker's source and sink that keep jobs.
 func enginesOf[IN, OUT any](source Source[IN], sink Sink[OUT]) (all []jobsEngine) {
 	for _, read := range queuesOf(source) {
 		all = addQueue(all, read, true)
@@ -38,7 +38,7 @@ func enginesOf[IN, OUT any](source Source[IN], sink Sink[OUT]) (all []jobsEngine
 	return all
 }
 
-// addQueue adds a queue to the engines of a worker, if its engine keeps jobs.
+// addQueue adds a queue to the engines, if its engine keeps jobs.
 func addQueue(all []jobsEngine, q OnEngine, isRead bool) []jobsEngine {
 	keeper, isKeeper := q.Engine().(store.Keeper)
 	if !isKeeper {
@@ -57,8 +57,8 @@ func addQueue(all []jobsEngine, q OnEngine, isRead bool) []jobsEngine {
 	return all
 }
 
-// unsupportedOf returns an error if the engine of an end of a worker lacks an ability
-// that its queue needs, or nil.
+// unsupportedOf returns an error if an engine lacks an ability that a worker's queue
+// needs.
 func unsupportedOf[IN, OUT any](source Source[IN], sink Sink[OUT]) error {
 	if q, ok := ofSource[*Queue[IN]](source); ok && q.unsupported != nil {
 		return q.unsupported
@@ -76,15 +76,14 @@ func sameQueue[IN, OUT any](source Source[IN], sink Sink[OUT]) bool {
 	return ok && hasLeases(written.engine) && readsFrom(source, written.name, written.engine)
 }
 
-// readsFrom reports whether a source returns messages of a queue.
 func readsFrom[T any](source Source[T], name string, engine store.Engine) bool {
 	return slices.ContainsFunc(queuesOf(source), func(q OnEngine) bool {
 		return q.Name() == name && storearg.IsSame(q.Engine(), engine)
 	})
 }
 
-// queuesOf returns the queues whose messages a source returns: its own queue, and the
-// queues of first sources ([Queue.Source]).
+// queuesOf returns the queues whose messages a source returns: its own, and the queues of
+// first sources ([Queue.Source]).
 func queuesOf[T any](source Source[T]) (all []OnEngine) {
 	eachSource(source, func(s Source[T]) bool {
 		q, isOnEngine := s.(OnEngine)
@@ -95,13 +94,13 @@ func queuesOf[T any](source Source[T]) (all []OnEngine) {
 		if isOfQueue && of.first != nil {
 			all = append(all, queuesOf(of.first)...)
 		}
-		return !isOnEngine // the sources below it have no other queue
+		return !isOnEngine // its further sources are of the same queue
 	})
 	return all
 }
 
-// startJobs runs jobs of engines beside the messages, and reports this worker there, until
-// end is called.
+// startJobs runs jobs of engines beside the messages, and reports this worker there,
+// until end is called.
 func (w *worker[IN, OUT]) startJobs(ctx context.Context, engines []jobsEngine) (end func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	aborted := context.AfterFunc(w.working, cancel) // the jobs end when the messages are released
@@ -148,8 +147,8 @@ func (w *worker[IN, OUT]) startJobs(ctx context.Context, engines []jobsEngine) (
 	}
 }
 
-// obeyOrders makes the worker obey the orders of people on its engine with an index, from
-// which it takes messages. ctx ends with the jobs.
+// obeyOrders makes the worker obey people's orders on an engine from which it takes
+// messages. ctx ends with the jobs.
 func (w *worker[IN, OUT]) obeyOrders(ctx context.Context, engine int, h jobsEngine, config *jobs.Config) {
 	config.QueuesPaused = func(paused []jobs.QueueOrder, err error) { w.takePauses(engine, h.sourceQueues, paused, err) }
 	if w.held.canHold {
@@ -165,10 +164,9 @@ func (w *worker[IN, OUT]) obeyOrders(ctx context.Context, engine int, h jobsEngi
 	}
 }
 
-// mostGroups bounds the groups of failures that a worker publishes.
+// mostGroups limits the published groups of failures.
 const mostGroups = 5
 
-// report returns the worker's report.
 func (w *worker[IN, OUT]) report(h jobsEngine) jobs.Worker {
 	report := jobs.Worker{Queues: h.queues}
 	if len(h.sourceQueues) > 0 {
@@ -210,11 +208,11 @@ func (w *worker[IN, OUT]) report(h jobsEngine) jobs.Worker {
 	return report
 }
 
-// mostKeysDown bounds the keys that a worker reports to be down.
+// mostKeysDown limits the keys that are reported down.
 const mostKeysDown = 256
 
-// keysDown returns the report of the keys that are down at the operator's backend, or nil
-// if its tenants are not the keys of messages.
+// keysDown reports the keys that are down at the operator's backend. It returns nil if
+// its tenants are not the keys of messages.
 func (w *worker[IN, OUT]) keysDown(b gate.Backend) (list []jobs.KeyDown) {
 	if !w.tenantsAreKeys() {
 		return nil
@@ -236,7 +234,6 @@ func shortened(why string) string {
 	return strings.ToValidUTF8(why[:most], "") + "…"
 }
 
-// reportOf returns the report of a backend.
 func reportOf(b gate.Backend) jobs.Backend {
 	r := b.Report()
 	report := jobs.Backend{
@@ -248,8 +245,7 @@ func reportOf(b gate.Backend) jobs.Backend {
 	return report
 }
 
-// backend returns the backend of the operator, or nil if it has no backend that takes
-// orders.
+// backend returns the operator's backend that takes orders, or nil.
 func (w *worker[IN, OUT]) backend() gate.Backend {
 	if op, ok := w.op.(operatorWithBackend); ok {
 		return gate.Of(op.Backend())
@@ -258,8 +254,7 @@ func (w *worker[IN, OUT]) backend() gate.Backend {
 }
 
 // restrictKeys makes the source leave out the keys whose tenants are down at the
-// operator's backend. It does so only if the tenants are the keys: other tenants may have
-// the same names as keys.
+// operator's backend, if the tenants are the keys: other tenants may have the same names.
 func (w *worker[IN, OUT]) restrictKeys() {
 	b := w.backend()
 	if b != nil && w.tenantsAreKeys() {
@@ -267,15 +262,13 @@ func (w *worker[IN, OUT]) restrictKeys() {
 	}
 }
 
-// tenantsAreKeys reports whether the tenants of the operator's backend are the keys of its
-// messages.
+// tenantsAreKeys reports whether the backend's tenants are the keys of messages.
 func (w *worker[IN, OUT]) tenantsAreKeys() bool {
 	op, isKnown := w.op.(operatorWithTenants)
 	return isKnown && op.TenantsAreKeys()
 }
 
-// steerFunc returns a function that passes orders to the operator's backend, or nil if it
-// has no such backend.
+// steerFunc returns a function that passes orders to the operator's backend, or nil.
 func (w *worker[IN, OUT]) steerFunc() func(jobs.BackendOrder) {
 	b := w.backend()
 	if b == nil {

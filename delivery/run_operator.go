@@ -7,8 +7,7 @@ import (
 	"github.com/weirflow/weir/asyncop/observe"
 )
 
-// The optional methods of an [Operator]. The operators of package asyncop have all of
-// them.
+// The optional methods of an [Operator], which the operators of package asyncop have.
 type (
 	// checksRun is an operator that can refuse a Run before it begins. ctx is the context
 	// of Run, which returns the error.
@@ -20,27 +19,25 @@ type (
 	operatorWithStats interface{ Stats() asyncop.Stats }
 
 	// operatorWithCalls is an operator that can name calls that run on after its end.
-	// Outliving returns the ids of their messages. It may have fewer than
-	// Stats().Running.
+	// Outliving returns the ids of their messages, possibly fewer than Stats().Running.
 	operatorWithCalls interface {
 		operatorWithStats
 		Outliving() []string
 	}
 
-	// operatorWithGroups is an operator whose groups of failures a worker reports, the
-	// largest group first.
+	// operatorWithGroups is an operator whose groups of failures a worker reports,
+	// largest first.
 	operatorWithGroups interface{ Groups() []observe.Group }
 
-	// operatorWithBackend is an operator that may have a backend. Without one, Backend
-	// returns nil.
+	// operatorWithBackend is an operator whose Backend may return nil.
 	operatorWithBackend interface{ Backend() asyncop.Backend }
 
-	// operatorWithTenants is an operator that knows whether the tenants of its backend are
-	// the keys of its messages.
+	// operatorWithTenants is an operator that reports whether the tenants of its backend
+	// are the keys of its messages.
 	operatorWithTenants interface{ TenantsAreKeys() bool }
 
-	// endsPurged is an operator that can end the calls of messages that were purged.
-	// EndPurged returns at once.
+	// endsPurged is an operator that can end the calls of purged messages. EndPurged
+	// returns at once.
 	endsPurged interface{ EndPurged() }
 )
 

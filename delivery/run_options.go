@@ -13,8 +13,8 @@ import (
 // How many messages are received and put at once.
 const (
 	defaultBatch = 100    // of an operator that does not report its free slots
-	maxReceived  = 1000   // they share a round trip to the engine, and the operator gets them when it is over
-	maxPuts      = 10_000 // they share the round trip to the engine that their acknowledgements cost
+	maxReceived  = 1000   // they share a round trip, after which the operator gets them
+	maxPuts      = 10_000 // they share the round trip of their acknowledgements
 )
 
 // RunOption is a setting of [Run]. Of several options of a kind the last one counts.
@@ -48,15 +48,15 @@ func newRunSettings(opts []RunOption) runSettings {
 	return s
 }
 
-// WithBatch sets how many messages are received at once, and how many results are put
-// into the sink at once, at most. By default Run receives up to 1,000 at once, and puts
-// as many as the operator has slots: 100 to 10,000. It panics if n is less than 1.
+// WithBatch sets how many messages are received, and how many results are put into the
+// sink at once, at most. By default Run receives up to 1,000 at once, and puts as many as
+// the operator has slots: 100 to 10,000. It panics if n is less than 1.
 //
 // The sink gets the results at hand, so a result does not wait for others; up to n
 // results may wait for the sink. Run receives only as many messages as the operator has
 // free slots, and some more for the slots that become free meanwhile
-// ([asyncop.AsyncWaitOperator.AwaitSlots]). So a worker does not keep messages from other
-// workers that it cannot process.
+// ([asyncop.AsyncWaitOperator.AwaitSlots]). So a worker leaves messages that it cannot
+// process to others.
 func WithBatch(n int) RunOption {
 	if n < 1 {
 		panic(fmt.Sprintf("delivery: WithBatch: %d is less than 1", n))
@@ -65,8 +65,8 @@ func WithBatch(n int) RunOption {
 }
 
 // WithDrain sets how long Run finishes its messages after its context has ended. The
-// default is 20 s. Messages that are not done then are released. With 0 all are released
-// at once. It panics if d is negative.
+// default is 20 s. Messages that are not done then are released: with 0, all at once. It
+// panics if d is negative.
 func WithDrain(d time.Duration) RunOption {
 	if d < 0 {
 		panic(fmt.Sprintf("delivery: WithDrain: %v is negative: 0 releases all messages at once", d))
@@ -86,32 +86,32 @@ func WithDrain(d time.Duration) RunOption {
 // kinds of messages do not count as failed, since they show that the service answers, or
 // are not evidence about it: a message whose retry succeeded; a message that was refused
 // for good, by a rejection (asyncop.Failure.Reason) or by [message.Message.Reject]; and a
-// message that has failed before, and comes from a layer. A message that was released, for
-// instance because its call has snoozed it, does not count at all.
+// message that has failed before, and comes from a layer. A message that was released,
+// for instance because its call has snoozed it, does not count at all.
 //
 // If messages have keys, Run also judges the keys, since a key is often a customer: it
-// stops only if more than this share of the keys in the window has failed as well, and at
-// least two keys. A key has failed if more than this share of its messages has. A message
-// without a key counts as a key of its own. So one customer whose messages all fail never
-// stops the others, even with nine tenths of all messages, and an outage still stops the
-// worker within the window. If a whole window has one key, Run stops when the next window
-// with one key has another key and fails as well. If all messages have the same key, the
-// guard never stops the worker: a backend (asyncop.WithBackend) notices an outage there.
+// stops only if more than this share of the keys in the window, and at least two keys,
+// has failed as well. A key has failed if more than this share of its messages has. A
+// message without a key counts as a key of its own. So one customer whose messages all
+// fail never stops the others, and an outage still stops the worker within the window. If
+// a whole window has one key, Run stops when the next window with one key has another key
+// and fails as well. If all messages have the same key, the guard never stops the worker:
+// use a backend (asyncop.WithBackend) there.
 //
-// After a second, Run receives a probe: a tenth of the window, by default ten messages. If
-// enough of them, or of their keys, are answered, it resumes. If not, it sends the next
-// probe after two seconds, four, and then every five seconds. So by default an outage of
-// an hour costs some 7,000 failed visits, and messages wait for up to five seconds after
-// its end.
+// After a second, Run receives a probe: a tenth of the window, by default ten messages.
+// If enough of them, or of their keys, are answered, it resumes. If not, it sends the
+// next probe after two seconds, four, and then every five seconds. So by default an
+// outage of an hour costs some 7,000 failed visits, and messages wait for up to five
+// seconds after its end.
 //
 // If all messages of the probes have one key, and most fail, other keys may be up. So Run
-// also resumes after a whole window of such messages. By default these are ten probes,
-// with pauses of 42 s in all, or of 50 s if Run has stopped shortly before: then even the
+// also resumes after a whole window of such messages: by default after ten probes, with
+// pauses of 42 s in all, or of 50 s if Run has stopped shortly before, when even the
 // first pause is five seconds. It takes longer if Receive returns fewer messages, as with
 // WithFairByKey. If hundreds of messages of a key follow each other, Run thus resumes
-// about once a minute in an outage. The outage then costs about twice as many failed
-// visits, and as many as the operator has slots each time. Run logs each stop, each probe
-// and why it resumes.
+// about once a minute in an outage, which then costs about twice as many failed visits,
+// and as many as the operator has slots each time. Run logs each stop, each probe and why
+// it resumes.
 //
 // To Run, a batch of bad messages whose error is unknown looks like an outage: such a
 // batch passes with two messages a second. Let the function name the errors that are

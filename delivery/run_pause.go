@@ -11,30 +11,30 @@ import (
 	"github.com/weirflow/weir/delivery/jobs"
 )
 
-// errPaused is the cause of the end of a Receive when people pause a queue of the worker.
+// errPaused ends a Receive when people pause a queue of the worker.
 var errPaused = errors.New("delivery: people have paused the queue")
 
 // pausing is whether people have paused a queue whose messages a worker takes
-// (jobs.PauseQueue). The input of the worker waits on it. It is safe for concurrent use.
+// (jobs.PauseQueue). The worker's input waits on it. Safe for concurrent use.
 type pausing struct {
 	run       context.Context // ends when Run stops receiving
-	firstRead chan struct{}   // closed when the orders of all engines were read, or could not be read, for the first time
+	firstRead chan struct{}   // closed when the orders of all engines were first read, or could not be read
 
-	mu      sync.Mutex     // guards what follows
+	mu      sync.Mutex     // guards the fields below
 	engines []engineOrders // in the order of the worker's engines
 	open    context.Context
 	pause   context.CancelCauseFunc // ends open, which also ends with run
 	resumed chan struct{}           // closed at the end of the pause
 }
 
-// engineOrders are the orders of people on an engine of a worker, as of the last read.
+// engineOrders are people's orders on an engine, as of the last read.
 type engineOrders struct {
-	isAwaited bool             // they were not read yet, and the worker takes messages from the engine
+	isAwaited bool             // not read yet, and the worker takes messages from the engine
 	order     *jobs.QueueOrder // that pauses the worker, or nil
 }
 
-// newPausing returns a pausing for a worker with these engines. It is nil if the worker
-// takes no messages from them.
+// newPausing returns a pausing, or nil if the worker takes no messages from these
+// engines.
 func newPausing(run context.Context, engines []jobsEngine) *pausing {
 	p := &pausing{run: run, firstRead: make(chan struct{}), engines: make([]engineOrders, len(engines))}
 	for i, h := range engines {
@@ -47,8 +47,7 @@ func newPausing(run context.Context, engines []jobsEngine) *pausing {
 	return p
 }
 
-// isAwaiting reports whether the orders of an engine were not read yet. Called with mu
-// held.
+// isAwaiting reports whether an engine's orders were not read yet. Called with mu held.
 func (p *pausing) isAwaiting() bool {
 	return slices.ContainsFunc(p.engines, func(e engineOrders) bool { return e.isAwaited })
 }
@@ -63,9 +62,8 @@ func (p *pausing) present() *jobs.QueueOrder {
 	return nil
 }
 
-// read takes the orders of people on the worker's engine with an index, for these queues.
-// It returns the orders that paused the worker before and pause it now, or nil. With an
-// error the last orders hold.
+// read takes people's orders for these queues of an engine. It returns the orders that
+// paused the worker before and pause it now, or nil. After an error the last orders hold.
 func (p *pausing) read(engine int, queues []string, paused []jobs.QueueOrder, err error) (before, now *jobs.QueueOrder) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -117,9 +115,9 @@ func (p *pausing) err() error {
 	return fmt.Errorf("delivery: %s has paused queue %q: %s", o.By, o.Queue, o.Why)
 }
 
-// await waits until the worker is not paused, and returns the context of the next Receive:
-// it ends with the run, and at the next pause. It calls atPause before it waits for the
-// end of a pause.
+// await waits until the worker is not paused, and returns the context of the next
+// Receive: it ends with the run, and at the next pause. It calls atPause before it waits
+// for the end of a pause.
 func (p *pausing) await(atPause func()) context.Context {
 	select {
 	case <-p.firstRead: // a worker that starts in a pause receives no message
@@ -143,12 +141,11 @@ func (p *pausing) await(atPause func()) context.Context {
 	}
 }
 
-// paused reports whether people have paused a queue of the worker.
 func (w *worker[IN, OUT]) paused() bool { return w.pausing.paused() != nil }
 
-// awaitResume waits while people have paused a queue of the worker, and returns the
-// context of the next Receive. During the pause other workers can take the messages that
-// the source has taken and not returned yet.
+// awaitResume waits while the worker is paused, and returns the context of the next
+// Receive. During the pause other workers can take the messages that the source has taken
+// and not returned yet.
 func (w *worker[IN, OUT]) awaitResume() context.Context {
 	if w.pausing == nil { // its queues are not on an engine that keeps orders
 		return w.receiving
@@ -160,8 +157,7 @@ func (w *worker[IN, OUT]) awaitResume() context.Context {
 	})
 }
 
-// takePauses passes the orders of people on an engine to the input of the worker, and
-// logs them.
+// takePauses passes people's orders on an engine to the input, and logs them.
 func (w *worker[IN, OUT]) takePauses(engine int, queues []string, paused []jobs.QueueOrder, err error) {
 	before, now := w.pausing.read(engine, queues, paused, err)
 	switch {

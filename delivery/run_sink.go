@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	putsInARow = 3  // results that fail alone, one after the other, before the sink counts as down
-	maxRefused = 10 // counted tries of a result that the sink refuses: see noteFailedTry
-	// If the sink refuses a result for this long, and there are no other results, each
-	// further try counts.
+	putsInARow = 3  // results in a row that fail alone before the sink counts as down
+	maxRefused = 10 // counted tries of a refused result: see noteFailedTry
+	// If the sink refuses a result for this long, and there are no others, each further
+	// try counts.
 	aloneFor = time.Hour
 )
 
-// fill puts results into the sink until all results have come and are put. When the
-// messages are to be released, it releases their results instead.
+// fill puts results into the sink until all have come and are put. When the messages are
+// to be released, it releases their results instead.
 func (w *worker[IN, OUT]) fill(results <-chan message.Message[OUT]) {
 	f := filling[OUT]{results: results}
 	wait := firstWait
@@ -63,7 +63,7 @@ type filling[OUT any] struct {
 	refused []*refusal[OUT]             // results that the sink has not taken while it took others
 	taken   int                         // how often the sink has taken results: see noteTaken
 	down    bool                        // results put alone have failed, and the sink has not taken any since
-	round   int                         // number of the round: a round puts the refused results that are due, then left
+	round   int                         // number of the round, which puts the refused results that are due, then left
 	solo    soloFailures
 
 	// inPortions is how many of left, from its beginning, are put in portions of
@@ -72,8 +72,8 @@ type filling[OUT any] struct {
 }
 
 // soloFailures are the rounds, since the sink has last taken a result, in which a result
-// put alone has failed. A failure counts against a result only if the sink was up at that
-// time: if it took results before and after, in the same round.
+// put alone has failed. A failure counts against a result only if the sink was up: if it
+// took results before and after, in the same round.
 type soloFailures struct {
 	first int  // the first such round, or 0
 	more  bool // there was another one
@@ -82,13 +82,13 @@ type soloFailures struct {
 // refusal is a result that the sink has not taken while it took others.
 type refusal[OUT any] struct {
 	message    message.Message[OUT]
-	tries      int           // failed tries while the sink was up: only these count
+	tries      int           // failed tries while the sink was up
 	taken      int           // filling.taken at the last try
-	last       string        // the error of the last try, as [counting.Alike] returns it
+	last       string        // error of the last try, from [counting.Alike]
 	round      int           // filling.round of the last try
 	errWhileUp string        // the field last of a try while the sink was up, or "": see noteTaken
 	aloneSince time.Time     // only refused results were tried since then, and the sink has not taken any
-	wait       time.Duration // between the last try and the next one
+	wait       time.Duration // between the last try and the next
 	due        time.Time     // of the next try
 }
 
@@ -96,13 +96,12 @@ type refusal[OUT any] struct {
 // since results must not be rejected because of an outage (law D5). The sink was up if it
 // has taken others since the last try.
 //
-// If there were no others, only the error shows whether the sink refuses r or is down. The
-// sink counts as up if the error is like the error of a try while it was up. Without this
-// rule, a refused result that is the last one would never be rejected (law W2). If its
-// errors have changed, its tries count after an hour: then an outage looks like a
-// refusal.
+// If there were no others, the sink counts as up if the error is like the error of a try
+// while it was up. Without this rule, a refused result that is the last one would never
+// be rejected (law W2). If its errors have changed, its tries count after an hour: then
+// an outage looks like a refusal.
 func (r *refusal[OUT]) noteFailedTry(f *filling[OUT], err error, now time.Time) {
-	hasTakenOthers := f.taken > r.taken // between the try before and this one
+	hasTakenOthers := f.taken > r.taken // between the previous try and this one
 	if hasTakenOthers || f.down {
 		r.aloneSince = now
 	}
@@ -165,7 +164,7 @@ func (w *worker[IN, OUT]) addReady(f *filling[OUT]) {
 	}
 }
 
-// add adds what was received from results. isOpen is false if results was closed.
+// add adds a received result. isOpen is false if results was closed.
 func (f *filling[OUT]) add(m message.Message[OUT], isOpen bool) {
 	if isOpen {
 		f.left = append(f.left, withID(m))
@@ -174,9 +173,9 @@ func (f *filling[OUT]) add(m message.Message[OUT], isOpen bool) {
 	}
 }
 
-// withID returns a result that has an id. If it lacks one, the id is random: a sink that
-// has taken the result in a call that seemed to fail recognises it by the id. Messages of
-// queues have ids, and messages of some other sources lack them.
+// withID returns a result that has an id. A missing id becomes a random id, by which a
+// sink recognises a result that it has taken in a call that seemed to fail. Messages of
+// some sources other than queues lack ids.
 func withID[OUT any](m message.Message[OUT]) message.Message[OUT] {
 	if m.Meta().ID != "" { // Meta is called twice: a shared variable would be allocated for each message
 		return m
@@ -225,7 +224,7 @@ func (f *filling[OUT]) next() time.Time {
 }
 
 // putAgain puts the refused results that are due, one by one. After maxRefused counted
-// tries it rejects the message of a result (law W2).
+// tries it rejects a result's message (law W2).
 func (w *worker[IN, OUT]) putAgain(f *filling[OUT]) {
 	now := w.clock.Now()
 	rest := f.refused[:0]
@@ -258,12 +257,12 @@ func (w *worker[IN, OUT]) putAgain(f *filling[OUT]) {
 }
 
 // put makes one step to put the results of left: all together; if that fails, in
-// portions; and the results of a portion that fails one by one. So a result that is
-// refused does not delay others (law D4), and does not cost a put for each of them.
+// portions; and the results of a portion that fails one by one. So a refused result does
+// not delay others (law D4), and does not cost a put for each of them.
 //
-// It returns nil if the next step may follow at once. Results that were taken are no
-// longer in left, and results that were refused while others were taken are in refused.
-// It returns an error if the sink is down or full, or if the messages are to be released:
+// It returns nil if the next step may follow at once. Results that were taken are removed
+// from left, and results that were refused while others were taken are in refused. It
+// returns an error if the sink is down or full, or if the messages are to be released:
 // then the results that the sink has not taken stay in left.
 func (w *worker[IN, OUT]) put(f *filling[OUT]) error {
 	if len(f.left) == 0 {
@@ -300,15 +299,15 @@ func (w *worker[IN, OUT]) put(f *filling[OUT]) error {
 	return w.putEach(f, unsettled, rest, hasTaken, err)
 }
 
-// putEach puts the results of some one by one, after the sink has not taken them together
-// and has returned err. rest are the other results of left. hasTaken reports whether the
-// sink has taken a result of that call.
+// putEach puts the results of some one by one, after a put of them has failed with err.
+// rest are the other results of left. hasTaken reports whether that put has taken a
+// result.
 func (w *worker[IN, OUT]) putEach(f *filling[OUT], some, rest []message.Message[OUT], hasTaken bool, err error) error {
 	var failed []*refusal[OUT]
 	unsure := 0 // index of the first in failed that has failed since the sink last took a result
 	for i := range some {
 		if w.working.Err() != nil || !hasTaken && len(failed) == putsInARow {
-			f.left = slices.Concat(some[i:], rest, messagesOf(failed)) // the next time, others come first
+			f.left = slices.Concat(some[i:], rest, messagesOf(failed)) // others come first the next time
 			f.down = true
 			return err
 		}
@@ -353,7 +352,6 @@ func (r *refusal[OUT]) noteFirst() {
 	r.errWhileUp = r.last
 }
 
-// refuse adds results to refused.
 func (f *filling[OUT]) refuse(failed []*refusal[OUT], now time.Time) {
 	for _, r := range failed {
 		r.taken = f.taken
@@ -373,8 +371,8 @@ func messagesOf[OUT any](failed []*refusal[OUT]) (ms []message.Message[OUT]) {
 
 // putSome puts results into the sink, and then acknowledges their messages (law D1). It
 // rejects a message whose result the sink can never take, if the result was put alone
-// (law W2). hasTaken reports that the sink has taken a result, even if it has failed
-// afterwards. It is false if all messages were purged: then the sink is not called.
+// (law W2). hasTaken reports that the sink has taken a result, even if it failed
+// afterwards. If all messages were purged, the sink is not called.
 func (w *worker[IN, OUT]) putSome(ms []message.Message[OUT]) (hasTaken bool, err error) {
 	kept := withoutPurged(ms)
 	isRefused := false
@@ -400,8 +398,7 @@ func (w *worker[IN, OUT]) putSome(ms []message.Message[OUT]) (hasTaken bool, err
 	return slices.ContainsFunc(kept, isTaken), nil
 }
 
-// isTaken reports whether the sink has taken a result: the result is settled, and was not
-// rejected.
+// isTaken reports whether the result is settled, and was not rejected.
 func isTaken[OUT any](m message.Message[OUT]) bool { return !m.Pending() && !m.IsRejected() }
 
 // withoutPurged returns the messages that are not known to have been purged. The sink may

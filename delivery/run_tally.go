@@ -12,19 +12,19 @@ import (
 )
 
 // Summary counts the messages that [Run] has received, by settlement. Received is the sum
-// of Done, HandedOver, Rejected, Failed, Released and Purged: a message that was delivered
-// twice counts twice. The JSON of a Summary is part of the stored report of a worker, so
-// it keeps the names that other versions read.
+// of Done, HandedOver, Rejected, Failed, Released and Purged: a message that was
+// delivered twice counts twice. The JSON of a Summary is part of the stored report of a
+// worker, so it keeps the names that other versions read.
 type Summary struct {
 	Received   int
-	Done       int           `json:"Acknowledged"` // the sink has its results, if it had any
-	HandedOver int           // failed, and taken by the failure sink; or dropped by the failure policy
-	Rejected   int           // not done, and not to be delivered again
-	Failed     int           `json:"Nacked"`    // failed, and to be redelivered
-	Released   int           `json:"GivenBack"` // snoozed, or not done at the end or while a backend was down; to be redelivered
-	Purged     int           // purged while they were in flight; their failures and results are not stored
+	Done       int           `json:"Acknowledged"` // the sink has its results, if any
+	HandedOver int           // failed, and taken by the failure sink or dropped by the failure policy
+	Rejected   int           // not done, and not redelivered
+	Failed     int           `json:"Nacked"`    // failed, and redelivered
+	Released   int           `json:"GivenBack"` // snoozed, or not done at the end or while a backend was down; redelivered
+	Purged     int           // purged in flight; their failures and results are not stored
 	Floods     int           // how often the flood guard has stopped the worker: see [WithFloodGuard]
-	Elapsed    time.Duration // of Run, without its wait for calls that run on after their end
+	Elapsed    time.Duration // of Run, without its wait for calls after their end
 }
 
 func (s *Summary) add(kind message.Kind, isPurged bool) {
@@ -87,22 +87,22 @@ func (s Status) String() string {
 
 // tally counts messages until they are settled.
 type tally struct {
-	mu      sync.Mutex // guards what follows; held for some lines only, as Settle is called on an operator's loop
+	mu      sync.Mutex // guards the fields below; held briefly, as Settle is called on an operator's loop
 	counts  Summary
 	settled int
 	flood   flood
 
 	redelivered int                   // of counts.Received: had a visit before
-	offsets     []time.Duration       // of the clocks of the engines
+	offsets     []time.Duration       // of the engines' clocks
 	leases      settle.LeaseCounter   // the source; nil if it does not count them
 	refusals    settle.RefusalCounter // the source; nil if it does not count them
 	hasAsked    bool                  // Receive was called
-	askedAt     time.Time             // when the Receive that runs was called; zero if no Receive runs
-	failing     error                 // of the last Receive that has returned; nil if it has not failed
+	askedAt     time.Time             // when the running Receive was called, or zero
+	failing     error                 // error of the last Receive that has returned, or nil
 }
 
-// watchReceived notes messages, and returns messages in their place whose settlements are
-// counted. ended gets the end of each message; it has space for all, or is nil.
+// watchReceived replaces messages by messages whose settlements are counted. ended gets
+// the end of each message; it has space for all, or is nil.
 func watchReceived[T any](t *tally, ms []message.Message[T], ended chan<- probeEnd) []message.Message[T] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -158,7 +158,6 @@ func (t *tally) sum(elapsed time.Duration) Summary {
 	return s
 }
 
-// noteAsked notes that Receive is called.
 func (t *tally) noteAsked(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -166,7 +165,8 @@ func (t *tally) noteAsked(now time.Time) {
 	t.askedAt = now
 }
 
-// noteReceiveReturned notes that Receive has returned, with the error of a failure or nil.
+// noteReceiveReturned notes that Receive has returned, with the error of a failure or
+// nil.
 func (t *tally) noteReceiveReturned(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

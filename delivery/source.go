@@ -22,8 +22,8 @@ import (
 //     its own. If that fails, the message is delivered again (law D1), and the next
 //     Receive or Close returns the error
 type Source[T any] interface {
-	// Receive returns between 1 and n messages; n ≥ 1. It waits for the first message,
-	// and not for more. It is called by a single goroutine at a time.
+	// Receive returns between 1 and n messages; n ≥ 1. It waits for the first message
+	// only. A single goroutine at a time calls it.
 	//
 	// With an error it does not return messages. The error is io.EOF itself if the source
 	// has ended and all messages are settled. If ctx ends, the error is its cause, and

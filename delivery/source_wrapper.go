@@ -7,8 +7,8 @@ import (
 )
 
 // OnEngine is a source or sink that is a queue of an engine, such as a [Queue] or the
-// source that [Queue.Source] returns. [Run] runs the jobs of the engine beside its
-// messages, and reports its state there, which `weir workers` and the console show.
+// source that [Queue.Source] returns. [Run] runs the jobs of the engine, and reports its
+// state there, which `weir workers` and the console show.
 type OnEngine interface {
 	// Name returns the name of the queue. It does not change.
 	Name() string
@@ -25,9 +25,9 @@ type OnEngine interface {
 //
 // [Run] unwraps the source to find its queue ([OnEngine]), to count lost leases and
 // refused settlements, and to end the calls of purged messages. Without Unwrap, a worker
-// whose source is a wrapper does its work, but it runs no jobs of the queue's engine,
-// `weir workers` does not show the queue as its source, and calls of purged messages run
-// to their end. [Queue.Source] unwraps its first source in the same way.
+// runs no jobs of the queue's engine, `weir workers` does not show the queue as its
+// source, and calls of purged messages run to their end. [Queue.Source] unwraps its first
+// source in the same way.
 //
 // A wrapper that passes other messages on makes them by [message.With], so that they are
 // settled and keep their delivery. It settles the messages that it filters out, and then
@@ -37,16 +37,14 @@ type OnEngine interface {
 // for each further Run.
 type SourceWrapper[T any] interface {
 	Source[T]
-	// Unwrap returns the wrapped source. It returns the same source each time. Run and
-	// [Queue.Source] panic if it returns the wrapper, or after 100 wrappers.
+	// Unwrap returns the wrapped source, the same each time. Run and [Queue.Source] panic
+	// if it returns the wrapper, or after 100 wrappers.
 	Unwrap() Source[T]
 }
 
-// maxWrappers is the number of sources that may wrap each other.
 const maxWrappers = 100
 
-// ofSource returns the first source that is an I, of source and the sources that it
-// wraps.
+// ofSource returns the first I among source and the sources that it wraps.
 func ofSource[I, T any](source Source[T]) (found I, isFound bool) {
 	eachSource(source, func(s Source[T]) bool {
 		found, isFound = s.(I)
@@ -56,8 +54,7 @@ func ofSource[I, T any](source Source[T]) (found I, isFound bool) {
 }
 
 // eachSource calls f with a source and the sources that it wraps, until f returns false.
-// The source that a queue wraps is the source of its Receive. eachSource panics if the
-// sources do not end.
+// A queue wraps the source of its Receive. eachSource panics if the sources do not end.
 func eachSource[T any](source Source[T], f func(Source[T]) bool) {
 	first := source
 	for range maxWrappers {
@@ -81,11 +78,10 @@ func eachSource[T any](source Source[T], f func(Source[T]) bool) {
 		"must return the wrapped source, and not the wrapper (SourceWrapper)", first, maxWrappers))
 }
 
-// queueSource is a source of a queue.
 type queueSource[T any] struct {
 	Source[T]
 	queue *Queue[T]
-	first Source[T] // whose messages it returns as well, or nil
+	first Source[T] // whose messages it also returns, or nil
 }
 
 // Name implements [OnEngine].

@@ -102,7 +102,7 @@ func (q *memoryQueue) keepOrder() {
 	}
 }
 
-// isHead reports whether a message is the head of its key. If the key has no head, its
+// isHead reports whether a message is the head of its key. If the key lacks a head, its
 // first message becomes the head. A message without a key does not wait.
 func (q *memoryQueue) isHead(e *memoryEntry) bool {
 	if e.Meta.Key == "" {

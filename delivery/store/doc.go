@@ -34,7 +34,7 @@
 //
 //   - [Engine]: it stores messages
 //   - [Store]: it leases them, so that any number of workers share a queue
-//   - [Consumer]: it has no leases; workers share a queue as members of a group
+//   - [Consumer]: it lacks leases; workers share a queue as members of a group
 //   - [Inspector]: it looks into its queues, and moves messages between them atomically;
 //     it needs an index, such as a database has
 //   - [ByKey]: it takes the messages of keys in turn

@@ -20,7 +20,7 @@ import (
 // A consumer that can neither process nor move a message sets it aside by a Release for
 // 100 years or more. The message gives up the head, and its key continues. If the
 // database refuses to make a message the head, the call that removed the last head does
-// not fail, and the key has no head until a later TakeInOrder succeeds.
+// not fail, and the key lacks a head until a later TakeInOrder succeeds.
 //
 // Messages of a key that are due behind their head are parked: they are not taken as due
 // messages until they are the head. They count as waiting, but not for [Counts].Next and

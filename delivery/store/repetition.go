@@ -11,7 +11,7 @@ const (
 	// RepeatSafe: each call has failed without an effect, or may be repeated.
 	RepeatSafe Repetition = iota
 	// RepeatSafeUntil: a call may have taken effect, and its service recognizes the
-	// request until Meta.Remembered, so a repeated call has no second effect.
+	// request until Meta.Remembered, so a repeated call does not have a second effect.
 	RepeatSafeUntil
 	// RepeatPointless: it fails again, unless the program, the service or the payload has
 	// changed. Or it is a pointer ([Message.PointsTo]), which jobs do not send back.

@@ -53,7 +53,7 @@
 // An earlier version of the program may have left messages in layers, and in a queue of
 // messages that wait behind them, named "<queue>-blocked". [Config.Others] names these
 // queues. They become inputs of the source. A ladder with InOrder delivers their messages
-// before the messages of the queue itself, and moves none: a message whose key has
+// before the messages of the queue itself, and leaves them there: a message whose key has
 // messages in an earlier queue is released until they are done. Without InOrder they are
 // delivered at once.
 package ladder

@@ -107,7 +107,7 @@ func (e *earlier) TakeInOrder(ctx context.Context, queue string, limit int, leas
 	return e.InOrder.TakeInOrder(ctx, queue, limit, lease)
 }
 
-// putOff returns the taken messages whose keys have no message in an earlier queue, and
+// putOff returns the taken messages whose keys lack messages in earlier queues, and
 // releases the others.
 func (e *earlier) putOff(ctx context.Context, queue string, taken []store.Leased) (first []store.Leased) {
 	var failure error // of the last message for which it failed
@@ -161,7 +161,7 @@ func (e *earlier) hasCopy(ctx context.Context, other, queue string, l *store.Lea
 }
 
 // findWait returns how long the messages of a key wait for its messages in an earlier
-// queue. If there are none, it returns 0 and forgets the key.
+// queue. Without such messages it returns 0 and forgets the key.
 func (e *earlier) findWait(ctx context.Context, queue, key string) (time.Duration, error) {
 	now := e.clock.Now()
 	for page := (store.Page{Max: 1}); ; page.Max = pageSize { // many may have been set aside
