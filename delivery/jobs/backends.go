@@ -12,39 +12,39 @@ import (
 	"github.com/weirflow/weir/internal/unknown"
 )
 
-// Backend is the state of a service as a worker that calls it reports it: see package
+// Backend is the state of a service as reported by a worker that calls it: see package
 // backend.
 type Backend struct {
 	Name    string    `json:"name"`
 	State   string    `json:"state"`         // up, down, probing, ramping, held
-	Why     string    `json:"why,omitempty"` // the reason for a state other than up
-	Since   time.Time `json:"since"`         // when State began, or the outage if it is down or probing, by the worker's clock
+	Why     string    `json:"why,omitempty"` // reason for a state other than up
+	Since   time.Time `json:"since"`         // start of State, or of the outage if down or probing, by the worker's clock
 	Until   time.Time `json:"until,omitzero"`
 	Limit   int       `json:"limit"`           // calls of the process at a time; -1 means no limit
-	Fleet   int       `json:"fleet,omitempty"` // calls of all processes at a time, which share one state (backend.Shared); 0 if the backend is not shared
+	Fleet   int       `json:"fleet,omitempty"` // calls at a time of all processes that share one state (backend.Shared); 0 if not shared
 	InUse   int       `json:"inUse"`
 	Waiting int       `json:"waiting"` // operators
 
-	// States are up to 32 states that the backend was in, the oldest first. The last is
-	// the present state. Down and probing count as a single state, an outage. It is empty
-	// if the worker runs an earlier version.
+	// States are up to 32 states of the backend, the oldest first and the current one
+	// last. Down and probing count as a single state, an outage. It is empty if the
+	// worker runs an earlier version.
 	States []BackendState `json:"states,omitempty"`
 }
 
-// BackendState is a state that a backend was in, up to the next one.
+// BackendState is a state of a backend, up to the next one.
 type BackendState struct {
 	State string    `json:"state"`
 	Since time.Time `json:"since"` // by the worker's clock
 }
 
-// BackendOrder is an order of people to the backends with a name, in all workers. It
-// holds until the next order.
+// BackendOrder is an order of people to the backends with a name, in all workers, until
+// the next order.
 type BackendOrder struct {
 	Backend string    `json:"backend"`
 	Event   string    `json:"event"`           // the last event: hold, resume, limit
-	Held    string    `json:"held,omitempty"`  // the reason, and who held it, if calls must not start; empty if it is not held
-	Limit   *int      `json:"limit,omitempty"` // calls at a time in each process, or in all that share a limit; nil means the limit of the program
-	By      string    `json:"by"`              // the author of the event
+	Held    string    `json:"held,omitempty"`  // reason and author, if calls must not start
+	Limit   *int      `json:"limit,omitempty"` // calls at a time in each process, or in all that share a limit; nil means the program's limit
+	By      string    `json:"by"`              // author of the event
 	Why     string    `json:"why"`
 	At      time.Time `json:"at"` // by the engine's clock
 
@@ -64,8 +64,7 @@ const (
 	storedResumeEvent = "open"
 )
 
-// storedStates has the stored names of states of a backend that differ from the present
-// ones.
+// storedStates has the stored names of states that differ from the current ones.
 var storedStates = map[string]string{"up": "open", "down": "closed"}
 
 // stored returns the order with the names of its record.
@@ -76,7 +75,7 @@ func (o BackendOrder) stored() BackendOrder {
 	return o
 }
 
-// eventOf returns the name of the event of an order whose record has this name.
+// eventOf returns an order's event by its stored name.
 func eventOf(stored string) string {
 	if stored == storedResumeEvent {
 		return resumeEvent
@@ -95,8 +94,7 @@ func storedBackends(list []Backend) []Backend {
 	return list
 }
 
-// readBackends gives reports that were read from a record the present names of their
-// states.
+// readBackends replaces stored names of states by the current ones.
 func readBackends(list []Backend) {
 	for i := range list {
 		for name, stored := range storedStates {
@@ -108,9 +106,9 @@ func readBackends(list []Backend) {
 }
 
 // HoldBackend keeps calls of the backends with this name from starting, in all workers of
-// the engine, until [Jobs.ResumeBackend]. Calls that run are not ended. Workers that
-// start later are held as well. It reaches workers on PostgreSQL and in memory at once,
-// and others within about a second.
+// the engine, including later ones, until [Jobs.ResumeBackend]. Running calls continue.
+// The order reaches workers on PostgreSQL and in memory at once, and others within about
+// a second.
 func (j *Jobs) HoldBackend(ctx context.Context, name, by, why string) (BackendOrder, error) {
 	return j.orderBackend(ctx, name, "hold", by, why, func(o *BackendOrder) { o.Held = why + " (" + by + ")" })
 }
@@ -179,8 +177,8 @@ func (j *Jobs) orderBackend(ctx context.Context, name, event, by, why string, ch
 	return o, err
 }
 
-// BackendOrders returns the orders of people to backends. The reports of workers about
-// their backends are in [Worker]. An order that cannot be read has only a name.
+// BackendOrders returns the orders of people to backends. An order that cannot be read
+// has only a name.
 func (j *Jobs) BackendOrders(ctx context.Context) ([]BackendOrder, error) {
 	return orders(ctx, j.engine)
 }

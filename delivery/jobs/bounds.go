@@ -10,25 +10,24 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// mostOrigins limits the origins in bounds.Puts, since they are part of the record of the
-// job.
+// mostOrigins limits bounds.Puts, which is part of the job's record.
 const mostOrigins = 100
 
-// bounds distinguish the messages of a family of queues that were put before a job
-// started from messages that were put later. A message that was put before is at most at
-// Last in the queue where it was at the start. If it has moved to another queue since
-// then, the origin of its put ([message.Meta].Put) is at most at Puts.
+// bounds distinguish a family's messages that were put before a job started from later
+// messages. An earlier message is at most at Last in the queue where it was at the start.
+// If it has moved since then, the origin of its put ([message.Meta].Put) is at most at
+// Puts.
 type bounds struct {
-	Last map[string]int64 `json:"last,omitempty"` // by queue: the position of the last message
-	// By the origin of puts without its position, such as "orders/": the highest
-	// position of the messages that wait or are in flight.
+	Last map[string]int64 `json:"last,omitempty"` // by queue: position of the last message
+	// By the origin of puts without its position, such as "orders/": the highest position
+	// of the messages that wait or are in flight.
 	Puts map[string]int64 `json:"puts,omitempty"`
 }
 
-// readBounds returns the bounds of the messages of a family that match a filter now,
-// and their number. It lists the messages, except the dead letters, which do not move
-// on. It lists the queues in the order in which messages move, so a message that moves
-// meanwhile is found in the next queue.
+// readBounds returns the bounds and the number of a family's messages that match a filter
+// now. It does not list dead letters, which do not move on. It lists the queues in the
+// order in which messages move, so a message that moves meanwhile is found in the next
+// queue.
 func readBounds(ctx context.Context, s store.Inspector, of family, f store.Filter) (b *bounds, total int, err error) {
 	b = &bounds{Last: map[string]int64{}, Puts: map[string]int64{}}
 	for _, queue := range of.ordered() {
@@ -74,8 +73,7 @@ func (b *bounds) note(queue string, e *store.Entry) bool {
 	return len(b.Puts) <= mostOrigins
 }
 
-// includes reports whether a message of a queue was put before the job started. It
-// returns false for a message whose put is not known.
+// includes reports whether a message is known to have been put before the job started.
 func (b *bounds) includes(queue string, e *store.Entry) bool {
 	if b == nil {
 		return false
@@ -87,8 +85,8 @@ func (b *bounds) includes(queue string, e *store.Entry) bool {
 	return position > 0 && position <= b.Puts[origin]
 }
 
-// originOf returns the origin of the put of a message without its position, and the
-// position, or 0 if the origin lacks a position that can be compared.
+// originOf returns the origin of a message's put without its position, and the position,
+// or 0 if the origin lacks a comparable position.
 func originOf(queue string, e *store.Entry) (origin string, position int64) {
 	put := storearg.OriginOfPut(queue, &e.Meta, e.Position, "")
 	slash := strings.LastIndexByte(put, '/')

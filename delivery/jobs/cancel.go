@@ -10,15 +10,14 @@ import (
 )
 
 // CancelKey starts a job that removes all messages of a key: from the queue, its layers
-// and its dead letters. It returns the job with its id; [Jobs.Run] runs the job at once.
-// The contexts of calls that run for these messages end within about two seconds, in all
+// and its dead letters. It returns the job with its id; [Jobs.Run] runs it at once. The
+// contexts of calls that run for these messages end within about two seconds, in all
 // workers, and their failures and results are not stored (law W5).
 //
 // Older jobs of the queue run first: pause or cancel a job that takes long.
 // [Jobs.Matching] counts the messages beforehand. Messages that are put after the start
-// stay, even if they reach a layer or the dead letters while the job runs or is paused.
-// The job finds messages that were put before the start even if they move to another of
-// these queues while it runs, with these exceptions, which may stay:
+// stay. The job finds earlier messages even if they move to another of these queues while
+// it runs, with these exceptions, which may stay:
 //   - messages that a merge sends back to the queue,
 //   - messages of a queue that is not on this engine, such as a topic of Kafka, if they
 //     reach their first layer,
@@ -38,9 +37,9 @@ type QueueCount struct {
 	Messages int
 }
 
-// Matching counts the messages that a job would affect if it started now, by queue. It
-// leaves out queues without such messages. By and Why need not be set. With an error, it
-// returns the counts of the queues that were counted before.
+// Matching counts the messages that a job would affect if it started now, by queue,
+// without empty queues. By and Why need not be set. With an error, it returns the counts
+// so far.
 func (j *Jobs) Matching(ctx context.Context, s Spec) ([]QueueCount, error) {
 	queues := []string{s.Queue}
 	if s.Family {
@@ -63,18 +62,17 @@ func (j *Jobs) Matching(ctx context.Context, s Spec) ([]QueueCount, error) {
 	return counts, nil
 }
 
-// queuePass is a pass of a job over the messages of a queue.
 type queuePass struct {
 	queue        string
-	after, until int64 // the positions: after is exclusive, until inclusive
+	after, until int64 // positions: after is exclusive, until inclusive
 	isAgain      bool  // the second pass over the queue
 }
 
-// nextPass returns the pass that follows the pass that a job has ended, or nil if that
-// was the last. A job of a family makes two passes over each of its queues, in the order
-// in which messages move. Each ends at the position of the last message there when it
-// begins. So the job ends even if messages are put faster than it lists them, and it
-// finds messages that move while it runs:
+// nextPass returns the pass after the pass that a job has ended, or nil if that was the
+// last. A job of a family makes two passes over each queue, in the order in which
+// messages move. Each ends at the position of the last message when it begins. So the job
+// ends even if messages are put faster than it lists them, and it finds messages that
+// move while it runs:
 //   - A message that moves to a later queue does so before the passes over its own queue
 //     have ended, so the passes over the later queue include it.
 //   - In an outage a message returns to the same queue. The second pass includes the
@@ -107,19 +105,18 @@ func (j *Jobs) nextPass(ctx context.Context, job *Job) (*queuePass, error) {
 	return nil, nil
 }
 
-// Limits of the record of the cancelled keys of a queue: a transaction reads and
-// writes it.
+// Limits of a queue's record of cancelled keys, which a transaction reads and writes.
 const (
 	keptKeys      = 16
 	keptKeysBytes = 4096
 )
 
-// cancelledKeys is the record of the last keys of a queue that were cancelled. Workers
-// read it to end the calls of these keys. It stays: there is one record of bounded size
-// for each queue with a cancelled key.
+// cancelledKeys is the record of the last cancelled keys of a queue. Workers read it to
+// end the calls of these keys. It stays: there is one record of bounded size for each
+// queue with a cancelled key.
 type cancelledKeys struct {
 	Keys    []cancelledKey `json:"keys"`              // the oldest first
-	Dropped int            `json:"dropped,omitempty"` // the highest number that Keys lacks because of the limits
+	Dropped int            `json:"dropped,omitempty"` // highest number that Keys lacks because of the limits
 }
 
 type cancelledKey struct {
@@ -127,8 +124,8 @@ type cancelledKey struct {
 	Key    string `json:"key"`    // "" means messages of any key
 }
 
-// readCancelled reads the record of a queue. A record of a later version that cannot be
-// read counts as a cancellation of any key.
+// readCancelled reads the record of a queue. A record that cannot be read counts as a
+// cancellation of any key.
 func readCancelled(r store.Record) cancelledKeys {
 	var c cancelledKeys
 	err := json.Unmarshal([]byte(r.Value), &c)
@@ -139,7 +136,7 @@ func readCancelled(r store.Record) cancelledKeys {
 }
 
 // noteCancelled records for the workers of a queue that messages of a key were removed.
-// With isShort the record has no keys, so workers look up all of their messages.
+// With isShort the record lacks keys, so workers look up all of their messages.
 func noteCancelled(ctx context.Context, tx store.Tx, queue, key string, isShort bool) error {
 	r := store.Record{Kind: kindCancelled, Name: queue}
 	var c cancelledKeys
@@ -160,7 +157,7 @@ func noteCancelled(ctx context.Context, tx store.Tx, queue, key string, isShort 
 	return tx.Write(ctx, r)
 }
 
-// with returns the text of a record to which a key was added.
+// with returns the text of the record with a key added.
 func (c cancelledKeys) with(key string, isShort bool) (string, error) {
 	next := cancelledKey{Number: 1, Key: key}
 	if n := len(c.Keys); n > 0 {
@@ -184,11 +181,10 @@ func (c cancelledKeys) with(key string, isShort bool) (string, error) {
 	}
 }
 
-// cancellations passes cancelled keys on to a worker, each once. It is owned by one
-// goroutine.
+// cancellations passes cancelled keys to a worker, each once. Owned by one goroutine.
 type cancellations struct {
 	jobs *Jobs
-	seen map[string]int // by queue: the highest number; nil before the first call of notify
+	seen map[string]int // by queue: the highest number; nil before the first notify
 }
 
 // notify calls Cancelled for the keys that were cancelled since the last call. The first

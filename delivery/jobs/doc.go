@@ -10,7 +10,7 @@
 //
 // # Runners
 //
-// A job is kept in the engine. Any process that has the engine open runs it: each worker
+// The engine keeps a job, and any process that has the engine open runs it: each worker
 // (delivery.Run) looks for jobs every 20 s, and [Jobs.Run] runs a job at once. A single
 // process at a time runs the jobs of a queue, the oldest first: it holds a lock with a
 // lease of 30 s. If it dies, another process continues.
@@ -34,10 +34,10 @@
 // # The log
 //
 // Each start, pause, resume, cancel and end of a job, and each change of its rate, is a
-// line of a log, in the same transaction. Lines are only appended. Each has the hash of the line before, so
-// [Jobs.Log] finds a line that was changed or removed, even the last. It also compares
-// the records of jobs that have ended with the lines about their ends, and finds a log
-// that ends before the first line of a job.
+// line of a log, in the same transaction. Lines are only appended. Each has the hash of
+// the line before, so [Jobs.Log] finds a line that was changed or removed, even the last.
+// It also compares the records of ended jobs with the lines about their ends, and finds a
+// log that ends before the first line of a job.
 //
 // A user who can write to the database can write the log and the jobs anew, or remove
 // them all: to notice that, keep the number and hash of a line elsewhere. The records of
@@ -52,7 +52,7 @@
 // ([Jobs.History]): one of them counts the messages, and each adds the messages that it
 // has received, done and failed. If a worker is killed, its last minute is missing.
 // [Jobs.HoldBackend] and its siblings steer the services that workers call, and
-// [Jobs.PauseQueue] and [Jobs.HoldKey] the messages that workers take; their orders are in
-// the log, too. [Groups] shows the dead letters of a queue by similar failures,
-// and [Jobs.KeyStates] the messages of a queue by key, with the keys that are held or down.
+// [Jobs.PauseQueue] and [Jobs.HoldKey] the messages that workers take; their orders are
+// in the log, too. [Groups] shows the dead letters of a queue by similar failures, and
+// [Jobs.KeyStates] the messages of a queue by key, with the keys that are held or down.
 package jobs

@@ -14,25 +14,25 @@ import (
 	"github.com/weirflow/weir/internal/settle"
 )
 
-// editedFrom is a header of messages that [Jobs.Edit] has made: the id of the message
-// that it replaced.
+// editedFrom is a header of messages that [Jobs.Edit] has made: the id of the replaced
+// message.
 const editedFrom = "Edited-From"
 
 // edited is the Spec.Do of jobs that record a call of [Jobs.Edit].
 const edited = "edit"
 
-// errNotFree ends a transaction that has no change to make. update would repeat a
-// transaction that returns ErrChanged.
+// errNotFree ends a transaction without a change. update would repeat a transaction that
+// returns ErrChanged.
 var errNotFree = errors.New("the message is gone, or a worker has it")
 
 const maxIDPrefix = 900 // of an edited message; an id has 1,024 bytes at most
 
 // Edit puts a message with another payload into the queue to, and removes the message
-// that was listed as e from queue, in a transaction with a line of the log. The edit is
-// recorded as a job that has ended, which Edit returns. The new message has an id of its
-// own and the old id in its header Edited-From. It starts as for a first visit, without
-// the request id, so its calls are new requests. The error matches [store.ErrChanged] if
-// e is gone, is leased, or was taken since; then the queues stay as they are.
+// that was listed as e from queue, in a transaction with a line of the log. It returns
+// the edit, recorded as a job that has ended. The new message has an id of its own and
+// the old id in its header Edited-From. It starts as for a first visit, without the
+// request id, so its calls are new requests. The error matches [store.ErrChanged] if e is
+// gone, is leased, or was taken since; then the queues stay as they are.
 func (j *Jobs) Edit(ctx context.Context, queue string, e store.Entry, to string, payload []byte, by, why string) (Job, error) {
 	spec := Spec{Do: store.Merge, Queue: queue, To: to, Filter: store.Filter{IDs: []string{e.Meta.ID}}, By: by, Why: why}
 	if err := spec.check(); err != nil {
@@ -78,7 +78,7 @@ func (j *Jobs) Edit(ctx context.Context, queue string, e store.Entry, to string,
 	return job, err
 }
 
-// editedMessage returns the message that takes the place of e, with another payload.
+// editedMessage returns the message that replaces e, with another payload.
 func editedMessage(e *store.Entry, payload []byte, now time.Time) store.Message {
 	m := e.Clone()
 	failed.ResetForMerge(&m.Meta, now)

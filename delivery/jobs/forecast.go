@@ -8,11 +8,10 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// Forecast counts what a merge would do with the messages of its queue if it ran at the
-// time now: Done counts the messages that it would send back, and the other fields count
-// the messages that would stay ([Spec.SendsBack]). Of spec it uses Queue, Filter,
-// MaxMerges, UnsafeToRepeat and LeaveLapsed. s is a [store.Inspector]; two of its methods
-// are enough.
+// Forecast counts what a merge would do with the messages of its queue at the time now:
+// Done counts the messages that it would send back, and the other fields count the
+// messages that would stay ([Spec.SendsBack]). Of spec it uses Queue, Filter, MaxMerges,
+// UnsafeToRepeat and LeaveLapsed.
 //
 // Forecast reads all of the messages, page by page. If ctx ends meanwhile, it returns the
 // counts so far, and an error.

@@ -9,25 +9,25 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// groupStep is the number of messages that a step of a GroupCount reads at most.
+// groupStep is the most messages that a step of a GroupCount reads.
 const groupStep = 1000
 
-// GroupCount counts the dead letters of a queue in groups, the newest first. [CountGroups]
-// makes it. It is not safe for concurrent use.
+// GroupCount counts the dead letters of a queue in groups, the newest first.
+// [CountGroups] makes it. It is not safe for concurrent use.
 type GroupCount struct {
 	store  store.Lister
 	queue  string
 	filter store.Filter
 
-	// The positions of the first and the last message at the beginning; isBegun is false
-	// before they are known. The count covers windows of positions, from the last to the
-	// first. In a window it reads pages in the order of positions.
+	// The positions of the first and the last message at the beginning, known if isBegun.
+	// The count covers windows of positions, from the last to the first. In a window it
+	// reads pages in the order of positions.
 	isBegun     bool
 	first, last int64
 	isDone      bool
-	until       int64 // the last position of the window
-	before      int64 // the position before the window
-	after       int64 // the position of the last message that was read in it
+	until       int64 // last position of the window
+	before      int64 // position before the window
+	after       int64 // position of the last message that was read in it
 	inWindow    int   // messages that were read in it
 	window      int64 // its size
 
@@ -38,9 +38,8 @@ type GroupCount struct {
 }
 
 // CountGroups begins to count the dead letters of a queue that match f in groups, as
-// [Groups] does. It reads in steps, the newest messages first, so that a person sees the
-// groups of the newest messages soon. Messages that arrive after the first step are left
-// out.
+// [Groups] does, but in steps, the newest messages first, so that their groups are seen
+// soon. Messages that arrive after the first step are left out.
 func CountGroups(s store.Lister, queue string, f store.Filter) *GroupCount {
 	return &GroupCount{
 		store: s, queue: queue, filter: f, window: groupStep,
@@ -48,8 +47,8 @@ func CountGroups(s store.Lister, queue string, f store.Filter) *GroupCount {
 	}
 }
 
-// Step reads up to 1,000 messages, and reports whether that were the last ones. After an
-// error it can be called again, and continues where it was.
+// Step reads up to 1,000 messages, and reports whether they were the last. After an error
+// it can be called again, and continues where it was.
 func (c *GroupCount) Step(ctx context.Context) (isDone bool, err error) {
 	if !c.isBegun {
 		err := c.begin(ctx)
@@ -78,7 +77,6 @@ func (c *GroupCount) Step(ctx context.Context) (isDone bool, err error) {
 	return c.isDone, nil
 }
 
-// begin finds the first and the last position of the queue.
 func (c *GroupCount) begin(ctx context.Context) error {
 	first, err := c.firstBehind(ctx, 0)
 	if err != nil {
@@ -130,8 +128,7 @@ func (c *GroupCount) findLast(ctx context.Context, first int64) (last int64, err
 	return last, nil
 }
 
-// firstBehind returns the position of the first message behind a position, or 0 if the
-// queue ends there.
+// firstBehind returns the position of the first message behind a position, or 0.
 func (c *GroupCount) firstBehind(ctx context.Context, position int64) (next int64, err error) {
 	entries, err := c.store.List(ctx, c.queue, store.Filter{}, store.Page{After: position, Max: 1})
 	if err != nil || len(entries) == 0 {
@@ -155,7 +152,6 @@ func (c *GroupCount) nextWindow() {
 	c.after = c.before
 }
 
-// add counts a message.
 func (c *GroupCount) add(e *store.Entry) {
 	text := guard.WithoutSecrets(e.Meta.LastError) // another program may have stored it
 	common, replaced := counting.AlikeParts(text)
@@ -188,7 +184,7 @@ func (c *GroupCount) forgetDropped() {
 	c.details = kept
 }
 
-// Counted returns how many messages were counted, and when the oldest of them arrived.
+// Counted returns the number of counted messages, and when the oldest of them arrived.
 func (c *GroupCount) Counted() (messages int, oldest time.Time) { return c.counted, c.oldest }
 
 // Progress returns the share of the queue that was read, from 0 to 1.
@@ -202,7 +198,7 @@ func (c *GroupCount) Progress() float64 {
 	return float64(c.last-c.until) / float64(c.last-c.first+1)
 }
 
-// Groups returns the groups of the messages that were counted, the largest first.
+// Groups returns the groups of the counted messages, the largest first.
 func (c *GroupCount) Groups() []Group {
 	found, rest := c.groups.All()
 	all := make([]Group, 0, len(found)+1)

@@ -10,12 +10,12 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// GroupReport is the result of a count of the groups of a queue, as the engine keeps it
-// for all consoles.
+// GroupReport is a count of the groups of a queue, as the engine keeps it for all
+// consoles.
 type GroupReport struct {
 	Queue    string        `json:"queue"`
-	At       time.Time     `json:"at"`   // the end of the count, by the engine's clock
-	Took     time.Duration `json:"took"` // in ns, with its rests
+	At       time.Time     `json:"at"`   // end of the count, by the engine's clock
+	Took     time.Duration `json:"took"` // in ns, including pauses
 	Messages int           `json:"messages"`
 	Groups   []Group       `json:"groups"`         // the largest
 	More     int           `json:"more,omitempty"` // groups that are left out
@@ -26,9 +26,9 @@ const (
 	keptExampleText = 1000 // bytes of Group.ExampleText
 )
 
-// KeepGroups keeps a report in the engine, in place of the report before. It sets
-// Queue and At, and keeps the 30 largest groups. The record is as small for a queue of
-// millions. It stays when the queue changes; a report without messages removes it.
+// KeepGroups keeps a report in the engine, in place of the previous report. It sets Queue
+// and At, and keeps the 30 largest groups. The record stays when the queue changes; a
+// report without messages removes it.
 func (j *Jobs) KeepGroups(ctx context.Context, queue string, r GroupReport) error {
 	r.Queue = queue
 	if n := len(r.Groups) - keptGroups; n > 0 {
@@ -70,13 +70,13 @@ func (j *Jobs) KeptGroups(ctx context.Context, queue string) (r GroupReport, isT
 		return GroupReport{}, false, err
 	}
 	isReadable := json.Unmarshal([]byte(there.Value), &r) == nil
-	if !isReadable { // a later version has written it: this version counts again
+	if !isReadable { // written by a later version: this version counts again
 		return GroupReport{}, false, nil
 	}
 	return r, true, nil
 }
 
-// beginningOf returns up to n bytes of a text, and whole characters.
+// beginningOf returns up to n bytes of a text, in whole characters.
 func beginningOf(text string, n int) string {
 	if len(text) <= n {
 		return text
@@ -88,7 +88,7 @@ func beginningOf(text string, n int) string {
 }
 
 // recordNamed returns the record with a name. If it does not exist, its version is 0 and
-// its value empty. recordNamed does not read all records of the kind: only names near it.
+// its value empty. recordNamed reads only names near it.
 func recordNamed(ctx context.Context, from reader, kind, name string) (store.Record, error) {
 	_, size := utf8.DecodeLastRuneInString(name)
 	after := name[:len(name)-size]

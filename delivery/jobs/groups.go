@@ -14,13 +14,13 @@ import (
 // apart from numbers and ids in its text.
 type Group struct {
 	Cause  store.Cause `json:"cause"`
-	Reason string      `json:"reason,omitempty"` // the last reason of a message, or empty
-	// Error is the common text of their last errors: words with a digit, and quoted
-	// words, are #. At most 200 bytes.
+	Reason string      `json:"reason,omitempty"` // last reason of a message, or empty
+	// Error is the common text of their last errors, at most 200 bytes: words with a
+	// digit, and quoted words, are #.
 	Error string `json:"error,omitempty"`
 
 	Count       int       `json:"count"`
-	First       time.Time `json:"first"`          // when the first of them arrived
+	First       time.Time `json:"first"`          // arrival of the first
 	Last        time.Time `json:"last"`           // and the last
 	Example     string    `json:"example"`        // the id of the last
 	ExampleText string    `json:"exampleText"`    // its last error
@@ -40,7 +40,7 @@ type Group struct {
 type Frequency struct {
 	Text    string `json:"text"` // at most 100 bytes of it
 	Count   int    `json:"count"`
-	AtLeast bool   `json:"atLeast,omitempty"` // there are more than 32 values, so Count may be too low by a 33rd of the messages
+	AtLeast bool   `json:"atLeast,omitempty"` // more than 32 values: Count may be too low by a 33rd of the messages
 }
 
 const (
@@ -52,9 +52,9 @@ const (
 )
 
 // Groups returns the dead letters of a queue that match f in groups, the largest first.
-// Groups reads all of them, page by page, and keeps 500 groups at most: when there are
-// more, the smallest are merged into the last group, which has Rest. Messages that arrive
-// after it began are left out. [CountGroups] does the same in steps.
+// It reads all of them, page by page, and keeps at most 500 groups: when there are more,
+// the smallest are merged into the last group, which has Rest. Messages that arrive after
+// it began are left out. [CountGroups] does the same in steps.
 func Groups(ctx context.Context, s store.Lister, queue string, f store.Filter) ([]Group, error) {
 	c := CountGroups(s, queue, f)
 	for {
@@ -106,13 +106,12 @@ func frequencies(least int, counted ...*counting.Frequent) (list []Frequency) {
 	return list[:min(len(list), shownValues)]
 }
 
-// valueOf returns the beginning of a value. It does not refer to the message.
+// valueOf returns a copy of the beginning of a value.
 func valueOf(text string) string {
 	text = text[:min(len(text), longestValue)]
 	return strings.Clone(strings.ToValidUTF8(text, "\uFFFD"))
 }
 
-// into sets the fields of a group.
 func (d *details) into(g *Group) {
 	least := max(1, (g.Count+9)/10)
 	g.Keys = frequencies(least, d.keys)

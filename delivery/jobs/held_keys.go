@@ -17,13 +17,13 @@ import (
 )
 
 // KeyOrder is an order of people to the workers of a queue (delivery.Run), about the
-// messages of a key. It holds until the next order for the key.
+// messages of a key, until the next order for the key.
 type KeyOrder struct {
 	Queue string    `json:"queue"`
 	Key   string    `json:"key"`
 	Event string    `json:"event"`          // hold, resume
 	Held  bool      `json:"held,omitempty"` // workers take no messages of the key
-	By    string    `json:"by"`             // the author of the order
+	By    string    `json:"by"`             // author of the order
 	Why   string    `json:"why"`
 	At    time.Time `json:"at"` // by the engine's clock
 
@@ -31,31 +31,31 @@ type KeyOrder struct {
 	version int64
 }
 
-// maxHeldKeys is the largest number of keys that are held on an engine: every worker
-// reads all of the orders once a second.
+// maxHeldKeys is the most keys held on an engine: every worker reads all of the orders
+// once a second.
 const maxHeldKeys = 1000
 
 // HoldKey makes the workers of a queue take no messages of a key, such as a customer,
 // until [Jobs.ResumeKey]: neither from the queue nor from its layers. The messages stay
 // where they are, without visits, at a cost that does not depend on their number. Workers
 // release the messages of the key that they have received and not begun. They finish the
-// others, with their retries. Workers that start later obey as well. A worker obeys within
-// two seconds if it reaches the engine. Messages can be put meanwhile, jobs run, and the
-// deadlines of messages pass. Messages without a key, if other programs put some, may
-// wait behind the messages of the key: see delivery.WithFairByKey.
+// others, with their retries. Workers that start later obey as well. A worker obeys
+// within two seconds if it reaches the engine. Messages can be put meanwhile, jobs run,
+// and deadlines pass. Messages without a key, if other programs put some, may wait behind
+// the messages of the key: see delivery.WithFairByKey.
 //
 // Only workers whose queue has delivery.WithFairByKey can leave out a key: they report
-// [Worker].HoldsKeys. HoldKey returns an error if a live worker of the queue cannot do so,
-// or runs a version of weir without this order. If such a worker starts later, it takes
-// the messages of the key all the same.
+// [Worker].HoldsKeys. HoldKey returns an error if a live worker of the queue cannot, or
+// runs a version of weir without this order. If such a worker starts later, it takes the
+// messages of the key all the same.
 //
 // HoldKey also returns an error
 //   - if the key is empty, or neither messages nor workers belong to the queue,
 //   - if the queue is a layer or the dead letters of another queue,
 //   - that matches [fs.ErrExist], if the key is held already,
 //   - if 1,000 keys are held on the engine,
-//   - that matches [errors.ErrUnsupported], on an engine that is not a [store.ByKey], such
-//     as JetStream.
+//   - that matches [errors.ErrUnsupported], on an engine that is not a [store.ByKey],
+//     such as JetStream.
 func (j *Jobs) HoldKey(ctx context.Context, queue, key, by, why string) (KeyOrder, error) {
 	o := KeyOrder{Queue: queue, Key: key, Event: "hold", Held: true, By: by, Why: why}
 	err := j.checkKeyOrder(o)
@@ -99,14 +99,14 @@ func (j *Jobs) ResumeKey(ctx context.Context, queue, key, by, why string) (KeyOr
 	})
 }
 
-// HeldKeys returns the keys that people hold, by queue and key. Of an order that cannot be
-// read, because a later version has written it or it is damaged, it has the queue, the
-// key, and a reason for people.
+// HeldKeys returns the keys that people hold, by queue and key. An order that cannot be
+// read, because a later version has written it or it is damaged, has the queue, the key,
+// and a reason for people.
 func (j *Jobs) HeldKeys(ctx context.Context) ([]KeyOrder, error) { return heldKeys(ctx, j.engine) }
 
-// orderKey writes the order for a key, and a line of the log, in one transaction (law J2).
-// A resume removes the record of the hold. check decides from the present orders whether
-// the order is refused.
+// orderKey writes the order for a key, and a line of the log, in one transaction (law
+// J2). A resume removes the record of the hold. check may refuse the order because of the
+// held keys.
 func (j *Jobs) orderKey(ctx context.Context, o KeyOrder, check func(ctx context.Context, tx store.Tx, held []KeyOrder) error) (KeyOrder, error) {
 	err := j.update(ctx, func(ctx context.Context, tx store.Tx) error {
 		held, err := heldKeys(ctx, tx)
@@ -156,8 +156,8 @@ func (j *Jobs) checkKeyOrder(o KeyOrder) error {
 }
 
 // checkWorkers returns an error if a live worker of a queue cannot leave out keys, or if
-// the queue is unknown: neither messages nor workers belong to it. names are the names of
-// queues with messages.
+// neither messages nor workers belong to the queue. names are the names of queues with
+// messages.
 func checkWorkers(ctx context.Context, tx store.Tx, queue string, names []string) error {
 	list, err := workersOf(ctx, tx)
 	if err != nil {
@@ -186,7 +186,6 @@ func checkWorkers(ctx context.Context, tx store.Tx, queue string, names []string
 	return nil
 }
 
-// heldKeys reads the orders that hold keys.
 func heldKeys(ctx context.Context, from reader) (list []KeyOrder, err error) {
 	err = each(ctx, from, kindHeld, func(r store.Record) error {
 		queue, key, isName := readHeldName(r.Name)
@@ -207,12 +206,12 @@ func heldKeys(ctx context.Context, from reader) (list []KeyOrder, err error) {
 	return list, err
 }
 
-// heldName returns the name of a new record that holds a key: two quoted texts. Records
-// may not contain NUL, and keys may. Versions of Go differ in the characters that they
-// escape, so a record that is there is changed by the name that it has.
+// heldName returns the name of a new record that holds a key: two quoted texts, since
+// records may not contain NUL, and keys may. Versions of Go differ in the characters that
+// they escape, so an existing record is changed by its own name.
 func heldName(queue, key string) string { return strconv.Quote(queue) + strconv.Quote(key) }
 
-// readHeldName returns the parts of a name that heldName has made.
+// readHeldName returns the parts of a name from heldName.
 func readHeldName(name string) (queue, key string, ok bool) {
 	quoted, err := strconv.QuotedPrefix(name)
 	if err != nil {
@@ -223,7 +222,6 @@ func readHeldName(name string) (queue, key string, ok bool) {
 	return queue, key, queueErr == nil && keyErr == nil
 }
 
-// isSameKey reports whether two orders concern the same key.
 func (o KeyOrder) isSameKey(other KeyOrder) bool { return o.Queue == other.Queue && o.Key == other.Key }
 
 // keyHeldError is the error of a hold for a key that is held already.

@@ -14,7 +14,7 @@ const (
 // empty.
 type Histogram struct {
 	End    time.Time     `json:"end"`
-	Width  time.Duration `json:"width"`  // of a span: a minute, or a multiple of it by a power of two; in ns
+	Width  time.Duration `json:"width"`  // of a span: a minute, times a power of two; in ns
 	Counts []int         `json:"counts"` // of up to 24 spans, the last span first
 }
 
@@ -33,7 +33,7 @@ func (h *Histogram) add(at time.Time) {
 	h.Counts[h.span(at)]++
 }
 
-// extendTo adds empty spans behind the last one, up to a time.
+// extendTo adds empty spans up to a time.
 func (h *Histogram) extendTo(at time.Time) {
 	for at.After(h.End) {
 		more := int((at.Sub(h.End) + h.Width - 1) / h.Width)

@@ -12,16 +12,15 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// imported is the action of [Jobs.Import].
 const imported = "import"
 
 // recordTimeout bounds the recording of an import that was interrupted.
 const recordTimeout = 10 * time.Second
 
 // Import runs put, which puts messages from outside into a queue, and records it in the
-// log: one line before put starts, and one line with its counts after it has ended. put
-// returns how many messages it has stored and how many it has left out. A process that is
-// killed during put leaves the first line.
+// log: one line before put, and one with its counts after it. put returns how many
+// messages it has stored and how many it has left out. A process that is killed during
+// put leaves the first line.
 //
 // It returns the import as a completed job. If put fails, the job has its error, and
 // Import returns that error too.

@@ -18,10 +18,10 @@ import (
 type Spec struct {
 	Do    store.Action `json:"do"`
 	Queue string       `json:"queue"`
-	To    string       `json:"to,omitempty"` // the queue that merged messages go to
+	To    string       `json:"to,omitempty"` // queue of merged messages
 
-	Filter store.Filter `json:"filter,omitzero"` // the messages; the default is all. Its texts are UTF-8
-	Max    int          `json:"max,omitempty"`   // the most messages; 0 means no limit
+	Filter store.Filter `json:"filter,omitzero"` // default: all messages. Its texts are UTF-8
+	Max    int          `json:"max,omitempty"`   // most messages; 0 means no limit
 	Rate   float64      `json:"rate,omitempty"`  // messages a second; 0 means no limit
 
 	// Of a Merge: an entry that was merged so often stays, which ends the loop of a
@@ -32,28 +32,28 @@ type Spec struct {
 	// remembers (Meta.Remembered) are merged in any case, under the same id.
 	UnsafeToRepeat bool `json:"outcomeUnknown,omitempty"`
 	// Of a Merge: leave entries in place whose workers died or hung while they had them
-	// ([store.RepeatLookFirst]). The console and the command set it, unless the person
-	// chooses to send these back, too.
+	// ([store.RepeatLookFirst]). The console and the command set it by default.
 	LeaveLapsed bool `json:"leaveLapsed,omitempty"`
 
-	// Of a Purge: also the messages in the layers of Queue, in its queue of blocked messages
-	// and among its dead letters, and end the calls that run for them: see
+	// Of a Purge: also remove messages in the layers of Queue, its queue of blocked
+	// messages and its dead letters, and end the calls that run for them: see
 	// [Jobs.CancelKey]. Queue must not be the name of such a queue, and Filter.Key is
 	// required.
 	Family bool `json:"family,omitempty"`
 
-	By  string `json:"by"`  // who ordered it
-	Why string `json:"why"` // and the reason
+	By  string `json:"by"`  // its author
+	Why string `json:"why"` // its reason
 }
 
 // Progress counts the messages that a job has processed.
 type Progress struct {
 	Done    int `json:"done"`             // merged, removed, held, released or made due
-	Looping int `json:"looping"`          // stayed, since they were merged MaxMerges times
-	Unsafe  int `json:"inDoubt"`          // stayed, since their calls are in doubt (store.RepeatInDoubt)
-	Lapsed  int `json:"lapsed,omitempty"` // stayed, since a person should look first (LeaveLapsed)
+	Looping int `json:"looping"`          // stayed: merged MaxMerges times
+	Unsafe  int `json:"inDoubt"`          // stayed: calls in doubt (store.RepeatInDoubt)
+	Lapsed  int `json:"lapsed,omitempty"` // stayed: a person should look first (LeaveLapsed)
 	// Skipped messages were taken by a worker, are gone, could not be moved, were already
-	// in the wanted state, or are pointers that cannot be merged (store.Message.PointsTo).
+	// in the wanted state, or are pointers that cannot be merged
+	// (store.Message.PointsTo).
 	Skipped int `json:"skipped"`
 }
 
@@ -62,25 +62,25 @@ type Job struct {
 	ID int `json:"id"` // later jobs have higher IDs
 	Spec
 	Progress
-	Total     int       `json:"total"` // messages that matched when it started
+	Total     int       `json:"total"` // messages that matched at the start
 	Begun     time.Time `json:"begun"`
 	Ended     time.Time `json:"ended,omitzero"`
 	Paused    bool      `json:"paused,omitempty"`
 	Cancelled bool      `json:"cancelled,omitempty"`
 	Error     string    `json:"error,omitempty"`  // of the last step, which is tried again
-	Runner    string    `json:"runner,omitempty"` // the process that ran the last step
+	Runner    string    `json:"runner,omitempty"` // process of the last step
 	// Sent are the ids of the messages that a merge with a Max of at most 10 has sent
 	// back, so that a person who tries a few can see how they end.
 	Sent []string `json:"sent,omitempty"`
 
-	// Where it is. A later version may know actions and filters that this version does
+	// Its progress. A later version may know actions and filters that this version does
 	// not.
 	Format int       `json:"format"`
 	In     string    `json:"in,omitempty"`     // with Family: the queue of the next step; "" means Queue
-	Again  bool      `json:"again,omitempty"`  // with Family: this is the second pass over In
-	After  int64     `json:"after,omitempty"`  // the position of the last step
-	Until  int64     `json:"until,omitempty"`  // the position at which the pass ends
-	Next   time.Time `json:"next,omitzero"`    // the earliest time of the next step, because of Rate
+	Again  bool      `json:"again,omitempty"`  // with Family: second pass over In
+	After  int64     `json:"after,omitempty"`  // position of the last step
+	Until  int64     `json:"until,omitempty"`  // position at which the pass ends
+	Next   time.Time `json:"next,omitzero"`    // earliest time of the next step, because of Rate
 	Bounds *bounds   `json:"bounds,omitempty"` // with Family: the messages that were put before the start
 
 	version    int64 // of the record
@@ -105,7 +105,6 @@ func (s *Spec) format() int {
 	}
 }
 
-// queue returns the queue of the next step.
 func (j *Job) queue() string {
 	if j.In == "" {
 		return j.Queue
@@ -178,7 +177,7 @@ func (s *Spec) check() error {
 	return nil
 }
 
-// readJob reads a record. With an error, it returns what is known of the job.
+// readJob reads a record. With an error, it returns the known fields.
 func readJob(r store.Record) (j Job, err error) {
 	err = json.Unmarshal([]byte(r.Value), &j)
 	if err != nil {

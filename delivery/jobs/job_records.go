@@ -7,11 +7,11 @@ import (
 	"slices"
 )
 
-// jobRecords are the records of jobs, to be compared with the log. Not safe for
-// concurrent use.
+// jobRecords are the records of jobs, to compare with the log. Not safe for concurrent
+// use.
 type jobRecords struct {
 	latest int            // the highest id
-	ended  map[int]string // texts of ended jobs (textOf) by id; a job is removed when a line matches it
+	ended  map[int]string // texts of ended jobs (textOf) by id; a matching line removes the job
 }
 
 func (j *Jobs) readJobRecords(ctx context.Context) (*jobRecords, error) {

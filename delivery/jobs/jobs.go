@@ -24,61 +24,59 @@ import (
 // Kinds of records.
 const (
 	kindJob    = "job"       // jobs that have not ended, so that workers find them at once
-	kindEnded  = "job-ended" // the others
+	kindEnded  = "job-ended" // ended jobs
 	kindLine   = "log"
 	kindHead   = "log-head"
 	kindWorker = "worker"
 
-	kindCancelled = "cancelled" // the last keys that were cancelled, by queue
-	kindPaused    = "paused"    // the queues that people have paused
-	kindHeld      = "held-key"  // the keys that people hold
-	kindGroups    = "groups"    // the last groups of dead letters that were counted, by queue
-	kindHistory   = "history"   // the minutes of the last 24 hours, by hour and queue
+	kindCancelled = "cancelled" // last cancelled keys, by queue
+	kindPaused    = "paused"    // queues that people have paused
+	kindHeld      = "held-key"  // keys that people hold
+	kindGroups    = "groups"    // last counted groups of dead letters, by queue
+	kindHistory   = "history"   // minutes of the last 24 hours, by hour and queue
 )
 
 const (
 	defaultLease = 30 * time.Second
-	kept         = 1000 // jobs that have ended; the log has all
-	page         = 1000 // records that are read at once
-	conflicts    = 100  // of transactions in a row, before one is given up
+	kept         = 1000 // ended jobs; the log has all
+	page         = 1000 // records read at once
+	conflicts    = 100  // failed transactions in a row before giving up
 )
 
 // Config are the settings of [New].
 type Config struct {
-	Lease  time.Duration // after which another process continues the jobs of a process that was killed; the default is 30 s
-	Clock  clock.Clock   // for waits; the default is the machine's
-	Logger *slog.Logger  // for failures, at warn level; the default is slog.Default()
+	Lease  time.Duration // after which another process continues a killed process's jobs; default 30 s
+	Clock  clock.Clock   // for waits; default: the machine's
+	Logger *slog.Logger  // for failures, at warn level; default slog.Default()
 
-	// Local lets jobs and log live in this process, and end with it, if the engine is no
-	// [store.Keeper] but a [store.Inspector]. Such jobs only merge, purge and make due,
-	// and leave leased messages alone. If the process is killed, the messages it had
-	// claimed return after 30 s; then start the job again.
+	// Local keeps jobs and log in this process, and they end with it, if the engine is a
+	// [store.Inspector] but not a [store.Keeper]. Such jobs only merge, purge and make
+	// due, and leave leased messages alone. If the process is killed, its claimed
+	// messages return after 30 s; then start the job again.
 	Local bool
 
-	// Offset, if it is not nil, gets the [Worker.ClockOffset] of each report of
-	// [Jobs.Work]. It must not block.
+	// Offset, if not nil, gets the [Worker.ClockOffset] of each report of [Jobs.Work]. It
+	// must not block.
 	Offset func(d time.Duration)
 
-	// Cancelled, if it is not nil, is called by [Jobs.Work] when a job with
-	// [Spec].Family has removed messages: with the queue of the job, and the key of its
-	// filter, or "" if the key is not known. It is called within about a second, perhaps
-	// several times for a job. On an engine that cannot announce a change
-	// ([store.Keeper].Watch), such as JetStream and SQLite, Work reads whether there are
-	// such jobs once a second while Busy returns true: one record for each queue that had
-	// a cancelled key. A nil Busy is always true.
+	// Cancelled, if not nil, is called by [Jobs.Work] when a job with [Spec].Family has
+	// removed messages: with the queue of the job, and the key of its filter, or "" if
+	// unknown. It is called within about a second, perhaps several times for a job. On an
+	// engine that cannot announce a change ([store.Keeper].Watch), such as JetStream and
+	// SQLite, Work looks for such jobs once a second while Busy returns true: it reads
+	// one record for each queue that had a cancelled key. A nil Busy is always true.
 	Cancelled func(queue, key string)
 	Busy      func() bool
 
-	// QueuesPaused, if it is not nil, is called by [Jobs.Work] with the queues that people
-	// have paused ([Jobs.PauseQueue]): at the start, within about a second of each change,
-	// and perhaps again. With an error they could not be read, and the last orders hold.
-	// On an engine that cannot announce a change, the process reads them once a second,
-	// for all of its workers together. It must not block.
+	// QueuesPaused, if not nil, is called by [Jobs.Work] with the queues that people have
+	// paused ([Jobs.PauseQueue]): at the start, within about a second of each change, and
+	// perhaps again. With an error they could not be read, and the last orders hold. On
+	// an engine that cannot announce a change, the process reads them once a second, for
+	// all of its workers together. It must not block.
 	QueuesPaused func(paused []QueueOrder, err error)
 
-	// KeysHeld, if it is not nil, is called by [Jobs.Work] with the keys that people hold
-	// ([Jobs.HoldKey]): at the same times and under the same rules as QueuesPaused, before
-	// it.
+	// KeysHeld, if not nil, is called by [Jobs.Work] with the keys that people hold
+	// ([Jobs.HoldKey]), as QueuesPaused is, and before it.
 	KeysHeld func(held []KeyOrder, err error)
 }
 
@@ -116,7 +114,7 @@ func New(e store.Engine, c Config) (*Jobs, error) {
 	return &Jobs{keeper, fmt.Sprintf("%s, process %d", strings.ToValidUTF8(host, "?"), os.Getpid()), c}, nil
 }
 
-// update runs f in a transaction, and again if another one was faster.
+// update runs f in a transaction, and again if another transaction was faster.
 func (j *Jobs) update(ctx context.Context, f func(ctx context.Context, tx store.Tx) error) (err error) {
 	for range conflicts {
 		err = j.engine.Update(ctx, f)
@@ -166,7 +164,7 @@ func (j *Jobs) Start(ctx context.Context, s Spec) (Job, error) {
 // matching are the messages that a job affects if it starts now.
 type matching struct {
 	total  int
-	until  int64   // the position of the last of them in the queue of the job
+	until  int64   // position of the last of them in the job's queue
 	bounds *bounds // with Spec.Family, or nil
 }
 
@@ -186,7 +184,7 @@ func (j *Jobs) matchingNow(ctx context.Context, s *Spec) (matching, error) {
 	return matching{total: total, until: b.Last[s.Queue], bounds: b}, nil
 }
 
-// forget removes the oldest jobs that have ended, if there are many.
+// forget removes the oldest ended jobs, if there are many.
 func forget(ctx context.Context, tx store.Tx) error {
 	rs, err := tx.Records(ctx, kindEnded, "", kept+page)
 	for _, r := range rs[:max(0, len(rs)-kept)] {
@@ -245,7 +243,6 @@ func (j *Jobs) List(ctx context.Context) ([]Job, error) {
 	return list, err
 }
 
-// reader is an engine or a transaction.
 type reader interface {
 	Records(ctx context.Context, kind, after string, limit int) ([]store.Record, error)
 }
@@ -299,8 +296,7 @@ func each(ctx context.Context, from reader, kind string, f func(r store.Record) 
 	}
 }
 
-// record returns the record with a name, which is ASCII, or a record of version 0 if it
-// does not exist.
+// record returns the record with an ASCII name, or a record of version 0.
 func record(ctx context.Context, from reader, kind, name string) (store.Record, error) {
 	for after := name[:len(name)-1]; ; {
 		rs, err := from.Records(ctx, kind, after, 1)
@@ -316,8 +312,8 @@ func record(ctx context.Context, from reader, kind, name string) (store.Record, 
 	}
 }
 
-// Pause stops a job until [Jobs.Resume]. Its effects so far stay. Pausing a paused job
-// has no effect.
+// Pause stops a job until [Jobs.Resume]. Its effects so far stay. A paused job stays as
+// it is.
 func (j *Jobs) Pause(ctx context.Context, id int, by, why string) (Job, error) {
 	return j.order(ctx, id, "pause", by, why, func(job *Job, _ time.Time) bool {
 		was := job.Paused
@@ -345,8 +341,8 @@ func (j *Jobs) Cancel(ctx context.Context, id int, by, why string) (Job, error) 
 	})
 }
 
-// SetRate changes the rate of a job, in messages a second; 0 means no limit. A job that
-// runs obeys within 20 s. The line of the log has the event "rate".
+// SetRate changes the rate of a job, in messages a second; 0 means no limit. A running
+// job obeys within 20 s. The line of the log has the event "rate".
 func (j *Jobs) SetRate(ctx context.Context, id int, rate float64, by, why string) (Job, error) {
 	if !(rate >= 0) || math.IsInf(rate, 1) {
 		return Job{}, fmt.Errorf("jobs: the rate %v of job %d must be 0 or a positive number of messages a second", rate, id)
@@ -366,7 +362,7 @@ func (j *Jobs) SetRate(ctx context.Context, id int, rate float64, by, why string
 	})
 }
 
-// order changes a job, which must not be over. It is written if change returns true.
+// order changes a job that is not over. The job is written if change returns true.
 func (j *Jobs) order(ctx context.Context, id int, event, by, why string, change func(job *Job, now time.Time) bool) (job Job, err error) {
 	if by == "" || why == "" {
 		return Job{}, fmt.Errorf("jobs: who wants to %s the job, and why?", event)

@@ -13,16 +13,16 @@ import (
 // for them.
 type KeyState struct {
 	store.KeyCounts
-	Hold *KeyOrder // the order that holds the key ([Jobs.HoldKey]); nil if people do not hold it
-	Down *KeyDown  // the reports of workers that the key is down ([KeysDown]); nil if it is up
+	Hold *KeyOrder // order that holds the key ([Jobs.HoldKey]), or nil
+	Down *KeyDown  // workers' reports that the key is down ([KeysDown]), or nil
 }
 
 // IsCalled reports whether the key is neither held nor down.
 func (s *KeyState) IsCalled() bool { return s.Hold == nil && s.Down == nil }
 
 // KeyStates returns the counts of [Keys], whether people hold the keys, and whether
-// workers report that they are down. The keys that are held or down come first, even if
-// they do not have messages. It needs the time of Keys.
+// workers report that they are down. The keys that are held or down come first, even
+// without messages. It needs the time of Keys.
 //
 // Workers report every 20 s, each the 256 keys that have been down for longest, and only
 // keys that are UTF-8. They do so if the tenants of their backend are the keys
@@ -37,7 +37,7 @@ func (j *Jobs) KeyStates(ctx context.Context, queue string, f KeyFilter) ([]KeyS
 		return nil, err
 	}
 	list := make([]KeyState, 0, len(counts))
-	first := 0 // the keys in list that are held or down
+	first := 0 // keys in list that are held or down
 	for _, c := range counts {
 		state := KeyState{KeyCounts: c}
 		why, isStopped := stopped[c.Key]
@@ -49,7 +49,7 @@ func (j *Jobs) KeyStates(ctx context.Context, queue string, f KeyFilter) ([]KeyS
 		}
 		list = append(list, state)
 	}
-	// The other keys that are held or down have no messages, unless these fill the list.
+	// The other keys that are held or down lack messages, unless these fill the list.
 	for _, key := range slices.Sorted(maps.Keys(stopped)) {
 		list = slices.Insert(list, first, *stopped[key])
 		first++

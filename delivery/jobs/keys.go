@@ -14,16 +14,14 @@ const defaultKeys = 50
 
 // KeyFilter chooses keys: see [Keys].
 type KeyFilter struct {
-	Contains string // only keys that contain this text; "" for all keys
-	Max      int    // the largest number of keys that are returned; 0 means 50
+	Contains string // only keys that contain this text; "" for all
+	Max      int    // most keys returned; 0 means 50
 }
 
-// most returns the largest number of keys to return.
 func (f KeyFilter) most() int { return cmp.Or(f.Max, defaultKeys) }
 
 // Keys counts the messages of a queue, of its layers and of its dead letters by key
-// ([message.Meta].Key). Keys with more waiting messages come first, then keys with more
-// dead letters, then the others in the byte order of the keys. Messages without a key are
+// ([message.Meta].Key), in the order of [store.KeyCounter]. Messages without a key are
 // not counted. [Jobs.KeyStates] also returns which keys are held or down.
 //
 // It reads the keys of all messages once. For a million messages of ten thousand keys
@@ -58,11 +56,10 @@ func countKeys(ctx context.Context, e store.Engine, queue string, f KeyFilter, f
 
 // family is a queue with the queues that belong to it (law W1).
 type family struct {
-	waiting []string // the queue, its layers that have messages, and the queue of its blocked messages
+	waiting []string // the queue, its layers that have messages, and its queue of blocked messages
 	dead    string
 }
 
-// all returns the names of the queues of a family.
 func (f family) all() []string { return append(slices.Clone(f.waiting), f.dead) }
 
 // ordered returns the names in the order in which messages move.
@@ -72,8 +69,7 @@ func (f family) ordered() []string {
 	return names
 }
 
-// familyOf returns the family of a queue. The name must not be the name of a queue that
-// belongs to another queue.
+// familyOf returns the family of a queue, which must not belong to another queue.
 func familyOf(ctx context.Context, s store.Inspector, queue string) (family, error) {
 	base := storearg.PartOf(queue).Queue
 	if base != queue {

@@ -6,14 +6,13 @@ import (
 	"time"
 )
 
-// KeyDown is a key of which a worker starts no calls, except for a probe, as the worker
-// reports it: the service of the key is down, or the program holds the key
-// (backend.TenantBreaker).
+// KeyDown is a worker's report that it starts no calls of a key, except for a probe: the
+// service of the key is down, or the program holds the key (backend.TenantBreaker).
 type KeyDown struct {
 	Key   string    `json:"key"`
 	State string    `json:"state"`         // down, probing, held (by the program: backend.Backend.HoldTenant)
 	Why   string    `json:"why,omitempty"` // the reason for State
-	Since time.Time `json:"since"`         // start of the outage or of the hold, by the worker's clock
+	Since time.Time `json:"since"`         // start of the outage or hold, by the worker's clock
 
 	// Of [KeysDown].
 	Queue   string `json:"queue,omitempty"`   // of the worker
@@ -21,10 +20,10 @@ type KeyDown struct {
 	Workers int    `json:"workers,omitempty"` // workers of the queue
 }
 
-// KeysDown returns the keys that workers report to be down, by queue. The keys of a queue
-// that have been down for longest come first. Workers that are silent at an instant do not
-// count ([SilentAfter]). If several workers report a key, State is the worst of their
-// states, and Since the earliest start.
+// KeysDown returns the keys that workers report to be down, by queue, and within a queue
+// the longest outage first. Workers that are silent at now do not count ([SilentAfter]).
+// If several workers report a key, State is the worst of their states, and Since the
+// earliest start.
 func KeysDown(workers []Worker, now time.Time) []KeyDown {
 	type name struct{ queue, key string }
 	readers := map[string]int{} // by queue

@@ -25,17 +25,17 @@ type Line struct {
 	By    string    `json:"by"`
 	Why   string    `json:"why"`
 	Job   Job       `json:"job,omitzero"` // as it was then; zero if Backend, Queue or Key is set
-	// Backend is the order to a backend; nil for other lines.
+	// Backend is the order to a backend, or nil.
 	Backend *BackendOrder `json:"backend,omitempty"`
-	// Queue is the order to the workers of a queue; nil for other lines.
+	// Queue is the order to the workers of a queue, or nil.
 	Queue *QueueOrder `json:"queue,omitempty"`
-	// Key is the order to the workers of a queue about a key; nil for other lines.
+	// Key is the order to the workers of a queue about a key, or nil.
 	Key *KeyOrder `json:"key,omitempty"`
-	// Hash is the SHA-256 of the line and of the hash of the line before, in hexadecimal.
+	// Hash is the SHA-256 of the line and of the previous line's hash, in hexadecimal.
 	Hash string `json:"-"`
 }
 
-// headName is the name of the record that has the number and the hash of the last line.
+// headName is the name of the record with the number and hash of the last line.
 const headName = "log"
 
 func hashOf(before, text string) string {
@@ -43,7 +43,6 @@ func hashOf(before, text string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// appendLine writes a line behind the last one.
 func appendLine(ctx context.Context, tx store.Tx, l Line) error {
 	end, err := endOfLog(ctx, tx, l.Job.ID)
 	if err != nil {
@@ -65,8 +64,8 @@ func appendLine(ctx context.Context, tx store.Tx, l Line) error {
 
 // logEnd is the end of the log.
 type logEnd struct {
-	record store.Record // has the number and the hash of the last line
-	lines  int          // the number of the last line; 0 if the log is empty
+	record store.Record // number and hash of the last line
+	lines  int          // number of the last line; 0 if the log is empty
 	hash   string       // of the last line; "" if the log is empty
 }
 
@@ -93,7 +92,6 @@ func endOfLog(ctx context.Context, from reader, own int) (logEnd, error) {
 // errors of [Jobs.Log] mean that it could not be read.
 var ErrLogChanged = errors.New("jobs: the log was changed")
 
-// changedError is an error that matches ErrLogChanged.
 type changedError struct{ text string }
 
 func (e changedError) Error() string { return e.text }
@@ -102,11 +100,10 @@ func (changedError) Is(target error) bool { return target == ErrLogChanged }
 
 func changed(format string, args ...any) error { return changedError{fmt.Sprintf(format, args...)} }
 
-// errHeadLost is the error for a log whose end was removed.
 var errHeadLost = changed("jobs: the record %q of the log was removed, although there are lines or jobs. Jobs and orders are refused "+
 	"until it is restored, since their lines cannot be written: see \"Jobs, and who did what\" in docs/dead-letters.md", kindHead)
 
-// headOfEmpty returns no records if the log is empty, or errHeadLost if it is not.
+// headOfEmpty returns no records if the log is empty, or errHeadLost.
 func headOfEmpty(ctx context.Context, from reader, own int) ([]store.Record, error) {
 	for _, kind := range []string{kindLine, kindJob, kindEnded} {
 		rs, err := from.Records(ctx, kind, "", 2)
@@ -164,9 +161,9 @@ func lineName(n int) string { return fmt.Sprintf("%012d", n) }
 
 // Log returns the lines of the log, the oldest first. It ends with an error at a line
 // that was changed, is missing or was added by others, and names it. After the last line
-// it returns an error if the record of a job that has ended differs from the line about
-// its end, or if a job began after the last line. These errors match [ErrLogChanged];
-// others mean that the log could not be read.
+// it returns an error if the record of an ended job differs from the line about its end,
+// or if a job began after the last line. These errors match [ErrLogChanged]; others mean
+// that the log could not be read.
 func (j *Jobs) Log(ctx context.Context) iter.Seq2[Line, error] {
 	return func(yield func(Line, error) bool) {
 		records, err := j.readJobRecords(ctx) // before the lines: a job is written with its line
@@ -203,8 +200,8 @@ func (j *Jobs) Log(ctx context.Context) iter.Seq2[Line, error] {
 }
 
 // LogLine returns a line of the log by its number, such as the id of a job for its start.
-// It checks the line against the line before, not the whole log. The error matches
-// [fs.ErrNotExist] if there is no such line.
+// It checks the line only against the line before. The error matches [fs.ErrNotExist] if
+// there is no such line.
 func (j *Jobs) LogLine(ctx context.Context, n int) (Line, error) {
 	rs, err := j.engine.Records(ctx, kindLine, lineName(max(0, n-2)), 2)
 	if err != nil {
@@ -222,7 +219,6 @@ func (j *Jobs) LogLine(ctx context.Context, n int) (Line, error) {
 	return readLine(rs[0], before)
 }
 
-// missingLineError is the error for an unknown line.
 type missingLineError int
 
 func (n missingLineError) Error() string {
@@ -275,7 +271,7 @@ func readLine(r store.Record, before Line) (l Line, err error) {
 }
 
 // stored returns the line as its record has it: with the stored names, and without the
-// bounds of the job, which may be long and are in the record of the job.
+// job's bounds, which may be long and are in the record of the job.
 func (l Line) stored() Line {
 	l.Job.Bounds = nil
 	if l.Backend == nil {

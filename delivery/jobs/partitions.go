@@ -9,18 +9,18 @@ import (
 // Unowned is the state of a [Partition] without an owner.
 const Unowned = "unowned"
 
-// Partition is the report of a worker about a part of an input: see package partitions.
+// Partition is a worker's report about a part of an input: see package partitions.
 type Partition struct {
 	Pipeline string `json:"pipeline,omitempty"`
 	Name     string `json:"name"`
-	Epoch    uint64 `json:"epoch,omitempty"` // of its assignment to the worker; 0 if it is not assigned
+	Epoch    uint64 `json:"epoch,omitempty"` // of its assignment to the worker; 0 if unassigned
 	// State is running, failing (its pipeline has failed, and has not completed a
 	// checkpoint since), leaving, ended or [Unowned].
 	State string `json:"state"`
-	Lag   int64  `json:"lag"`           // elements that were not read yet; -1 if the input does not know
+	Lag   int64  `json:"lag"`           // unread elements; -1 if unknown
 	Why   string `json:"why,omitempty"` // of failing: the last error
 
-	// Of [Owners]: the ID of the worker that has it, or "", and when the worker reported.
+	// Of [Owners]: the ID of its worker, or "", and when the worker reported.
 	Worker string    `json:"-"`
 	Seen   time.Time `json:"-"`
 }
@@ -29,9 +29,9 @@ type Partition struct {
 func (p *Partition) InTrouble() bool { return p.State == Unowned || p.State == "failing" }
 
 // Owners returns the partitions in the reports of workers, with their owners: partitions
-// in trouble first, then by pipeline and name. If several workers report the same
-// partition, the worker with the highest epoch owns it. A partition is without an owner
-// if a worker reports that later, and the owner has not reported since: it was killed.
+// in trouble first, then by pipeline and name. If several workers report a partition, the
+// worker with the highest epoch owns it. A partition is without an owner if a worker
+// reports that later than the owner has reported: the owner was killed.
 func Owners(workers []Worker) (list []Partition) {
 	type key struct{ pipeline, name string }
 	owned, unowned := map[key]Partition{}, map[key]Partition{}
@@ -62,7 +62,6 @@ func Owners(workers []Worker) (list []Partition) {
 	return list
 }
 
-// byTrouble orders partitions in trouble first.
 func byTrouble(a, b *Partition) int {
 	switch {
 	case a.InTrouble() == b.InTrouble():

@@ -33,15 +33,16 @@ type poller struct {
 // they matter to it now. It does not block.
 type wakeFunc func(cancelledChanged bool)
 
-// pollers has the pollers that run. No other lock is taken while mu is held.
+// pollers has the running pollers. No other lock is taken while mu is held.
 var pollers struct {
 	mu  sync.Mutex // guards all, and the watchers of each
 	all []*poller
 }
 
 // poll wakes a watcher when orders on its engine may have changed, until ctx ends: at
-// once, since they may have changed before, and within a second of a change. It also wakes
-// the watcher when they cannot be read, so that the watcher reports that, and tries again.
+// once, since they may have changed before, and within a second of a change. It also
+// wakes the watcher when they cannot be read, so that the watcher reports that, and tries
+// again.
 func (w *watcher) poll(ctx context.Context, wake wakeFunc) {
 	p := joinPoller(w, wake)
 	wake(false)
@@ -49,8 +50,8 @@ func (w *watcher) poll(ctx context.Context, wake wakeFunc) {
 	p.leave(w)
 }
 
-// joinPoller adds a watcher to the poller of its engine and clock, which it starts if it
-// does not run.
+// joinPoller adds a watcher to the poller of its engine and clock, which it starts if
+// needed.
 func joinPoller(w *watcher, wake wakeFunc) *poller {
 	pollers.mu.Lock()
 	defer pollers.mu.Unlock()
@@ -124,9 +125,8 @@ func (p *poller) run(ctx context.Context) {
 	}
 }
 
-// read reads the records of orders into last, and returns the kinds of the records that
-// have changed since the last read. It reads the cancelled keys only while a worker is
-// busy.
+// read reads the records of orders into last, and returns the kinds that have changed
+// since the last read. It reads the cancelled keys only while a worker is busy.
 func (p *poller) read(ctx context.Context, last map[string][]store.Record) (changed []string, err error) {
 	kinds := []string{kindPaused, kindHeld, backendKind}
 	if p.looksForCancelled() {
@@ -150,7 +150,7 @@ func (p *poller) read(ctx context.Context, last map[string][]store.Record) (chan
 	return changed, nil
 }
 
-// looksForCancelled reports whether a worker needs to know which keys were cancelled.
+// looksForCancelled reports whether a worker needs the cancelled keys.
 func (p *poller) looksForCancelled() bool {
 	return slices.ContainsFunc(p.list(), (*watcher).looksForCancelled)
 }
@@ -167,14 +167,12 @@ func (p *poller) joins() int {
 	return p.joined
 }
 
-// list returns the watchers.
 func (p *poller) list() []*watcher {
 	pollers.mu.Lock()
 	defer pollers.mu.Unlock()
 	return slices.Collect(maps.Keys(p.watchers))
 }
 
-// wakeAll wakes the watchers.
 func (p *poller) wakeAll(cancelledChanged bool) {
 	pollers.mu.Lock()
 	all := slices.Collect(maps.Values(p.watchers))

@@ -13,13 +13,13 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// QueueOrder is an order of people to the workers of a queue (delivery.Run). It holds
-// until the next order for the queue.
+// QueueOrder is an order of people to the workers of a queue (delivery.Run), until the
+// next order for the queue.
 type QueueOrder struct {
 	Queue  string    `json:"queue"`
 	Event  string    `json:"event"`            // pause, resume
 	Paused bool      `json:"paused,omitempty"` // workers receive no messages of the queue and its layers
-	By     string    `json:"by"`               // the author of the order
+	By     string    `json:"by"`               // author of the order
 	Why    string    `json:"why"`
 	At     time.Time `json:"at"` // by the engine's clock
 
@@ -30,14 +30,14 @@ type QueueOrder struct {
 // well, until [Jobs.ResumeQueue]. Workers release the messages that they have received
 // and not begun. They finish the calls that run, with their retries. Workers that start
 // later are paused as well. A worker obeys within two seconds if it reaches the engine,
-// and then reports [Worker].Paused. If the engine has refused it to read the orders, a
+// and then reports [Worker].Paused. If the engine refuses to let it read the orders, a
 // worker without a backend tries again after 20 s. Messages can be put meanwhile, and
 // jobs run.
 //
-// Workers that run a version of weir without this order do not obey it: they never
-// report Paused. The relay of an outbox does not obey it either. PauseQueue returns an
-// error if the name is the name of a layer or of the dead letters of another queue, and
-// on an engine that is not a [store.Keeper].
+// Workers that run a version of weir without this order do not obey it: they never report
+// Paused. The relay of an outbox does not obey it either. PauseQueue returns an error if
+// the name is the name of a layer or of the dead letters of another queue, and on an
+// engine that is not a [store.Keeper].
 func (j *Jobs) PauseQueue(ctx context.Context, queue, by, why string) (QueueOrder, error) {
 	return j.orderQueue(ctx, QueueOrder{Queue: queue, Event: "pause", Paused: true, By: by, Why: why})
 }
@@ -79,7 +79,7 @@ func (j *Jobs) orderQueue(ctx context.Context, o QueueOrder) (QueueOrder, error)
 	return o, nil
 }
 
-// checkOrder checks the parts that orders for queues and for keys share. target names the
+// checkOrder checks the parts that orders for queues and keys share. target names the
 // queue or key for people.
 func (j *Jobs) checkOrder(event, target, queue, by, why string) error {
 	_, isLocal := j.engine.(*local)
@@ -96,7 +96,6 @@ func (j *Jobs) checkOrder(event, target, queue, by, why string) error {
 	return storearg.Queue(queue)
 }
 
-// orderText returns the value of the record of an order.
 func orderText(order any) (string, error) {
 	text, err := json.Marshal(order)
 	if err != nil {
@@ -105,8 +104,8 @@ func orderText(order any) (string, error) {
 	return string(text), nil
 }
 
-// keepOrder writes the record of an order to workers, or removes it if its value is
-// empty, announces the change to workers, and appends a line to the log.
+// keepOrder writes the record of an order, or removes it if its value is empty, announces
+// the change, and appends a line to the log.
 func keepOrder(ctx context.Context, tx store.Tx, r store.Record, l Line) error {
 	tx.Announce()
 	err := tx.Write(ctx, r)
@@ -138,7 +137,7 @@ func pauses(ctx context.Context, from reader) (list []QueueOrder, err error) {
 	return list, err
 }
 
-// pauseOf returns the order that pauses a queue, if there is one.
+// pauseOf returns the order that pauses a queue, if any.
 func pauseOf(ctx context.Context, from reader, queue string) (o QueueOrder, isPaused bool, err error) {
 	list, err := pauses(ctx, from)
 	for _, o := range list {

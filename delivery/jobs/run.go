@@ -19,20 +19,19 @@ import (
 )
 
 const (
-	stepSize  = 499              // messages of a step, at most: JetStream has 1,000 in a transaction, two for each moved message
-	firstWait = time.Second      // after a step that failed; it doubles
+	stepSize  = 499              // most messages of a step: JetStream has 1,000 in a transaction, two for each moved message
+	firstWait = time.Second      // after a failed step; it doubles
 	lastWait  = 30 * time.Second // at most
 	maxPause  = 24 * time.Hour   // between two messages of a low rate
-	mostSent  = 10               // the highest Spec.Max of a job that keeps the ids of its messages
+	mostSent  = 10               // highest Spec.Max of a job that keeps its messages' ids
 	watchEach = 200 * time.Millisecond
 	lookEach  = 20 * time.Second // how often a waiting job checks whether it was stopped
 )
 
 // Run runs a job in this process unless another process does, and returns it when it is
-// over or paused, or when ctx ends: then it stays in the engine, for others to continue.
-// Older jobs of its queue are run first. While the engine is full ([store.ErrFull]), the
-// job waits, and the Error of the job is that error. progress, which may be nil, gets the
-// job from time to time.
+// over or paused, or when ctx ends: then others can continue it. Older jobs of its queue
+// run first. While the engine is full ([store.ErrFull]), the job waits with that error as
+// its Error. progress, which may be nil, gets the job from time to time.
 func (j *Jobs) Run(ctx context.Context, id int, progress func(Job)) (Job, error) {
 	if progress == nil {
 		progress = func(Job) {}
@@ -83,10 +82,10 @@ func (j *Jobs) Run(ctx context.Context, id int, progress func(Job)) (Job, error)
 	}
 }
 
-// fullness is the reason why a job waits for a full engine. Safe for concurrent use.
+// fullness is why a job waits for a full engine. Safe for concurrent use.
 type fullness struct{ text atomic.Pointer[string] }
 
-// set notes the error of a full engine, or that there is room if err is nil.
+// set notes the error of a full engine; nil means that there is room.
 func (f *fullness) set(err error) {
 	if err == nil {
 		f.text.Store(nil)
@@ -96,7 +95,7 @@ func (f *fullness) set(err error) {
 	f.text.Store(&text)
 }
 
-// reason returns the text of the error, or "" if there is room.
+// reason returns the text of the error, or "".
 func (f *fullness) reason() string {
 	text := f.text.Load()
 	if text == nil {
@@ -105,8 +104,8 @@ func (f *fullness) reason() string {
 	return *text
 }
 
-// runWhenRoom is runUnderLock, which it repeats after a pause while the engine is too full
-// to keep the lock (law D5).
+// runWhenRoom repeats runUnderLock after a pause while the engine is too full to keep the
+// lock (law D5).
 func (j *Jobs) runWhenRoom(ctx context.Context, queue string, full *fullness) error {
 	pause := firstWait
 	for {
@@ -127,9 +126,9 @@ func (j *Jobs) runWhenRoom(ctx context.Context, queue string, full *fullness) er
 	}
 }
 
-// runUnderLock waits for the lock of a queue, and runs its jobs until no job is left to
-// run. locked, which may be nil, is called with the lock held. If the lock is lost,
-// runUnderLock returns lock.ErrLost.
+// runUnderLock waits for the lock of a queue, and runs all of its jobs. locked, which may
+// be nil, is called with the lock held. If the lock is lost, runUnderLock returns
+// lock.ErrLost.
 func (j *Jobs) runUnderLock(ctx context.Context, queue string, locked func()) error {
 	return lock.Hold(ctx, j.engine.Locks(), "weir-jobs/"+queue, j.runner, j.Lease, func(ctx context.Context, _ lock.Grant) error {
 		if locked != nil {
@@ -137,7 +136,7 @@ func (j *Jobs) runUnderLock(ctx context.Context, queue string, locked func()) er
 		}
 		err := j.runAll(ctx, queue)
 		if ctx.Err() != nil {
-			return context.Cause(ctx) // the error of a SQL driver reports only that it was interrupted
+			return context.Cause(ctx) // a SQL driver reports only that it was interrupted
 		}
 		return err
 	}, lock.WithClock(j.Clock))
@@ -160,8 +159,8 @@ func (j *Jobs) runAll(ctx context.Context, queue string) error {
 	}
 }
 
-// run makes steps of a job until it is over, paused, or ctx ends. A step that fails is
-// made again.
+// run makes steps of a job until it is over, paused, or ctx ends. A failed step is
+// repeated.
 func (j *Jobs) run(ctx context.Context, job Job) error {
 	pause := firstWait
 	size := stepSize
@@ -180,7 +179,7 @@ func (j *Jobs) run(ctx context.Context, job Job) error {
 			size = 1 // to find the message that the engine refuses
 		case guard.Is(err, store.ErrChanged) && changed < conflicts:
 			changed++
-			job = j.latest(ctx, job) // it was paused or cancelled
+			job = j.latest(ctx, job) // paused or cancelled
 		default:
 			j.Logger.LogAttrs(ctx, slog.LevelWarn, "jobs: a step failed, and is retried",
 				slog.Int("job", job.ID), slog.String("error", guard.Text(err)), slog.Duration("wait", pause))
@@ -196,8 +195,8 @@ func (j *Jobs) run(ctx context.Context, job Job) error {
 	return nil
 }
 
-// rest waits before the next step, and returns the job as it is then. It ends when the
-// job is stopped, so that the next one can begin, and when its rate is changed.
+// rest waits before the next step, and returns the current job. It ends when the job is
+// stopped, so that the next one can begin, and when its rate is changed.
 func (j *Jobs) rest(ctx context.Context, job Job, d time.Duration) (Job, error) {
 	rate := job.Rate
 	for ; d > 0 && job.runs() && job.Rate == rate; d -= lookEach {
@@ -209,7 +208,7 @@ func (j *Jobs) rest(ctx context.Context, job Job, d time.Duration) (Job, error) 
 	return job, nil
 }
 
-// latest returns a job as it is now, if that can be read.
+// latest returns the current job, if that can be read.
 func (j *Jobs) latest(ctx context.Context, job Job) Job {
 	if now, err := j.Get(ctx, job.ID); err == nil {
 		return now
@@ -217,14 +216,14 @@ func (j *Jobs) latest(ctx context.Context, job Job) Job {
 	return job
 }
 
-// noteError stores why a job does not continue, if that can be written.
+// noteError stores why a job does not continue, if possible.
 func (j *Jobs) noteError(ctx context.Context, job Job, cause error) {
 	job.Error, job.Runner = guard.Text(cause), j.runner
 	_ = j.engine.Update(ctx, func(ctx context.Context, tx store.Tx) error { return j.write(ctx, tx, &job, "", "", "") })
 }
 
-// step makes one step of a job in one transaction, and returns the job and how long to
-// wait for the next step.
+// step makes one step of a job in one transaction, and returns the job and the wait
+// before the next step.
 func (j *Jobs) step(ctx context.Context, job Job, size int) (_ Job, _ time.Duration, err error) {
 	// The List of local claims the entries. The entries that stay are released.
 	if l, ok := j.engine.(*local); ok {
@@ -287,8 +286,8 @@ func (j *Jobs) step(ctx context.Context, job Job, size int) (_ Job, _ time.Durat
 	return next, again, err
 }
 
-// entries returns the messages of the next step of a job. There are no messages at the end
-// of its pass.
+// entries returns the messages of the next step of a job, or an empty list at the end of
+// its pass.
 func (j *Jobs) entries(ctx context.Context, job Job, size int) ([]store.Entry, error) {
 	if job.Rate > 0 {
 		size = max(1, min(size, int(min(job.Rate, stepSize)))) // a second's worth
@@ -302,7 +301,7 @@ func (j *Jobs) entries(ctx context.Context, job Job, size int) ([]store.Entry, e
 	return j.engine.List(ctx, job.queue(), job.Filter, store.Page{After: job.After, Until: job.Until, Max: size})
 }
 
-// count notes which edits of entries were done, and returns how long to wait.
+// count counts the edits of entries that were done, and returns how long to wait.
 func (j *Job) count(edits []store.Edit, done []bool, entries []store.Entry, now time.Time) (again time.Duration) {
 	j.noteSent(edits, done)
 	n := 0

@@ -10,9 +10,9 @@ import (
 // DefaultMaxMerges is the default of [Spec].MaxMerges.
 const DefaultMaxMerges = 5
 
-// SendsBack reports whether a merge sends an entry back at the time now. If not, it counts
-// in p why the entry stays. Every merge and [Forecast] ask it. The first row that applies
-// counts:
+// SendsBack reports whether a merge sends an entry back at the time now. If not, it
+// counts in p why the entry stays. Every merge and [Forecast] use it. The first row that
+// applies counts:
 //
 //	it is a pointer ([store.Message.PointsTo])            stays   Skipped
 //	it was merged MaxMerges times                         stays   Looping
@@ -21,9 +21,8 @@ const DefaultMaxMerges = 5
 //	otherwise                                             is sent back
 //
 // [store.Message.Repetition] returns whether an entry is in doubt, or is to be looked at
-// first. An entry that stays whatever UnsafeToRepeat and LeaveLapsed are is in the first
-// two rows. So an entry that is counted in Unsafe is sent back if UnsafeToRepeat is set,
-// and an entry in Lapsed if LeaveLapsed is not set.
+// first. The first two rows come first, so an entry that is counted in Unsafe is sent
+// back if UnsafeToRepeat is set, and an entry in Lapsed if LeaveLapsed is not set.
 func (s *Spec) SendsBack(e *store.Entry, now time.Time, p *Progress) bool {
 	r := e.Repetition(now)
 	switch {

@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// SilentAfter is the age from which on the report of a worker is not evidence about its
-// backends. Workers report every 20 s.
+// SilentAfter is the age from which a worker's report is not evidence about its backends.
+// Workers report every 20 s.
 const SilentAfter = time.Minute
 
 // Service is a backend in all workers that report it, with its processes.
 type Service struct {
 	Name      string
-	IsShared  bool      // the processes share one state, and one limit: see backend.Shared
-	State     string    // of a shared backend as reported last; else the worst state that a process reports. "" if all workers are silent
+	IsShared  bool      // its processes share one state and one limit: see backend.Shared
+	State     string    // of a shared backend as reported last; else the worst state of a process. "" if all workers are silent
 	In        int       // processes in State; of a shared backend all that report
 	Reporting int       // processes that are not silent
 	Why       string    // the reason for State
@@ -31,7 +31,7 @@ type Service struct {
 type ServiceProcess struct {
 	Worker   string    // its ID
 	Seen     time.Time // when it reported
-	IsSilent bool      // it has not reported for SilentAfter, so its report is not evidence
+	IsSilent bool      // silent for SilentAfter, so its report is not evidence
 	Backend
 }
 
@@ -39,7 +39,7 @@ type ServiceProcess struct {
 var worst = []string{"held", "down", "probing", "ramping", "up"}
 
 // Services returns the backends that workers report, by name. Only processes that are not
-// silent at an instant count.
+// silent at now count.
 func Services(workers []Worker, now time.Time) []Service {
 	byName := map[string]*Service{}
 	for _, w := range workers {
@@ -62,9 +62,8 @@ func Services(workers []Worker, now time.Time) []Service {
 	return list
 }
 
-// sum sets the fields of a service from its processes.
 func (s *Service) sum() {
-	var last ServiceProcess // that has reported
+	var last ServiceProcess
 	fleet := 0
 	for _, p := range s.Processes {
 		if p.IsSilent {

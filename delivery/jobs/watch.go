@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	readEach = time.Second // the orders of people, if there is no notice of a change
+	readEach = time.Second // people's orders, if changes are not announced
 	// The wait after an error that is permanent for the engine: the table is missing, or
 	// this user may not read it. People may mend that while the worker runs.
 	readAfterRefusal = 20 * time.Second
 )
 
-// watcher passes the orders of people on to a worker: orders for backends, paused queues,
-// held keys and cancelled keys.
+// watcher passes people's orders to a worker: orders for backends, paused queues, held
+// keys and cancelled keys.
 type watcher struct {
 	// Read-only; a poller reads them as well.
 	jobs   *Jobs
@@ -118,8 +118,8 @@ func (w *watcher) notify(ctx context.Context) error {
 }
 
 // passOrders reads the held keys, the paused queues and the orders for backends, and
-// passes them on. A worker receives its first message after QueuesPaused, so the held keys
-// come first.
+// passes them on. A worker receives its first message after QueuesPaused, so the held
+// keys come first.
 func (w *watcher) passOrders(ctx context.Context) error {
 	var held, paused, steered error
 	if w.jobs.KeysHeld != nil {
@@ -134,14 +134,12 @@ func (w *watcher) passOrders(ctx context.Context) error {
 	return errors.Join(held, paused, steered)
 }
 
-// passHeld passes on the held keys.
 func (w *watcher) passHeld(ctx context.Context) error {
 	list, err := heldKeys(ctx, w.jobs.engine)
 	w.jobs.KeysHeld(list, err)
 	return err
 }
 
-// passPaused passes on the paused queues.
 func (w *watcher) passPaused(ctx context.Context) error {
 	list, err := pauses(ctx, w.jobs.engine)
 	w.jobs.QueuesPaused(list, err)
@@ -153,7 +151,6 @@ func (w *watcher) passPaused(ctx context.Context) error {
 	return nil
 }
 
-// passToBackends passes on all orders for backends.
 func (w *watcher) passToBackends(ctx context.Context) error {
 	list, err := orders(ctx, w.jobs.engine)
 	for _, o := range list {

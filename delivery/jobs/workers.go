@@ -33,18 +33,18 @@ type Worker struct {
 	Version string    `json:"version"` // of weir in the program
 	Since   time.Time `json:"since"`   // by the engine's clock, as Seen
 	Seen    time.Time `json:"seen"`    // when it reported
-	// ClockOffset is how far the engine's clock is ahead of the clock of the worker's
-	// machine. The time of the engine's answer is its error.
+	// ClockOffset is how far the engine's clock is ahead of the worker's machine. Its
+	// error is the time of the engine's answer.
 	ClockOffset time.Duration `json:"clockOffset,omitempty"` // in ns
 	Queues      []string      `json:"queues,omitempty"`
-	Reads       string        `json:"reads,omitempty"` // the queue whose messages it takes, with its layers
+	Reads       string        `json:"reads,omitempty"` // queue whose messages it takes, with its layers
 	// ReadsFirst are further queues whose messages it takes: first sources
 	// (delivery.Queue.Source). Reads is such a queue if the queue around it is on another
 	// engine.
 	ReadsFirst []string `json:"readsFirst,omitempty"`
 	Outbox     string   `json:"outbox,omitempty"` // the outbox that it relays, or would relay
-	Paused     bool     `json:"paused,omitempty"` // it receives no messages, since people have paused Reads or a queue of ReadsFirst
-	// HoldsKeys reports that the worker leaves out the messages of keys that people hold
+	Paused     bool     `json:"paused,omitempty"` // receives no messages, since people have paused Reads or a queue of ReadsFirst
+	// HoldsKeys reports that the worker leaves out the messages of held keys
 	// ([Jobs.HoldKey]).
 	HoldsKeys bool              `json:"holdsKeys,omitempty"`
 	Counts    json.RawMessage   `json:"counts,omitempty"`
@@ -58,8 +58,8 @@ type Worker struct {
 	Partitions []Partition `json:"partitions,omitempty"`
 }
 
-// Takes reports whether the worker takes the messages of a queue, and obeys the orders of
-// people to it.
+// Takes reports whether the worker takes the messages of a queue, and obeys people's
+// orders to it.
 func (w *Worker) Takes(queue string) bool {
 	return queue != "" && (w.Reads == queue || slices.Contains(w.ReadsFirst, queue))
 }
@@ -129,7 +129,7 @@ type beats struct {
 	about func() Worker
 	id    string
 	since time.Time
-	told  map[int]bool // jobs that cannot be read, and were logged
+	told  map[int]bool // unreadable jobs that were logged
 
 	history *historyWriter
 
@@ -218,10 +218,9 @@ func (b *beats) writeHistory(ctx context.Context) {
 	})
 }
 
-// removeSilent removes the workers that no longer have heartbeats (law W3), and returns
-// the version of the record of the worker with this id, or 0 if it has no record. If the
-// worker with the first id is live, it removes the others: otherwise each of n workers
-// would read n reports at each heartbeat.
+// removeSilent removes the workers without heartbeats (law W3), and returns the version
+// of the record of the worker with this id, or 0. Only the live worker with the first id
+// removes others: otherwise each of n workers would read n reports at each heartbeat.
 func removeSilent(ctx context.Context, tx store.Tx, id string, now time.Time) (version int64, err error) {
 	first, err := tx.Records(ctx, kindWorker, "", 1)
 	if err != nil {
@@ -247,7 +246,7 @@ func removeSilent(ctx context.Context, tx store.Tx, id string, now time.Time) (v
 
 // isLive reports whether a worker has reported itself lately. A report from far in the
 // future does not count: the engine's clock has been set back since, and a live worker
-// has reported itself again.
+// has reported again.
 func isLive(r store.Record, now time.Time) bool {
 	var report struct {
 		Seen time.Time `json:"seen"`
