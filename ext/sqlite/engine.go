@@ -33,8 +33,8 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// Migrations returns the SQL files that make the tables of the engine, for migration
-// tools such as goose: open it with [WithoutMigrations] then.
+// Migrations returns the SQL files of the engine's tables, for tools such as goose: open
+// it with [WithoutMigrations] then.
 func (*Engine) Migrations() fs.FS {
 	files, err := fs.Sub(migrations, "migrations")
 	if err != nil {
@@ -178,7 +178,7 @@ const putMessage = `INSERT INTO weir_messages (queue, at, due, arrived, visit, m
 
 const columns = `position, fence, due, cause, meta, schema, payload`
 
-// sized has the position of a message and the size of its payload, for takeThese.
+// sized has a message's position and the size of its payload, for takeThese.
 const sized = `position, coalesce(length(payload), 0) AS size`
 
 // positionsDue selects due messages by time. $1 is empty and only there because the

@@ -23,7 +23,6 @@ var dialect = storesql.Dialect{
 	Time:      func(t time.Time) any { return timeArg(t) },
 }
 
-// timeArg returns a filter's time, which may be out of range.
 func timeArg(t time.Time) int64 {
 	switch {
 	case t.Before(time.Unix(0, math.MinInt64)):
@@ -198,7 +197,6 @@ func (s *Engine) Claim(ctx context.Context, queue string, f store.Filter, p stor
 	return taken, nil
 }
 
-// claimable returns the positions of matching messages that are not leased.
 func (s *Engine) claimable(ctx context.Context, queue string, f *store.Filter, p store.Page) (positions []int64, err error) {
 	where, order, args, err := page(queue, f, p)
 	if err != nil {

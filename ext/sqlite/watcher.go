@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	checkEach = 100 * time.Millisecond // time between two checks for the commits of other connections
-	lookPause = 10 * time.Millisecond  // time between two looks at due times, at least
-	dueAgain  = time.Second            // time until the next look at a queue that had due messages
+	checkEach = 100 * time.Millisecond // between two checks for the commits of other connections
+	lookPause = 10 * time.Millisecond  // between two looks at due times, at least
+	dueAgain  = time.Second            // until the next look at a queue that had due messages
 	longSleep = time.Hour
 )
 

@@ -298,7 +298,6 @@ func (t *Tx) QueryRowContext(ctx context.Context, query string, args ...any) *sq
 	return row
 }
 
-// noteDue makes the commit wake the consumers of a queue after a delay.
 func (t *Tx) noteDue(queue string, delay time.Duration) {
 	if t.dues == nil {
 		t.dues = dues{}
@@ -322,7 +321,6 @@ func (t *Tx) tryExec(ctx context.Context, query string, args ...any) (refusal, e
 	return err, nil
 }
 
-// usable returns the context for a statement, or the error that prevents it.
 func (t *Tx) usable(ctx context.Context) (context.Context, error) {
 	if ctx.Done() != nil {
 		ctx = context.WithoutCancel(ctx)
