@@ -11,9 +11,9 @@
 // # Guarantees
 //
 // The guarantees of [store.Keeper] and [store.Waker]. The database's clock decides when
-// messages are due and leases end; the workers' clocks do not matter. Delays and leases
-// are rounded up to a microsecond. If the database's clock is set forward, messages are
-// due that much earlier; if set back, that much later.
+// messages are due and leases end, not the workers' clocks. Delays and leases are rounded
+// up to a microsecond. If the database's clock is set forward, messages are due that much
+// earlier; if set back, that much later.
 //
 // Calls of many goroutines share a statement, up to the number of [WithConnections] at
 // once. Consumers do not wait for each other (FOR UPDATE SKIP LOCKED). The engine retries

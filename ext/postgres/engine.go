@@ -35,9 +35,9 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// Migrations returns the SQL files that make the tables of the engine, for migration
-// tools such as goose: open it with [WithoutMigrations] then. A program that uses only
-// [Engine.Locks] needs 0002_locks.sql and 0005_old_locks.sql, which make weir_locks.
+// Migrations returns the SQL files of the engine's tables, for tools such as goose: open
+// it with [WithoutMigrations] then. A program that uses only [Engine.Locks] needs
+// 0002_locks.sql and 0005_old_locks.sql, which make weir_locks.
 func (*Engine) Migrations() fs.FS {
 	files, err := fs.Sub(migrations, "migrations")
 	if err != nil {
@@ -626,7 +626,6 @@ func (s *Engine) settleDone(ctx context.Context, batch []*settling) error {
 	return nil
 }
 
-// anyOrdered reports whether a lease is of a queue taken in order.
 func (s *Engine) anyOrdered(leases []delayedLease) bool {
 	return slices.ContainsFunc(leases, func(l delayedLease) bool {
 		_, isOrdered := s.ordered.Load(l.queue)
@@ -639,7 +638,6 @@ type delayedLease struct {
 	delay time.Duration
 }
 
-// leasesOf returns the leases that this store can have granted.
 func leasesOf(batch []*settling) (list []delayedLease) {
 	for _, call := range batch {
 		for _, l := range call.leases {
@@ -652,7 +650,6 @@ func leasesOf(batch []*settling) (list []delayedLease) {
 	return list
 }
 
-// noteLost sets the leases that calls have lost: all that are not settled.
 func noteLost(batch []*settling, settled map[entry]bool) {
 	for _, call := range batch {
 		call.lost = nil
@@ -674,7 +671,6 @@ const (
 	returnsHead   = ` RETURNING m.position, l.fence, m.queue, CASE WHEN m.head THEN m.meta->>'key' END`
 )
 
-// updateOf returns the statement that changes leased messages.
 func updateOf(now, change string) string {
 	return "UPDATE weir_messages AS m SET " + change + " FROM (SELECT " + now + " AS now) AS clock, " + settledLeases + isHeld +
 		" RETURNING m.position, l.fence, m.queue, NULL::text"
@@ -749,7 +745,6 @@ func isRefusal(err error) bool {
 // change a row, seven are rolled back.
 const mostRetries = 100
 
-// retry repeats f while the database rolls it back for another transaction.
 func retry(f func() error) (err error) {
 	for range mostRetries {
 		err = f()

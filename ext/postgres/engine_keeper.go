@@ -99,7 +99,7 @@ func (t *keeperTx) Announce() { t.woken[watched] = dues{now: true} }
 // watched is announced in place of the name of a queue when records change.
 const watched = "weir records"
 
-// Watch implements [store.Keeper], by the listening connection.
+// Watch implements [store.Keeper].
 func (s *Engine) Watch(ctx context.Context, changed func()) error {
 	return s.Wake(ctx, watched, func(bool) { changed() })
 }
