@@ -23,7 +23,7 @@ const (
 	PauseInOrder = 20 * time.Millisecond
 )
 
-// Candidate is a due message of a queue whose keys are in order.
+// Candidate is a due message of a queue with keys in order.
 type Candidate struct {
 	Position int64
 	Size     int64
