@@ -350,7 +350,7 @@ func (s *source[T]) arrive(m jetstream.Msg, since time.Time) {
 	settle.Wake(s.arrived)
 }
 
-// messages decodes messages. Unreadable messages go to the dead letters.
+// messages decodes messages. Unreadable ones go to the dead letters.
 func (s *source[T]) messages(taken []*delivered) []message.Message[T] {
 	ms := make([]message.Message[T], 0, len(taken))
 	for _, h := range taken {
@@ -469,7 +469,6 @@ func (s *source[T]) record(ctx context.Context) (next time.Duration, err error) 
 	return settle.Idle, cmp.Or(err, failed)
 }
 
-// recordAll records settlements, and returns the messages to record again.
 func (s *source[T]) recordAll(ctx context.Context, hs []*delivered, record func(context.Context, *delivered) error) (left []*delivered, err error) {
 	var done []*delivered
 	for _, h := range hs {
@@ -586,7 +585,6 @@ func (s *source[T]) Close(ctx context.Context) error {
 	return recorder.Close(ctx, s.end)
 }
 
-// end records the settlements, and releases the other messages.
 func (s *source[T]) end(ctx context.Context) error {
 	s.fetches.Wait() // Close has ended a fetch that waits
 	_, err := s.record(ctx)
