@@ -53,7 +53,6 @@ func wasRefused(ctx context.Context, request string) bool {
 	return ok && e.AllRefused() && isSameRequest(request, e.Carried())
 }
 
-// isRequest reports whether text is the id of a tracked request.
 func isRequest(text string) bool {
 	var id exactlyonce.ID
 	return id.UnmarshalText([]byte(text)) == nil

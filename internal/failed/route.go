@@ -118,8 +118,8 @@ func (r *Router[T]) noteDoubt(ctx context.Context, f asyncop.Failure[T], before 
 // when its server remembers it: zero if the call cannot be repeated.
 func (r *Router[T]) noteRequest(ctx context.Context, f asyncop.Failure[T], before message.Meta, meta *message.Meta) {
 	element, isTracked := ctx.Value(ctxkey.Tracked{}).(ctxkey.TrackedElement)
-	// Only exactlyonce/caller tracks the id of a request. A request with the user's own
-	// id can be repeated, too: its function makes the same id.
+	// The id of a request is known only if exactlyonce/caller has tracked it. A request
+	// with the user's own id can be repeated, too: its function makes the same id.
 	request := ""
 	if isTracked {
 		request = element.Carried()
