@@ -19,7 +19,7 @@ type Backend struct {
 	limiter *adaptive   // nil if the limit is not adaptive
 	shared  *fleetShare // nil if the limit is not shared with other processes
 
-	steering sync.Mutex // guards order
+	steering sync.Mutex
 	order    gate.Order // the last one
 
 	mu      sync.Mutex // a leaf lock; guards the fields below, and fields of seats that name it
@@ -91,7 +91,6 @@ func (b *Backend) HoldTenant(tenant, reason string) {
 	b.hold(b.tenants.find(tenant, t, true), t, reason)
 }
 
-// hold holds the service or a tenant.
 func (b *Backend) hold(x *tenant, t time.Duration, reason string) {
 	h := b.of(x)
 	b.advance(x, t)
@@ -278,9 +277,9 @@ func (b *Backend) stats(t time.Duration) Stats {
 	return s
 }
 
-type attached = gate.Attached // operators and workers find the protocol of a backend by it
+type attached = gate.Attached // operators and workers find a backend's protocol by it
 
-// protocol is the side of a backend that operators and workers use: a gate.Backend.
+// protocol is the gate.Backend that operators and workers use.
 type protocol struct{ *Backend }
 
 // Report describes the backend to people.
@@ -364,7 +363,6 @@ func (b *Backend) unlock() {
 	}
 }
 
-// line is a line of the log.
 type line struct {
 	level slog.Level
 	text  string
@@ -387,7 +385,7 @@ func (b *Backend) handOut(t time.Duration, asker *seat) bool {
 	first := b.first(t, asker)
 	for b.state != Probing && b.used < b.allowed(t) && first != nil && b.startWait(t, first.cost) == 0 {
 		if first != asker && !first.sleeper.IsParked() {
-			break // it is awake, and will ask by itself
+			break // it is awake, and will ask
 		}
 		i := slices.Index(b.waiting, first)
 		b.waiting = append(slices.Delete(b.waiting, i, i+1), first)
@@ -407,8 +405,8 @@ func (b *Backend) handOut(t time.Duration, asker *seat) bool {
 }
 
 // first returns the next seat to serve, or nil: the first waiting seat that is asker,
-// sleeps, or has just been woken. Seats that are awake for longer run user code, which
-// may take long.
+// sleeps, or has just been woken. Seats awake for longer run user code, which may take
+// long.
 func (b *Backend) first(t time.Duration, asker *seat) *seat {
 	for _, p := range b.waiting {
 		switch {
@@ -444,7 +442,7 @@ func (b *Backend) rouse(t time.Duration, first *seat) {
 	}
 }
 
-// later returns the instant d after t, or the last possible instant.
+// later returns t + d, or the last possible instant.
 func later(t, d time.Duration) time.Duration {
 	if d > math.MaxInt64-t {
 		return math.MaxInt64
@@ -452,7 +450,6 @@ func later(t, d time.Duration) time.Duration {
 	return t + d
 }
 
-// takeBack takes back all reserved permits.
 func (b *Backend) takeBack(t time.Duration) {
 	b.fillRates(t)
 	for _, p := range b.waiting {

@@ -26,7 +26,6 @@ func newBucket(function string, n float64, per time.Duration) bucket {
 	return bucket{perNano: n / float64(per), burst: burst, level: burst}
 }
 
-// isSet reports whether the bucket bounds anything.
 func (k *bucket) isSet() bool { return k.burst > 0 }
 
 // fill adds the tokens up to t.
@@ -37,8 +36,8 @@ func (k *bucket) fill(t time.Duration) {
 	}
 }
 
-// scale makes the bucket a part of whole, with a size of at least one token, so that a
-// small part allows calls, too. Tokens stay, up to its size, because they came at the
+// scale makes the bucket a part of whole, with room for one token at least, so that a
+// small part allows calls, too. Tokens stay, as far as they fit, because they came at the
 // earlier rate. It starts empty if isNew.
 func (k *bucket) scale(whole bucket, part float64, isNew bool) {
 	if !whole.isSet() {

@@ -14,8 +14,8 @@
 //	overloaded   503, 529, a lost call               a demanded time is obeyed in the same way; the call counts as lost
 //	down         too many calls were lost            the states below
 //
-// After a throttle the backend stays up, because the service works. If the call has a
-// tenant, only the tenant waits. Demanded delays are obeyed up to [LongestPause].
+// A throttle of a call with a tenant delays only the tenant. Demanded delays are obeyed
+// up to [LongestPause].
 //
 // Lost calls are timeouts, and failures that package netretry, httpretry or grpcretry
 // names as a refused or broken connection, 408, 502, 503, 504, 529, DEADLINE_EXCEEDED or
@@ -32,16 +32,14 @@
 //
 // Lost calls take the backend down for 250 ms ([LossShare]). After a lost probe it is
 // down again for an eighth of the outage so far, at least 250 ms and at most 10 s, or for
-// the delay that the service demands. Two successive probes are of different elements,
-// unless no other element has asked for a second or more. After ten seconds without an
-// end of the probe, another element may try; the first answer counts. Calls in flight
-// when the backend goes down run to their end, and are no evidence about the time after
-// it.
+// the demanded delay. Two successive probes are of different elements, unless no other
+// element has asked for a second or more. After ten seconds without an end of the probe,
+// another element may try; the first answer counts. Calls in flight when the backend goes
+// down run to their end, and are no evidence about the time after it.
 //
 // After a successful probe the rate of starts grows to its value before the outage, in
-// proportion to the time and within [Ramp], however long a call takes. After a short
-// outage the ramp takes half as long as the outage. A relapse takes the backend down for
-// 250 ms again, and its outage adds to the length of the next ramp.
+// proportion to the time ([Ramp]). A relapse takes the backend down for 250 ms again, and
+// its outage adds to the length of the next ramp.
 //
 // # Laws
 //
@@ -62,20 +60,18 @@
 //
 // # Tenants
 //
-// Elements of other tenants overtake a tenant that must wait, if its operator has some.
-// An operator with a FIFO input, or in ordered mode, fills up with the elements of a
-// flooding tenant: then all wait. Fairness between tenants needs a queue that serves
-// tenants in turn (delivery.WithFairByKey), and an unordered operator.
+// Elements of other tenants overtake a tenant that must wait. But an operator with a FIFO
+// input, or in ordered mode, fills up with the elements of a flooding tenant: then all
+// wait. Fairness between tenants needs a queue that serves tenants in turn
+// (delivery.WithFairByKey), and an unordered operator.
 //
-// With [TenantBreaker] each tenant has these states. [Backend.HoldTenant] and
-// [Backend.ResumeTenant] act on one tenant by hand. An element of a tenant that is down
+// With [TenantBreaker] each tenant has these states. An element of a tenant that is down
 // waits in its slot; a worker's message leaves its slot at once, and is released if it
 // was not called.
 //
 // # The adaptive limit
 //
-// [Adaptive] compares how long calls take with how long they take beside half as many,
-// which it tries every twelve seconds. While twice the calls cost less than a fifth more
-// time, the limit grows by a tenth a step. From two fifths on it shrinks, and if more
-// than a twentieth of the calls is lost.
+// [Adaptive] compares how long calls take with how long they take beside half as many.
+// While twice the calls cost less than a fifth more time, the limit grows by a tenth a
+// step. From two fifths on it shrinks, and if more than a twentieth of the calls is lost.
 package backend

@@ -117,7 +117,6 @@ func wasNotSent(o *gate.Evidence) (is bool) {
 	return unsent.Has(reasonOf(o.Err))
 }
 
-// pushback returns the delay that the service demands, or 0.
 func pushback(o *gate.Evidence) (d time.Duration) {
 	if o.Pushback > 0 || o.Err == nil {
 		return max(0, o.Pushback)

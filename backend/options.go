@@ -21,7 +21,7 @@ type settings struct {
 	least      int // 0 if the limit is not adaptive
 	rate       bucket
 	callRate   bucket
-	tuner      tuner // zero if the rate is fixed
+	tuner      tuner // zero for a fixed rate
 	tenantRate bucket
 
 	breaksTenants bool // lost calls of a tenant take down the tenant alone
@@ -40,10 +40,9 @@ type settings struct {
 	longestCall   time.Duration // 0 means the longest timeout of the operators
 }
 
-// The pauses of a backend that is down, if its service has not named a time: firstPause,
-// and after a lost probe a pauseShare-th of the outage so far, up to longerPause. So a
-// backend is down at most an eighth longer than its service, and probes a long outage
-// rarely.
+// Pauses of a backend that is down, without a demanded time: firstPause, and after a lost
+// probe a pauseShare-th of the outage so far, up to longerPause. So it is down at most an
+// eighth longer than its service, and probes a long outage rarely.
 const (
 	firstPause  = 250 * time.Millisecond
 	pauseShare  = 8
@@ -85,14 +84,13 @@ func Adaptive(least, most int) Option {
 }
 
 // Rate lets calls with a total cost of n start in each time per. A call costs 1 unless
-// the operator has asyncop.Cost, and the real cost that the call reports
-// (asyncop.ReportCost) replaces an estimate. An element waits for the rate within its
-// timeout, so the timeout must be longer than the elements ahead of it take: with 1,000
-// slots and 10 calls a second, longer than 100 s and the retries. A pause saves up at
-// most a twentieth of n, or 1 if that is more, and no time per has more than n and that.
-// A call that costs more than the savings starts, and later calls wait until it is paid
-// for, up to an hour. [CallRate] limits the number of calls beside it. By default the
-// rate is not limited. It panics if n or per is not positive.
+// the operator has asyncop.Cost; a reported real cost (asyncop.ReportCost) replaces it.
+// An element waits for the rate within its timeout, so the timeout must be longer than
+// the elements ahead of it take: with 1,000 slots and 10 calls a second, longer than 100
+// s and the retries. A pause saves up at most a twentieth of n, or 1 if that is more, and
+// no time per has more than n and that. A call that costs more than the savings starts,
+// and later calls wait until it is paid for, up to an hour. [CallRate] limits the number
+// of calls. By default the rate is not limited. It panics if n or per is not positive.
 func Rate(n float64, per time.Duration) Option {
 	r := newBucket("Rate", n, per)
 	return func(s *settings) { s.rate, s.tuner = r, tuner{} }
@@ -138,10 +136,9 @@ func TenantRate(n float64, per time.Duration) Option {
 // its key (delivery.Key), unless the operator has asyncop.Tenant.
 //
 // A tenant goes down after five lost calls in a row, or as soon as more than the share of
-// the window of LossShare is lost, of its calls since a loss. Then none of its calls
-// starts, except a single probe from time to time. After an answer, the rate of its
-// starts grows back. Calls without a tenant are judged together, and take down the whole
-// backend. Each process judges tenants by its own calls, also with [Shared].
+// the window of LossShare is lost, of its calls since a loss. Calls without a tenant are
+// judged together, and take down the whole backend. Each process judges tenants by its
+// own calls, also with [Shared].
 //
 // In a worker (delivery.Run) the messages of a key that is down stay in their queue,
 // without visits, if the queue has delivery.WithFairByKey. Messages of other queues, and
@@ -185,8 +182,8 @@ func LongestPause(d time.Duration) Option {
 
 // Ramp sets how long the load takes to grow back after an outage: the rate of starts
 // grows from 0 to its value before the outage, however long a call takes. After an outage
-// of less than 2 d the ramp takes half as long as the outage. Outages that follow each
-// other within d count as one. The default is 5 s. It panics if d is not positive.
+// of less than 2 d the ramp takes half as long. Outages that follow each other within d
+// count as one. The default is 5 s. It panics if d is not positive.
 func Ramp(d time.Duration) Option {
 	if d <= 0 {
 		panic(fmt.Sprintf("backend: Ramp: not positive: %v", d))

@@ -39,7 +39,6 @@ func (p *pace) endWindow(t time.Duration) {
 	p.begun, p.count = t, 0
 }
 
-// perSecond returns the calls a second at t.
 func (p *pace) perSecond(t time.Duration) float64 {
 	return max(p.highest, p.count/max(paceWindow, t-p.begun).Seconds())
 }

@@ -16,7 +16,7 @@ type seat struct {
 	sleeper gate.Sleeper
 	lent    int        // calls that run on the permit around the operator
 	around  gate.Stamp // of that permit
-	joined  bool       // owned by the loop: whether it thinks it is in waiting
+	joined  bool       // owned by the loop: it is in waiting, as far as the loop knows
 
 	// Guarded by Backend.mu.
 	calls    int
@@ -54,8 +54,7 @@ func (p *seat) Start(now time.Time, a *gate.Request) gate.Answer {
 	return answer
 }
 
-// pay takes the attempt's part of the rates if the backend is up, and rates and tenant
-// allow it.
+// pay takes the attempt's part of the rates if state, rates and tenant allow it.
 func (b *Backend) pay(t time.Duration, a *gate.Request) bool {
 	var x *tenant
 	if a.Tenant != "" && !b.tenants.isIdle() {
@@ -160,7 +159,7 @@ func (p *seat) ask(t time.Duration, a *gate.Request) gate.Answer {
 	return answer
 }
 
-// probe notes that a call for an element tries the service.
+// probe notes that an element's call tries the service.
 func (h *health) probe(p *seat, element uint64, t time.Duration) {
 	h.trying = true
 	h.tried = t
@@ -215,7 +214,6 @@ func (p *seat) mayProbe(h *health, t time.Duration, a *gate.Request) time.Durati
 	return max(0, h.since+wait-t)
 }
 
-// take takes a permit and its part of the rates.
 func (p *seat) take(t time.Duration, a *gate.Request) bool {
 	b := p.backend
 	lent := p.calls < p.lent
@@ -244,7 +242,6 @@ func (p *seat) take(t time.Duration, a *gate.Request) bool {
 	return true
 }
 
-// refuse makes the seat wait.
 func (p *seat) refuse(a *gate.Request, wait time.Duration) gate.Answer {
 	p.gave = p.gave || p.reserved > 0
 	p.backend.drop(p, p.reserved) // at the reserved cost
@@ -283,7 +280,6 @@ func (p *seat) Release(stamp gate.Stamp) {
 	b.mu.Unlock()
 }
 
-// free frees the permit of a call.
 func (p *seat) free(t time.Duration) {
 	b := p.backend
 	p.calls--
@@ -298,7 +294,6 @@ func (p *seat) free(t time.Duration) {
 	}
 }
 
-// freed hands out a released permit.
 func (b *Backend) freed(t time.Duration) {
 	if t == 0 {
 		t = b.now()
@@ -333,8 +328,7 @@ func (p *seat) AttemptEnded(now time.Time, o *gate.Evidence) gate.Effect {
 	x := b.judged(o.Tenant, t)
 	h := b.of(x)
 	// If the service answers other calls, this call was cut off because its element had
-	// waited for most of its time. On the ramp the elements that waited longest are
-	// first.
+	// waited too long. On the ramp the elements that waited longest are first.
 	if o.Cut && s == lost && (h.state == Ramping || h.answeredAt > begun) {
 		o.Ignored = true
 		s = answered
@@ -437,7 +431,6 @@ func (p *seat) Refund(now time.Time, a *gate.Request) {
 	b.handOut(t, nil)
 }
 
-// effectOf returns the effect of an attempt's end on its element.
 func effectOf(isThrottled, outage bool) gate.Effect {
 	switch {
 	case isThrottled:
@@ -585,7 +578,7 @@ func (b *Backend) lose(x *tenant, t, begun time.Duration, name string, demanded 
 	}
 }
 
-// delay pauses a tenant, or all calls if name is empty, but not a backend with DryRun.
+// delay pauses a tenant, or all calls if name is empty. DryRun prevents it.
 func (b *Backend) delay(t time.Duration, name string, demanded time.Duration) {
 	switch {
 	case b.dryRun:
@@ -600,7 +593,6 @@ func (b *Backend) delay(t time.Duration, name string, demanded time.Duration) {
 	}
 }
 
-// describe names the loss in a few words.
 func describe(o *gate.Evidence) string {
 	switch {
 	case o.Err != nil:
@@ -790,7 +782,6 @@ func (b *Backend) downError(l *gate.Late) error {
 	return b.stateError(fmt.Sprintf("backend %s is %v", b.name, b.state), &b.health, l)
 }
 
-// stateError returns the error of an element that has waited for h.
 func (b *Backend) stateError(text string, h *health, l *gate.Late) error {
 	if at := b.epoch.Add(h.answeredAt); h.answeredAt > 0 && !l.Failed.IsZero() && l.Failed.Before(at) && at.Before(l.Begun) {
 		return fmt.Errorf("%s: %s; %w", text, h.why, gate.ErrAnswered)

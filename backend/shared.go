@@ -86,14 +86,13 @@ func newFleetShare(b *Backend) *fleetShare {
 	return f
 }
 
-// instant returns the time by both clocks.
 func (f *fleetShare) instant() fleet.Instant {
 	now, epoch := f.backend.clock.Now(), f.backend.epoch
 	return fleet.Instant{Mono: now.Sub(epoch), Wall: now.Round(0).Sub(epoch.Round(0))}
 }
 
-// attach notes a new seat, and returns its operator's longest call. calls is how long a
-// call takes, or 0 if unknown.
+// attach notes a new seat, and returns its operator's longest call. calls is the time of
+// a call, or 0 if unknown.
 func (f *fleetShare) attach(calls time.Duration) (longest time.Duration) {
 	b := f.backend
 	switch {
@@ -242,7 +241,7 @@ func (f *fleetShare) refresh() {
 	}
 }
 
-// notify makes calls that wait for the lease check again.
+// notify makes waiting calls check again.
 func (f *fleetShare) notify() {
 	if f.waits > 0 {
 		close(f.changed)
@@ -253,8 +252,8 @@ func (f *fleetShare) notify() {
 // admit reports whether the lease lets a call with p, which takes longest, begin now (law
 // B5). It makes p valid again if the share allows that. If the process dies, its permits
 // move after the recorded time, so a longer call waits until a step has recorded it.
-// Calls without the engine have no record. A call with an earlier lease's permit waits
-// while the backend is down or held.
+// Calls without the engine have no record. A call with an earlier permit waits while the
+// backend is down or held.
 func (f *fleetShare) admit(p *permit, longest time.Duration) bool {
 	f.refresh()
 	isRecorded := longest <= f.recorded || f.source.isAlone
@@ -333,7 +332,6 @@ func (f *fleetShare) await(ctx context.Context, stamp gate.Stamp, begin func(*pe
 	}
 }
 
-// countWait counts n more waiting calls with p.
 func (f *fleetShare) countWait(p *permit, n int) {
 	f.waits += n
 	f.permits.wait(p, n)
@@ -378,7 +376,6 @@ func (f *fleetShare) divide(t time.Duration, share int) {
 	}
 }
 
-// setLimit changes the fleet's limit for this process.
 func (f *fleetShare) setLimit(n int) {
 	f.limit = n
 	f.refresh()
@@ -446,7 +443,6 @@ func (f *fleetShare) hasEnded() bool {
 	return f.seats == 0 && b.used == 0 && !(f.machine.HasOrder() && b.now()-f.ordered < ordersFor)
 }
 
-// step renews the share, and returns the time until the next step.
 func (f *fleetShare) step() time.Duration {
 	b := f.backend
 	f.joined = true
@@ -490,7 +486,6 @@ func (f *fleetShare) step() time.Duration {
 	return fleet.Period
 }
 
-// local returns the backend's state for a step.
 func (f *fleetShare) local(need int) fleet.Local {
 	b := f.backend
 	t := b.now()

@@ -23,7 +23,6 @@ var (
 	errUnreadable = errors.New("unknown format of the record with the shares: update weir if a later version has written it")
 )
 
-// faultOf returns the fault of a failed step.
 func faultOf(err error) fault {
 	switch {
 	case err == nil:
@@ -60,7 +59,6 @@ func (f *fleetShare) note(err error) {
 	}
 }
 
-// whyNoShare returns why calls wait for a share.
 func (f *fleetShare) whyNoShare() error {
 	name := f.backend.name
 	isLeased := f.machine.IsLeased(f.instant())

@@ -69,7 +69,7 @@ func (x *permits) remove(p *permit) {
 	x.count(p)
 }
 
-// noteProbe notes that a stamp's call probes the service, until the permit is released.
+// noteProbe notes that a stamp's call probes the service, until its release.
 func (x *permits) noteProbe(stamp gate.Stamp) {
 	x.all[stamp].isProbe = true
 	x.probes++
@@ -112,7 +112,6 @@ func (x *permits) mayRun(p *permit) bool {
 	return p.lentCalls > 0 || p.source == x.source || p.own > 0 && p.waitingLent == 0 || p.calledFunc && p.waiting == 0
 }
 
-// wait counts n more waiting calls with p.
 func (x *permits) wait(p *permit, n int) {
 	p.root.waiting += n
 	if p.isLent {

@@ -36,7 +36,7 @@ func (s State) String() string {
 	return fmt.Sprintf("State(%d)", uint8(s))
 }
 
-// health is the state of a service or a tenant, with its history. Guarded by Backend.mu.
+// health is the state of a service or a tenant. Guarded by Backend.mu.
 type health struct {
 	state  State
 	why    string        // the reason for a state other than Up
@@ -82,7 +82,6 @@ type span struct {
 
 const mostSpans = 32
 
-// noteSpan notes a state for people.
 func (h *health) noteSpan(s State, t time.Duration) {
 	if len(h.spans) == 0 {
 		h.spans = append(h.spans, span{state: Up})
@@ -113,7 +112,7 @@ func (b *Backend) of(x *tenant) *health {
 	return &x.health
 }
 
-// advance makes the transitions of the service or a tenant that depend only on time.
+// advance makes the transitions that depend only on time.
 func (b *Backend) advance(x *tenant, t time.Duration) {
 	h := b.of(x)
 	switch {
@@ -133,7 +132,6 @@ func (b *Backend) advance(x *tenant, t time.Duration) {
 	}
 }
 
-// enter changes the state of the service or of a tenant.
 func (b *Backend) enter(x *tenant, s State, t time.Duration) {
 	h := b.of(x)
 	h.state, h.since = s, t
@@ -232,7 +230,7 @@ func (h *health) noteTrouble(t, ramp time.Duration) {
 	}
 }
 
-// noteTarget sets the final rate of the next ramp to the present rate.
+// noteTarget makes the present rate the next ramp's final rate.
 func (b *Backend) noteTarget(x *tenant, t time.Duration) {
 	h := b.of(x)
 	pace := h.pace.perSecond(t)
@@ -324,7 +322,7 @@ const (
 	shortestRamp = 100 * time.Millisecond
 )
 
-// leastTarget is the least final rate of a ramp, in calls a second.
+// leastTarget is the least final rate, in calls a second.
 const leastTarget = 16
 
 // due returns how many calls the ramp allows until t. Their rate grows with the time, so
@@ -335,7 +333,6 @@ func (h *health) due(t time.Duration) float64 {
 	return h.partFrom + h.part*h.target*max(0, x*x-from*from)/(2*h.rampOver.Seconds())
 }
 
-// rampWait returns the time until the ramp allows one more call, or 0.
 func (h *health) rampWait(t time.Duration) time.Duration {
 	if h.state != Ramping || h.started <= h.due(t)+rounding {
 		return 0
@@ -361,7 +358,6 @@ func (h *health) takeOfRamp(t time.Duration) {
 	}
 }
 
-// giveToRamp is the reverse of takeOfRamp for n calls.
 func (h *health) giveToRamp(n int) {
 	if h.state == Ramping {
 		h.started = max(0, h.started-float64(n))
@@ -380,7 +376,6 @@ func (b *Backend) fillRates(t time.Duration) {
 	b.callRate.fill(t)
 }
 
-// takeStart takes a call from rates and ramp.
 func (b *Backend) takeStart(t time.Duration, cost float64) {
 	b.rate.take(cost)
 	b.callRate.take(1)

@@ -41,7 +41,6 @@ func newTenants(rate bucket, keeps bool) tenants {
 // isIdle reports whether there is no tenant to look up.
 func (n *tenants) isIdle() bool { return len(n.all) == 0 && !n.rate.isSet() && !n.keeps }
 
-// note notes a changed state or pause of a tenant.
 func (n *tenants) note(x *tenant, t time.Duration) {
 	if x.state == Up && t >= x.paused {
 		delete(n.limited, x.name)
@@ -118,7 +117,6 @@ func (n *tenants) leave(p *seat) {
 	}
 }
 
-// wait returns how long a call of the tenant must wait, or 0.
 func (x *tenant) wait(t time.Duration, cost float64) time.Duration {
 	if t < x.paused {
 		return x.paused - t

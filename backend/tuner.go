@@ -35,7 +35,6 @@ func (u *tuner) lower(k *bucket, t, begun time.Duration) {
 	u.grown = t
 }
 
-// grow raises the rate of k up to t.
 func (u *tuner) grow(k *bucket, t time.Duration) {
 	passed := t - u.grown
 	if !u.isOn() || passed < growEach {

@@ -144,7 +144,6 @@ func (m *Machine) ProposePause(now time.Duration, p Pause) {
 	}
 }
 
-// noteOwnPause notes a pause to record.
 func (m *Machine) noteOwnPause(p Pause) {
 	if p.Until > m.ownPause.Until {
 		m.ownPause = p
@@ -199,7 +198,6 @@ func (h Health) at(now time.Duration) Health {
 	return h
 }
 
-// isAllowed reports whether a proposal may replace the health.
 func (m *Machine) isAllowed(now Instant, p *proposal) bool {
 	isCurrent := p.basis == m.mark
 	switch {
@@ -355,7 +353,6 @@ func (m *Machine) holdAgain() {
 	}
 }
 
-// noteWritten notes that the last step's health was written.
 func (m *Machine) noteWritten() {
 	if m.written == nil {
 		return
@@ -429,7 +426,6 @@ func (m *Machine) isProbeTaken(now Instant, t Table) bool {
 	return false
 }
 
-// othersNeed reports whether another member needs permits.
 func (t Table) othersNeed(id string) bool {
 	for other, x := range t.Members {
 		if other != id && x.Need > 0 {

@@ -72,7 +72,7 @@ type Machine struct {
 	committed int64 // beat of the last write known to have happened
 	tried     int64 // beat of the last write
 	seen      map[string]sighting
-	stopped   time.Duration // end of the time in which the share does not grow, because the engine has lost writes
+	stopped   time.Duration // no growth until then, because the engine has lost writes
 
 	// The turn, while permits are fewer than processes.
 	ticket    int64
@@ -102,7 +102,6 @@ type Machine struct {
 	nextMayProbe  bool
 }
 
-// sighting is when the reader saw a member's entry change.
 type sighting struct {
 	beat int64
 	at   time.Duration
@@ -135,7 +134,6 @@ func (m *Machine) Leases() int { return m.leases }
 // IsPending reports whether the process waits for others to notice a claim.
 func (m *Machine) IsPending() bool { return m.hasClaim() || m.probe && !m.mayProbe }
 
-// hasClaim reports whether a claim of permits waits for notice.
 func (m *Machine) hasClaim() bool { return m.claim > m.share }
 
 // Begin begins a step. start is an instant before the table was read at the version, now
@@ -363,13 +361,11 @@ func (m *Machine) isTurnOver(now Instant, h Health, l Local) bool {
 	return now.Mono-m.tookTurn >= turn && (hasCalled || !isPaced)
 }
 
-// beginTurn notes that the turn begins.
 func (m *Machine) beginTurn(now Instant, l Local) {
 	m.tookTurn, m.started = now.Mono, l.Started
 	m.hasProbed = false
 }
 
-// isStopped reports whether a member has found that the engine lost writes.
 func (t Table) isStopped() bool {
 	for _, x := range t.Members {
 		if x.Stopped {
@@ -379,7 +375,6 @@ func (t Table) isStopped() bool {
 	return false
 }
 
-// others returns the sum of the other members' shares.
 func (t Table) others(id string) int {
 	sum := 0
 	for other, x := range t.Members {

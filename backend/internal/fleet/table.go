@@ -83,7 +83,6 @@ func (r *HealthRecord) health(now time.Duration) Health {
 	return h
 }
 
-// isKnown reports whether this version knows the state.
 func (s State) isKnown() bool { return s == Up || s == Down || s == Ramping || s == Held }
 
 // record returns a health's record to write after now, or nil if it never changed.
@@ -182,7 +181,6 @@ func (r *PauseRecord) UnmarshalJSON(text []byte) (err error) {
 	return err
 }
 
-// needy is a member that needs permits.
 type needy struct {
 	id     string
 	need   int
