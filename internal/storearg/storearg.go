@@ -1,6 +1,6 @@
 // Package storearg helps to implement and call stores (delivery/store): checks of the
 // arguments of their methods, the limit of bytes of a call, the names of the queues that
-// belong to a queue ([PartOf]), and [Each], which lists a queue.
+// belong to a queue ([PartOf]), and two ways to list a queue: [Each], and [ReadBackward].
 package storearg
 
 import (

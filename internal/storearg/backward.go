@@ -1,0 +1,181 @@
+package storearg
+
+import (
+	"context"
+
+	"github.com/weirflow/weir/delivery/store"
+)
+
+// backwardStep is the number of messages that a step of a Backward reads at most.
+const backwardStep = 1000
+
+// Backward reads the matching messages of a queue in steps, the newest messages first. It
+// ignores messages that arrive after the first step. [ReadBackward] makes it. It is not
+// safe for concurrent use.
+type Backward struct {
+	store  store.Lister
+	queue  string
+	filter store.Filter
+	counts store.Counts // zero if they are not known
+
+	// The positions of the first and the last message at the beginning; isBegun is false
+	// before they are known. The steps cover windows of positions, from the last to the
+	// first. In a window they read pages in the order of positions.
+	isBegun     bool
+	first, last int64
+	isDone      bool
+	until       int64 // the last position of the window
+	before      int64 // the position before the window
+	after       int64 // the position of the last message that was read in it
+	inWindow    int   // messages that were read in it
+	window      int64 // its size
+}
+
+// ReadBackward begins to read the messages of a queue that match f. n are the counts of
+// these messages, or zero if they are not known: with them it needs fewer steps, and it
+// ignores messages behind n.Last.
+func ReadBackward(s store.Lister, queue string, f store.Filter, n store.Counts) *Backward {
+	return &Backward{store: s, queue: queue, filter: f, counts: n, window: backwardStep}
+}
+
+// Step reads up to 1,000 messages, in the order of their positions. It may read none
+// before the end. After an error it can be called again, and continues where it was.
+func (b *Backward) Step(ctx context.Context) ([]store.Entry, error) {
+	if !b.isBegun {
+		err := b.begin(ctx)
+		if err != nil {
+			return nil, err
+		}
+	}
+	if b.isDone {
+		return nil, nil
+	}
+	entries, err := b.store.List(ctx, b.queue, b.filter, store.Page{After: b.after, Until: b.until, Max: backwardStep})
+	if err != nil {
+		return nil, err
+	}
+	if len(entries) == backwardStep && entries[backwardStep-1].Position < b.until && b.inWindow == 0 {
+		b.shrinkWindow()
+		return nil, nil
+	}
+	if len(entries) > 0 {
+		b.after = entries[len(entries)-1].Position
+		b.inWindow += len(entries)
+	}
+	if len(entries) == 0 || b.after >= b.until {
+		b.nextWindow()
+	}
+	return entries, nil
+}
+
+// IsDone reports whether all messages were read.
+func (b *Backward) IsDone() bool { return b.isDone }
+
+// Progress returns the share of the queue that was read, from 0 to 1.
+func (b *Backward) Progress() float64 {
+	switch {
+	case b.isDone:
+		return 1
+	case !b.isBegun:
+		return 0
+	}
+	return float64(b.last-b.until) / float64(b.last-b.first+1)
+}
+
+// begin finds the first and the last position of the queue.
+func (b *Backward) begin(ctx context.Context) error {
+	first, err := b.firstBehind(ctx, 0)
+	if err != nil {
+		return err
+	}
+	last := first
+	switch {
+	case b.counts.Messages > 0:
+		last = b.counts.Last
+	case first > 0:
+		last, err = b.findLast(ctx, first)
+		if err != nil {
+			return err
+		}
+	}
+	b.isDone = first == 0 || last < first
+	b.first = first
+	b.last = last
+	b.until = last
+	if b.counts.Messages > 0 {
+		b.window = max(b.window, b.firstWindow())
+	}
+	b.before = max(first-1, last-b.window)
+	b.after = b.before
+	b.isBegun = true
+	return nil
+}
+
+// firstWindow returns a window that has somewhat fewer messages than a step if they are
+// spread evenly. If all of them fit into a step, it has all.
+func (b *Backward) firstWindow() int64 {
+	positions := b.last - b.first + 1
+	if b.counts.Messages <= backwardStep {
+		return positions
+	}
+	return int64(0.75 * backwardStep / float64(b.counts.Messages) * float64(positions))
+}
+
+// findLast returns the position of the last message of the queue. It does not count the
+// queue, which may take long: it looks ahead in steps that double, and then halve.
+func (b *Backward) findLast(ctx context.Context, first int64) (last int64, err error) {
+	last = first
+	step := int64(1)
+	for step > 0 { // it ends at an overflow as well
+		next, err := b.firstBehind(ctx, last+step)
+		if err != nil {
+			return 0, err
+		}
+		if next == 0 {
+			break
+		}
+		last = next
+		step *= 2
+	}
+	for step > 0 {
+		step /= 2
+		next, err := b.firstBehind(ctx, last+step)
+		if err != nil {
+			return 0, err
+		}
+		if next > 0 {
+			last = next
+		}
+	}
+	return last, nil
+}
+
+// firstBehind returns the position of the first message behind a position, or 0 if the
+// queue ends there.
+func (b *Backward) firstBehind(ctx context.Context, position int64) (next int64, err error) {
+	entries, err := b.store.List(ctx, b.queue, store.Filter{}, store.Page{After: position, Max: 1})
+	if err != nil || len(entries) == 0 {
+		return 0, err
+	}
+	return entries[0].Position, nil
+}
+
+// shrinkWindow begins the window again with its second half: it has more messages than a
+// step, which would read the oldest first. Windows of 1,000 positions are small enough.
+func (b *Backward) shrinkWindow() {
+	b.window = max((b.until-b.before)/2, backwardStep)
+	b.before = max(b.before, b.until-b.window)
+	b.after = b.before
+}
+
+// nextWindow begins the window before this one. Windows grow where few messages match.
+func (b *Backward) nextWindow() {
+	if b.inWindow < backwardStep/2 {
+		b.window *= 2
+	}
+	b.inWindow = 0
+	b.until = b.before
+	b.isDone = b.until < b.first
+	b.before = max(b.first-1, b.until-b.window)
+	b.after = b.before
+}
