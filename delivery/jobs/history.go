@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/weirflow/weir/delivery/store"
@@ -151,7 +150,7 @@ func removeOldHistory(ctx context.Context, tx store.Tx, now time.Time) error {
 	}
 	oldest := now.Add(-HistoryAge).UTC().Format(hourLayout)
 	for _, r := range rs {
-		if strings.Compare(r.Name, oldest) >= 0 {
+		if r.Name >= oldest {
 			return nil
 		}
 		r.Value = ""

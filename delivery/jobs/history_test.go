@@ -376,8 +376,7 @@ func TestJobsHistory_Idle(t *testing.T) {
 	})
 }
 
-// The worker that counts was killed: its report says so after two minutes. A clock of the
-// engine that is ahead does not matter: points have its time.
+// The worker that counts was killed: its report says so after two minutes.
 func TestJobsHistory_CounterWasKilled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, begun := memory.Open(), time.Now()
