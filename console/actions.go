@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"log/slog"
 	"math"
@@ -21,7 +20,6 @@ import (
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/guard"
-	"github.com/weirflow/weir/internal/storearg"
 )
 
 const (
@@ -31,26 +29,31 @@ const (
 	aFew       = 3                // messages of a first try
 	slowly     = 10               // messages a second by default
 	again      = 10 * time.Second // a second click
-	many       = 1000             // assumed if the messages are not counted
 	noWhy      = "Say why: the reason stands in the log of actions, for those who come after you."
 )
 
 type confirmData struct {
-	Do, Queue, Base, To  string
-	Filter               store.Filter
-	Action               string  // address of the form, with the values below
-	Values               []field // that choose the messages
-	Counts               []field // of a cancel, by queue
-	Count                int
-	Many                 bool // more than could be counted
-	Unsafe               int  // of these, in doubt
-	Lapsed               int  // of these, to be looked at first
-	Partly               bool // Unsafe and Lapsed count only a part
+	Do, Queue, Base, To string
+	Filter              store.Filter
+	Action              string  // address of the form, with the values below
+	Values              []field // that choose the messages
+	Counts              []field // of a cancel, by queue
+	survey
 	NewTo                bool
 	Few, Rate            int
 	EndsAt               time.Time // at that rate
 	Back                 string
 	Verb, Question, Then string
+}
+
+// confirmWords are the verb, the question and the consequences of each action.
+var confirmWords = map[string][3]string{
+	"merge":   {"Send back", "Send %s back, to be processed again?", "Each starts as for a first visit, with its history. Those that are in doubt, and those whose workers died, stay here, unless you choose otherwise."},
+	"purge":   {"Remove", "Remove %s for good?", "They cannot be brought back. Export them first if in doubt: weir dead export."},
+	"cancel":  {"Cancel", "Cancel %s?", "They are removed from the queue, its layers and its dead letters for good, and the calls that run for them end. Messages that are put later stay."},
+	"hold":    {"Hold", "Hold %s?", "No worker takes them until they are released. Messages that a worker has now, or that arrive later, are not held."},
+	"due":     {"Run", "Let %s run now?", "Each is due at once, where it is: it keeps its visits and the order of its key."},
+	"release": {"Release", "Release the held messages of %s?", "Workers take them when they are due."},
 }
 
 // confirm shows what an action would do.
@@ -61,56 +64,60 @@ func (s *server) confirm(r *http.Request) (view, error) {
 		return view{}, err
 	}
 	d := confirmData{Do: q.Get("do"), Queue: q.Get("queue"), To: q.Get("to"), Few: aFew, Rate: slowly}
-	words, ok := map[string][3]string{
-		"merge":   {"Send back", "Send %s back, to be processed again?", "Each starts as for a first visit, with its history. Those that are in doubt, and those whose workers died, stay here, unless you choose otherwise."},
-		"purge":   {"Remove", "Remove %s for good?", "They cannot be brought back. Export them first if in doubt: weir dead export."},
-		"cancel":  {"Cancel", "Cancel %s?", "They are removed from the queue, its layers and its dead letters for good, and the calls that run for them end. Messages that are put later stay."},
-		"hold":    {"Hold", "Hold %s?", "No worker takes them until they are released. Messages that a worker has now, or that arrive later, are not held."},
-		"due":     {"Run", "Let %s run now?", "Each is due at once, where it is: it keeps its visits and the order of its key."},
-		"release": {"Release", "Release the held messages of %s?", "Workers take them when they are due."},
-	}[d.Do]
+	words, ok := confirmWords[d.Do]
 	if !ok || d.Queue == "" {
 		return view{}, missing("The action is unknown.")
 	}
-	var n store.Counts
 	if d.Do == cancelKey {
 		f = store.Filter{Key: f.Key}
 		err = s.countKey(r.Context(), &d, f)
 	} else {
-		n, err = s.countOf(r.Context(), &d, &f)
+		d.survey, err = s.surveyOf(r.Context(), d.Do, d.Queue, f)
+		d.restrict(&f, s.Clock.Now())
 	}
 	if err != nil {
 		return view{}, err
 	}
-	if d.Do == "merge" || d.Do == "purge" {
-		err := s.forecast(r.Context(), &d, f)
+	if d.Do == "merge" {
+		err := s.findTarget(r.Context(), &d)
 		if err != nil {
 			return view{}, err
 		}
-	}
-	base, role := roleOf(d.Queue, len(n.Causes) > 0)
-	if d.Do == "merge" && d.To == "" && role != "queue" {
-		d.To = base
-	}
-	if d.Do == "merge" && d.To != "" {
-		l, err := s.latest(r.Context())
-		if err != nil {
-			return view{}, err
-		}
-		d.NewTo = !l.known(d.To)
 	}
 	d.EndsAt = s.endsAt(d.Count, slowly)
-	what := count(d.Count, "message")
-	if d.Many {
-		what = "all messages that match (more than can be counted in " + (queryTime / 2).String() + ")"
+	what := d.messages("all messages that match")
+	if d.Do == cancelKey {
+		what = d.messages("all messages of the key")
 	}
-	if d.Many && d.Do == cancelKey {
-		what = fmt.Sprintf("all messages of the key, at least %d (more than can be counted in %v)", d.Count, queryTime/2)
+	if d.IsAtLeast {
 		d.Count = max(d.Count, 1) // for the form
 	}
 	d.Verb = words[0]
 	d.Question = strings.ReplaceAll(words[1], "%s", what)
 	d.Then = words[2]
+	s.choose(&d, f)
+	return view{Name: "confirm", Title: d.Verb + " messages of " + cut(60, d.Queue), Data: d}, nil
+}
+
+// findTarget sets the queue that a merge sends messages to, unless the address names it.
+func (s *server) findTarget(ctx context.Context, d *confirmData) error {
+	base, role := roleOf(d.Queue, d.hasCauses)
+	if d.To == "" && role != "queue" {
+		d.To = base
+	}
+	if d.To == "" {
+		return nil
+	}
+	l, err := s.latest(ctx)
+	if err != nil {
+		return err
+	}
+	d.NewTo = !l.known(d.To)
+	return nil
+}
+
+// choose sets the values that choose the messages of an action, and the addresses.
+func (s *server) choose(d *confirmData, f store.Filter) {
 	d.Filter = f
 	chosen := filterValues(d.Queue, f)
 	for name, values := range chosen {
@@ -129,7 +136,6 @@ func (s *server) confirm(r *http.Request) (view, error) {
 	}
 	chosen.Set("do", d.Do)
 	d.Action = s.address("/start", chosen)
-	return view{Name: "confirm", Title: d.Verb + " messages of " + cut(60, d.Queue), Data: d}, nil
 }
 
 // countKey counts the messages of a key by queue, or a part of them if that takes too
@@ -138,11 +144,11 @@ func (s *server) countKey(ctx context.Context, d *confirmData, f store.Filter) e
 	if f.Key == "" {
 		return wrong("Which key? The address names none.")
 	}
-	counting, cancel := context.WithTimeout(ctx, queryTime/2)
+	counting, cancel := context.WithTimeout(ctx, surveyTime)
 	defer cancel()
 	counts, err := s.jobs.Matching(counting, jobs.Spec{Do: store.Purge, Queue: d.Queue, Family: true, Filter: f})
-	d.Many = err != nil && counting.Err() != nil && ctx.Err() == nil
-	if err != nil && !d.Many {
+	d.IsAtLeast = err != nil && counting.Err() != nil && ctx.Err() == nil
+	if err != nil && !d.IsAtLeast {
 		return mine(ctx, err)
 	}
 	for _, c := range counts {
@@ -150,70 +156,6 @@ func (s *server) countKey(ctx context.Context, d *confirmData, f store.Filter) e
 		d.Counts = append(d.Counts, field{"messages of " + cut(100, c.Queue), strconv.Itoa(c.Messages)})
 	}
 	return nil
-}
-
-// countOf counts the messages of an action, and restricts it to present messages. If
-// counting takes too long, it omits the number.
-func (s *server) countOf(ctx context.Context, d *confirmData, f *store.Filter) (n store.Counts, err error) {
-	counting, cancel := context.WithTimeout(ctx, queryTime/2)
-	defer cancel()
-	n, err = s.engine.Count(counting, d.Queue, *f)
-	if err != nil && counting.Err() != nil && ctx.Err() == nil {
-		d.Many, d.Count = true, many
-		if f.Before.IsZero() {
-			f.Before = s.Clock.Now()
-		}
-		return n, nil
-	}
-	if err == nil {
-		d.Count = n.Messages
-		f.Before, err = s.seen(ctx, d.Queue, *f, n)
-	}
-	return n, err
-}
-
-// forecast counts the messages about which a merge or a purge warns: in doubt, or to be
-// looked at first. It reads for a quarter of a page's time.
-func (s *server) forecast(ctx context.Context, d *confirmData, f store.Filter) error {
-	if d.Many {
-		d.Partly = true
-		return nil
-	}
-	counting, cancel := context.WithTimeout(ctx, queryTime/4)
-	defer cancel()
-	var err error
-	if d.Do == "merge" {
-		err = s.forecastMerge(counting, d, f)
-	} else {
-		err = s.forecastPurge(counting, d, f)
-	}
-	if err != nil && counting.Err() != nil && ctx.Err() == nil {
-		d.Partly = true
-		return nil
-	}
-	return err
-}
-
-// forecastMerge counts messages that stay unless the person chooses otherwise.
-func (s *server) forecastMerge(ctx context.Context, d *confirmData, f store.Filter) error {
-	p, err := jobs.Forecast(ctx, s.engine, jobs.Spec{Queue: d.Queue, Filter: f, LeaveLapsed: true}, s.Clock.Now())
-	d.Unsafe, d.Lapsed = p.Unsafe, p.Lapsed
-	return err
-}
-
-// forecastPurge counts messages whose calls may have taken effect.
-func (s *server) forecastPurge(ctx context.Context, d *confirmData, f store.Filter) error {
-	now := s.Clock.Now()
-	return storearg.Each(ctx, s.engine, d.Queue, f, func(e store.Entry) error {
-		switch e.Repetition(now) {
-		case store.RepeatInDoubt:
-			d.Unsafe++
-		case store.RepeatLookFirst:
-			d.Lapsed++
-		default:
-		}
-		return nil
-	})
 }
 
 // filterText returns a filter's value for people: times without fractions of a second.
@@ -226,23 +168,6 @@ func filterText(name, value string) string {
 		return value
 	}
 	return when(t)
-}
-
-// seen returns a time before which the present matches have arrived, so that an action
-// leaves later messages alone.
-func (s *server) seen(ctx context.Context, queue string, f store.Filter, n store.Counts) (time.Time, error) {
-	if n.Last == 0 {
-		return f.Before, nil
-	}
-	last, err := s.engine.List(ctx, queue, f, store.Page{After: n.Last - 1, Until: n.Last, Max: 1})
-	if err != nil || len(last) == 0 {
-		return f.Before, err
-	}
-	t := last[0].Arrived.Add(time.Microsecond)
-	if !f.Before.IsZero() && f.Before.Before(t) {
-		t = f.Before
-	}
-	return t, nil
 }
 
 // start starts a job. The request's address names the messages, and the body has the
