@@ -34,26 +34,23 @@ import (
 // Each member has its own slot, timeout, attempts and retries. call returns a result for
 // each element, in order. Result.Err is the error of a member; [ErrNoResult] means that
 // it does not have a result. An error of call, a panic, and a wrong number of results are
-// errors of all members. Only members that failed, or whose result asks for a retry, are
-// tried again, in later batches.
+// errors of all members. Members are retried in later batches.
 //
-// A member that times out leaves, and the call continues for the others. The context of
-// the call ends with the last member, and has the latest of their deadlines. Attempt
-// numbers and values of an [observe.Observer] are only in the contexts that
-// [MemberContexts] returns. Use those for requests that exactlyonce tracks, which fail
-// without an id.
+// The call continues after a member has timed out. Its context ends with the last member,
+// and has the latest of their deadlines. Attempt numbers and values of an
+// [observe.Observer] are only in the contexts that [MemberContexts] returns. Use those
+// for requests that exactlyonce tracks, which fail without an id.
 //
 // # Permits
 //
 // A batch holds a permit ([WithMaxConcurrentCalls]) until call returns, and is a single
-// call of its backend ([WithBackend]). Elements that wait for their batch hold only a
-// slot.
+// call of its backend ([WithBackend]).
 //
 // # Wrappers
 //
-// A wrapper of this function, as in package lookup, must have a method Unwrap() any, and
-// must call this function before its own AsyncInvoke returns. Otherwise its elements
-// fail. It may have other types.
+// A wrapper of this function, as in package lookup, may have other types. It must have a
+// method Unwrap() any, and call this function before its own AsyncInvoke returns, or its
+// elements fail.
 //
 // call may keep and change the slice ins, but not the values its elements point to.
 // maxWait should be well below the timeout of the elements. Batched panics if maxSize < 1
@@ -70,9 +67,9 @@ func Batched[IN, OUT any](
 }
 
 // MemberContexts returns the contexts of the elements of a call of [Batched], in order,
-// if ctx is the context of the call, and nil otherwise. The context of an element ends
-// with its attempt. It has the number of the attempt ([AttemptFromContext]) and the
-// values of observers. The caller may change the slice.
+// if ctx is the context of the call, and nil otherwise. They end with their attempts, and
+// have the number of the attempt ([AttemptFromContext]) and the values of observers. The
+// caller may change the slice.
 func MemberContexts(ctx context.Context) []context.Context {
 	members, _ := ctx.Value(ctxkey.Members{}).([]context.Context)
 	return slices.Clone(members) // the batch reads its own slice during the call

@@ -7,12 +7,12 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/call"
 )
 
-// Blocking makes an [AsyncFunction] of a blocking call. Each running call has a
-// goroutine, which is reused.
+// Blocking makes an [AsyncFunction] of a blocking call. Running calls have goroutines,
+// which are reused.
 //
 // An error that is [ErrNoResult], wrapped or not, completes the attempt without a result.
-// The element then emits no result, unless predicates.EmptyResult asks for another
-// attempt. A panic or runtime.Goexit is a [*PanicError].
+// predicates.EmptyResult may ask for another attempt. A panic or runtime.Goexit is a
+// [*PanicError].
 //
 // The call keeps its permit ([WithMaxConcurrentCalls]) until it returns, even if its
 // element has timed out. The constructors refuse a nil call.

@@ -13,7 +13,7 @@ import (
 // *checkpoint.Coordinator. The operator needs a name ([WithName]) that is the same in
 // each run. On a barrier it reports the elements that are not settled, in input order,
 // and lets the barrier overtake them (law C1). After a restart, restored elements are
-// called before new input. The state of an observe.CheckpointedObserver is included.
+// called before new input.
 //
 //	asyncop.WithCheckpoints(coordinator)
 //	asyncop.WithCheckpoints(coordinator, asyncop.State[Order, Receipt]{
@@ -55,37 +55,33 @@ type State[IN, OUT any] struct {
 	// Inputs encodes the inputs. The default is codec.Default. Another goroutine encodes
 	// them during their calls, so the calls must not change them.
 	Inputs codec.Codec[IN]
-	// Results encodes the results of elements that are complete but not yet emitted, so
-	// that their calls are not repeated after a restart. nil means that results are not
-	// stored. They are encoded while the pipeline runs, so downstream must not change
-	// them.
+	// Results encodes results that are not yet emitted, so that their calls are not
+	// repeated after a restart. nil means that they are not stored. They are encoded
+	// while the pipeline runs, so downstream must not change them.
 	Results codec.Codec[OUT]
 	// Retries selects how much of their attempts and timeout restored elements keep. By
 	// default both start again.
 	//
 	// With LatencyFirst and TimeSpent, an attempt that ran at the checkpoint is repeated
 	// with the same number, and a complete element whose results were not stored is
-	// called again with the number of its last attempt, and with the whole timeout. By
-	// default both begin with attempt 1. An element without time left times out at once,
-	// unless that would fail the pipeline.
+	// called again with the number of its last attempt, and with the whole timeout. An
+	// element without time left times out at once, unless that would fail the pipeline.
 	//
-	// An element in back-off always waits for the rest of it (law C3), even if a server
-	// demanded the wait by Retry-After. The wait ends when it would have ended without
-	// the restart, by the wall clock, so downtime counts. It is never longer than the
-	// rest at the checkpoint, even if the clock was set back. A step before the retry
-	// (strategies.Action.Before) is not kept.
+	// An element in back-off always waits for the rest of it (law C3), which ends when it
+	// would have ended without the restart, by the wall clock, so downtime counts. It is
+	// never longer than the rest at the checkpoint, even if the clock was set back. A
+	// step before the retry (strategies.Action.Before) is not kept.
 	Retries RetryState
 	// Overflow limits the elements that the operator reads past its capacity, to reach a
-	// barrier of a checkpoint, or the marker of the end of the input, behind them. 0
-	// means 1,024, a negative value no elements. They are not started, and are part of
-	// the checkpoint.
+	// barrier or the marker of the end of the input behind them. 0 means 1,024, a
+	// negative value no elements. They are not started, and are part of the checkpoint.
 	//
 	// A barrier of a checkpoint.Source passes a full queue and any number of elements:
 	// while there are more than Overflow, the source sends only barriers. So the operator
 	// never reads more past its capacity than Overflow and twice the number of elements
 	// that buffers, flows and operators before it hold. A barrier of another source
-	// passes at most Overflow elements; behind more, it waits for free slots. The
-	// operator may read one more element to look for a barrier.
+	// passes at most Overflow elements; behind more, it waits for free slots. One more
+	// may be read to look for a barrier.
 	Overflow int
 }
 
@@ -121,8 +117,7 @@ const (
 	// it from a method Unwrap() any.
 	LatencyFirst
 	// TimeSpent keeps the attempts, and counts only the time before the crash: timeout −
-	// time spent, but at least a tenth of the timeout. Without this minimum, an element
-	// that needs more time would fail the pipeline after every restart.
+	// time spent, but at least a tenth of the timeout.
 	TimeSpent
 )
 

@@ -1,7 +1,7 @@
 // Package asyncop runs asynchronous calls inside a stream. It starts a call for each
 // element, keeps a bounded number of calls in flight, emits the results in input order or
-// as they arrive, and retries calls that failed or did not have a result yet. It brings
-// the AsyncWaitOperator of Apache Flink, with FLIP-232, to Go and go-streams.
+// as they arrive, and retries calls that failed or did not have a result yet. It is the
+// AsyncWaitOperator of Apache Flink, with FLIP-232, for Go and go-streams.
 //
 //	lookup := asyncop.Blocking(func(ctx context.Context, key string) (Row, error) {
 //		return table.Get(ctx, key)
@@ -87,14 +87,11 @@
 //   - its context ends ([WithContext])
 //   - Stop is called
 //
-// Err is set before Out is closed. Elements that upstream still sends are discarded and
-// counted until it closes In, so goroutines do not leak (F1). A source of go-streams
-// cannot see the end of the operator: give the operator its cancel function
-// ([WithUpstreamCancel]). Operators and flows of weir upstream end with a
-// [*DownstreamError], unless [WithUpstreamRunning].
-//
-// After a cancel, Via and To deliver results for at most half a second, so that a next
-// step that has stopped reading does not block them.
+// Err is set before Out is closed. Later elements are discarded and counted until
+// upstream closes In, so goroutines do not leak (F1). A source of go-streams cannot see
+// the end of the operator: give the operator its cancel function ([WithUpstreamCancel]).
+// Operators and flows of weir upstream end with a [*DownstreamError], unless
+// [WithUpstreamRunning].
 //
 // At the end of the input of a flow (A5)
 //
@@ -105,11 +102,10 @@
 //   - further retries are not made; elements whose retries were cut are counted and
 //     logged
 //
-// [WithDrainRetries] lets retries finish instead, as Results always does. The operator
-// retries until it notices the end, which requires a free slot. In a stream with
-// checkpoints the marker participant.EndOfInput announces the end before the input is
-// closed. The operator passes it on when all earlier elements have left, and checkpoints
-// are taken meanwhile.
+// [WithDrainRetries] lets retries finish instead, as Results always does. Retries end
+// when the operator notices the end, which requires a free slot. In a stream with
+// checkpoints the marker participant.EndOfInput announces the end. The operator passes it
+// on when all earlier elements have left, and checkpoints are taken meanwhile.
 //
 // # Failures
 //
@@ -122,10 +118,9 @@
 //   - without a fallback, or if it fails, the failure policy decides
 //
 // By default the first failure fails the pipeline, as in Flink: Err is an
-// [*ElementError], and later results are not emitted. With [WithFailureSink] a function
-// stores failed elements in a table, a queue or the dead letters, and the operator
-// continues. An element that was not taken is offered again, and holds its slot.
-// [WithDropOnFailure] logs and counts failures.
+// [*ElementError], and later results are not emitted. [WithFailureSink] stores failed
+// elements in a table, a queue or the dead letters, and [WithDropOnFailure] logs and
+// counts them.
 //
 // When retries are exhausted, a result that still asks for a retry is emitted, unless
 // [WithExhaustedAsFailure].
@@ -145,19 +140,19 @@
 //   - released if it was cut off, came too late, or waited in vain for its backend
 //
 // [AsyncWaitOperator.Messages] is the loop over messages. In a flow the next steps must
-// know messages: steps of package flow do, but a flow of go-streams typed on values
-// panics. The source of a message must take a settlement without waiting. An operator
+// know messages, as package flow does: a flow of go-streams typed on values panics. The
+// source of a message must take a settlement without waiting. An operator
 // [WithCheckpoints] refuses a message with an acknowledgement.
 //
 // # Reasons
 //
 // A strategies.Policy, made by strategies.ReasonAware, can replace a strategy. Its
 // classifier names the reason why an outcome deserves another attempt, and its strategy
-// decides how to act on the reason. It knows the element, the stage it failed in, whether
-// its call may happen twice, and the earlier attempts. It may block: the element then
-// holds its slot, but no permit. A function may report how far its call has come
-// (predicates.ReportStage), and a policy defines which calls may happen twice. Other
-// calls are repeated only if they cannot have taken effect:
+// decides how to act on the reason. The strategy knows the element, the stage it failed
+// in, whether its call may happen twice, and the earlier attempts. It may block, without
+// a permit. A function may report how far its call has come (predicates.ReportStage), and
+// a policy defines which calls may happen twice. Other calls are repeated only if they
+// cannot have taken effect:
 //
 //	op := asyncop.OrderedWaitWithRetry(send, 5*time.Second, 1000,
 //		strategies.ReasonAware(httpretry.Classifier[Reply](), strategies.BestEffort[Reply]()).
@@ -171,10 +166,10 @@
 //
 // One goroutine, the loop, owns the queue, the timers and the state of every element. It
 // calls AsyncInvoke, predicates and classifiers one at a time, and they must not block.
-// It also calls strategies that do not block: the strategies of FLIP-232 and of package
-// strategies, and any that Policy.Immediate declares. Calls of [Blocking] or [Batched],
-// strategies that may block, and steps before a retry run on other goroutines. No lock is
-// held while user code runs. Completions may come from any goroutine.
+// It also calls the strategies of FLIP-232, of package strategies, and strategies that
+// Policy.Immediate declares not to block. Calls of [Blocking] or [Batched], other
+// strategies, and steps before a retry run on other goroutines. No lock is held while
+// user code runs. Completions may come from any goroutine.
 //
 // # Sources
 //

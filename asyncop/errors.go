@@ -21,14 +21,12 @@ var (
 	ErrNoResult = errors.New("asyncop: no result")
 
 	// ErrRetriesExhausted is the failure of an element whose last result still asked for
-	// another attempt, with [WithExhaustedAsFailure]. The wrapping error names the
-	// reason, and why it was not retried.
+	// another attempt, with [WithExhaustedAsFailure].
 	ErrRetriesExhausted = errors.New("asyncop: retries exhausted: the last result still matches the retry predicate")
 
 	// ErrBackendDown is matched by the [*TimeoutError] of an element whose time ran out
 	// while its backend was down, or never let it start: see [WithBackend]. A call whose
-	// own error matches it has failed. To make the call later without a failure, use
-	// [predicates.WithSnooze].
+	// own error matches it has failed: to make it later, use [predicates.WithSnooze].
 	ErrBackendDown = message.ErrBackendDown
 
 	// ErrBudgetSpent is matched by the error of an operator whose calls have used up its
@@ -37,17 +35,15 @@ var (
 
 	// ErrStopped is the error for the function of [WithUpstreamCancel], and for a loop
 	// over Results, after Stop. The error of an operator matches it if the context of
-	// Stop ended first; then it also matches the cause of that context, such as
-	// context.DeadlineExceeded. context.Cause of the contexts of the calls that Stop has
-	// cut off matches ErrStopped, too; after a timeout it is context.DeadlineExceeded
-	// itself.
+	// Stop ended first, and then also the cause of that context. context.Cause of a call
+	// that Stop has cut off matches ErrStopped, too; after a timeout it is
+	// context.DeadlineExceeded itself.
 	ErrStopped = errors.New("asyncop: operator stopped")
 )
 
 var (
 	// errControlResult is the failure of an element whose function returned a watermark,
-	// a barrier or a message. Control elements come from the source only, and the
-	// operator makes messages of results.
+	// a barrier or a message.
 	errControlResult = errors.New("asyncop: a control element is not a result")
 
 	// errCut is matched by an [*AbandonedError] of an operator that was cancelled or
@@ -66,13 +62,12 @@ type TimeoutError struct {
 	Handler  error         // a panic or a timeout of the failure handler, or nil
 	Early    bool          // before Limit: no retry could start within it (WithEarlyTimeout), or a message's tenant is down
 
-	// InDoubt is true if an attempt may have taken effect: an attempt was running, or an
-	// earlier attempt ended without proof of the contrary. The proof is a report of stage
-	// ClientDispatch, an error of that stage if the policy looks at reasons, or a reason
-	// that allows non-idempotent retry. A refusal that a server keeps for all attempts of
-	// a request also proves it for the earlier attempts: see caller.Transport of package
-	// exactlyonce. An element that was called before a restart is in doubt; an element
-	// that was never called is not.
+	// InDoubt is true if an attempt may have taken effect: it was running, or ended
+	// without proof of the contrary. The proof is a report of stage ClientDispatch, an
+	// error of that stage if the policy looks at reasons, or a reason that allows
+	// non-idempotent retry. A refusal that a server keeps for all attempts of a request
+	// also proves it for the earlier attempts: see caller.Transport of package
+	// exactlyonce. Every call before a restart is in doubt.
 	InDoubt bool
 
 	waited  error // why it waited for its backend at the end, or nil
@@ -124,11 +119,10 @@ func (e *TimeoutError) Timeout() bool { return true }
 func (e *TimeoutError) Format(f fmt.State, verb rune) { format(f, verb, e) }
 
 // AttemptTimeoutError is the outcome of an attempt that took longer than
-// [WithAttemptTimeout] allows. It matches context.DeadlineExceeded. Exception predicates
-// or classifiers decide on a retry. netretry.Classifier and classifiers that include it
-// (httpretry, pgretry, couchbase, hbase) name it netretry.TimedOut, or netretry.NotSent
-// if the call was provably not sent. With grpcretry and sqliteretry, chain
-// netretry.Classifier behind them.
+// [WithAttemptTimeout] allows. It matches context.DeadlineExceeded. netretry.Classifier
+// and classifiers that include it (httpretry, pgretry, couchbase, hbase) name it
+// netretry.TimedOut, or netretry.NotSent if the call was provably not sent. With
+// grpcretry and sqliteretry, chain netretry.Classifier behind them.
 type AttemptTimeoutError struct {
 	Limit   time.Duration // the attempt timeout
 	Attempt int           // from 1
@@ -163,8 +157,7 @@ type ElementError struct {
 	retries int // the strategy's limit; 0 if unknown
 }
 
-// UnsafeToRepeat reports whether the effect of the call must be checked before the
-// element is sent again: see [Failure.UnsafeToRepeat].
+// UnsafeToRepeat is like [Failure.UnsafeToRepeat].
 func (e *ElementError) UnsafeToRepeat() bool {
 	return unsafeToRepeat(e.InDoubt, e.NoRetryReason, e.policy, e.Element)
 }
@@ -213,7 +206,7 @@ func (e *ElementError) Unwrap() error { return e.Err }
 func (e *ElementError) Format(f fmt.State, verb rune) { format(f, verb, e) }
 
 // AbandonedError is the operator's Err when it ended, other than by the failure of an
-// element, with elements in flight. Otherwise Err is the cause itself.
+// element, with elements in flight.
 type AbandonedError struct {
 	Cause     error // such as context.Cause of the context that ended
 	Abandoned int   // elements that had not ended
@@ -250,15 +243,14 @@ func (e *TypeError) Error() string {
 }
 
 // DownstreamError is the reason of the end of an operator or a flow: a later step of the
-// pipeline failed or was cancelled. Step names that step by its kind, and its name or the
-// types of its elements: operator "enrich". Unwrap returns the error of that step. See
-// [WithUpstreamRunning].
+// pipeline failed or was cancelled. Step names that step, such as operator "enrich", and
+// Unwrap returns its error. See [WithUpstreamRunning].
 type DownstreamError = wiring.DownstreamError
 
 // PanicError is a panic of user code, or its call of runtime.Goexit, as by FailNow of
 // package testing. Value is the argument of panic, or an error for runtime.Goexit. Unwrap
-// returns Value if it is an error. Stack is the stack of the goroutine that panicked, as
-// runtime/debug.Stack formats it, and %+v writes it.
+// returns Value if it is an error. Stack is the stack of the goroutine that panicked, and
+// %+v writes it.
 type PanicError = guard.PanicError
 
 // format writes err. %+v adds the stack of the first panic in it.

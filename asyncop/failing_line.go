@@ -9,7 +9,7 @@ import (
 )
 
 // The line about failing attempts is written once per failingPeriod, if at least two
-// attempts, and 1/failingShare of them, failed.
+// attempts and 1/failingShare of them failed.
 const (
 	failingPeriod = 10 * time.Second
 	failingShare  = 10

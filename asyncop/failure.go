@@ -26,11 +26,10 @@ type Failure[IN any] struct {
 	NoRetryReason strategies.NoRetryReason
 
 	// Reason is the reason of its last outcome, or zero. The classifier of a reason-aware
-	// strategy has named it. If it does not know the outcome, or the strategy has no
-	// reasons (FLIP-232, NoRetry), it is the error's own reason: by
-	// [predicates.WithReason], or by package httpretry, which knows HTTP statuses and
-	// errors of connections. A rejection ([predicates.NewRejection]), such as a status of
-	// 402, means that the call was refused for good, without effect.
+	// strategy has named it. Without one that knows the outcome, it is the error's own
+	// reason: by [predicates.WithReason], or by package httpretry, which knows HTTP
+	// statuses and errors of connections. A rejection ([predicates.NewRejection]), such
+	// as a status of 402, means that the call was refused for good, without effect.
 	Reason predicates.Reason
 	// Reasons are the reasons of its retries, from a reason-aware strategy.
 	Reasons predicates.ReasonSet
@@ -41,9 +40,9 @@ type Failure[IN any] struct {
 
 	// BackendDown is true if the element waited for its backend until its time ran out:
 	// Err is a *TimeoutError that matches [ErrBackendDown]. A message that was never
-	// called, or only throttled, is released instead, and has not failed. OthersAnswered
-	// is true if, besides, the service has answered other calls between this failure of a
-	// message and its failure of the same kind before.
+	// called, or only throttled, is released instead. OthersAnswered is true if, besides,
+	// the service has answered other calls between this failure of a message and its
+	// failure of the same kind before.
 	BackendDown, OthersAnswered bool
 
 	// InDoubt is true if an attempt may have taken effect: see [TimeoutError.InDoubt].
@@ -51,16 +50,16 @@ type Failure[IN any] struct {
 	InDoubt bool
 
 	// Deduplicated is true if the element is in doubt, and the server recognises repeats
-	// of all requests that may have taken effect ([predicates.WithDeduplicated]). To send
-	// them again with the same ids is harmless, as long as the server remembers them.
-	// Calls before a restart are not deduplicated.
+	// of all requests that may have taken effect ([predicates.WithDeduplicated]). They
+	// may be sent again with the same ids, as long as the server remembers them. Calls
+	// before a restart are not deduplicated.
 	Deduplicated bool
 
 	policy policy
 }
 
 // UnsafeToRepeat reports whether the effect of the call must be checked before the
-// element is sent again. It is true if all of these hold:
+// element is sent again. It is true if
 //
 //   - The call is in doubt (InDoubt): it may have taken effect.
 //   - The call is not idempotent. An element that implements [predicates.Idempotent]
@@ -70,10 +69,9 @@ type Failure[IN any] struct {
 //     predicate that asks for a repeat states that such calls may be repeated, even if
 //     the retries are used up. The reasons of a reason-aware strategy do not state this.
 //
-// A FLIP-232 strategy does not know whether a call had an effect. With it, and with
-// NoRetry, each failure is in doubt unless its stage is ClientDispatch or its Reason
-// proves the contrary. If the calls are idempotent, declare it with
-// [predicates.Idempotent] or strategies.PolicyOf(strategy).Idempotent().
+// With a FLIP-232 strategy or NoRetry, each failure is in doubt unless its stage is
+// ClientDispatch or its Reason proves the contrary. If the calls are idempotent, declare
+// it with [predicates.Idempotent] or strategies.PolicyOf(strategy).Idempotent().
 func (f Failure[IN]) UnsafeToRepeat() bool {
 	return unsafeToRepeat(f.InDoubt, f.NoRetryReason, f.policy, f.Element)
 }

@@ -23,23 +23,22 @@ import (
 type AsyncFunction[IN, OUT any] interface {
 	// AsyncInvoke starts the call for in and returns. result is completed later, from any
 	// goroutine, or at once. It is called on the operator's loop, for one element at a
-	// time, and must not block, because the whole operator would wait, including
-	// timeouts. Blocking calls go through [Blocking].
+	// time, and must not block, because even timeouts would wait. Blocking calls go
+	// through [Blocking].
 	//
 	// The call must not change in or values it points to: every attempt gets it,
 	// checkpoints store it, and failures name it.
 	//
 	// ctx ends when the attempt has ended: completed, timed out or cancelled. It has the
 	// deadline, the values of the operator's context and the number of the attempt
-	// ([AttemptFromContext]). A resource opened with it, such as a response body, cannot
-	// be used after the attempt.
+	// ([AttemptFromContext]). A response body opened with it cannot be read after the
+	// attempt.
 	//
 	// A returned error or a panic is an outcome of the attempt like
 	// [ResultFuture.CompleteExceptionally], unless it was completed before.
-	// runtime.Goexit, which FailNow of package testing calls, ends the operator's loop,
-	// so it fails the operator with an error that names the code and matches
-	// [*PanicError]. This applies to all code on the loop: predicates, strategies that do
-	// not block, observers, and functions of options.
+	// runtime.Goexit (FailNow of package testing) fails the operator with an error that
+	// names the code and matches [*PanicError]. This applies to all code on the loop:
+	// predicates, strategies that do not block, observers, and functions of options.
 	AsyncInvoke(ctx context.Context, in IN, result ResultFuture[OUT]) error
 }
 
@@ -87,8 +86,7 @@ type Opener interface {
 }
 
 // HandleFailure returns fn with a fallback, whose results are emitted in place of a
-// failure. An element fails when its last error is not retried, or its time runs out
-// (then Failure.Err is a [*TimeoutError]).
+// failure. After a timeout, Failure.Err is a [*TimeoutError].
 //
 //	lookup = asyncop.HandleFailure(lookup, func(ctx context.Context, f asyncop.Failure[string]) ([]Row, error) {
 //		return []Row{{Key: f.Element}}, nil
@@ -98,10 +96,10 @@ type Opener interface {
 // error replaces the failure and goes to the failure policy: for failures that fallback
 // does not handle, return f.Err. The outcome is never retried (law A3).
 //
-// fallback runs on a goroutine of its own and may block, without a permit. The element
-// keeps its slot. ctx has the fallback's own deadline: see [WithHandlerLimit]. If
-// fallback exceeds it or panics, the element fails with both errors joined. It also fails
-// if twice as many fallbacks as slots are running, because they ignore the end of ctx.
+// fallback runs on a goroutine of its own and may block, without a permit. ctx has the
+// fallback's own deadline: see [WithHandlerLimit]. If fallback exceeds it or panics, the
+// element fails with both errors joined. It also fails if twice as many fallbacks as
+// slots are running.
 //
 // A Timeout method of fn ([TimeoutHandler]) is called first, and fallback with its error.
 // Other interfaces of fn stay reachable. HandleFailure panics if fn or fallback is nil.

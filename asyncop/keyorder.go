@@ -21,8 +21,8 @@ import (
 //
 // At most one element of a key is called or waits for a retry. The next element starts
 // when it has ended: its results are final, it was dropped, or the failure sink has taken
-// it. Results and failures of a key leave in input order. An element that waits for its
-// key holds only a slot. The oldest element that may start goes first.
+// it. Results and failures of a key leave in input order. The oldest element that may
+// start goes first.
 //
 //   - The timeout of an element includes the wait for its key. If it runs out there, the
 //     element fails without an attempt, or its [TimeoutHandler] is called. Results and
@@ -39,8 +39,8 @@ import (
 //     unlimited.
 //
 // key is called once for each element, on the operator's loop, and must not block. A
-// panic fails the element (law A6). So does a key that a map cannot find: it is not equal
-// to itself, such as NaN, or cannot be compared, such as a slice in an interface.
+// panic fails the element (law A6). So does a key that a map cannot find: such as NaN or
+// a slice in an interface.
 //
 // strategy is as in [OrderedWaitWithRetry], or nil for no retries. An element in back-off
 // keeps its key.
@@ -65,8 +65,8 @@ func KeyOrderedWait[K comparable, IN, OUT any](
 
 // WithMaxWaitingPerKey limits the elements that wait for a key. When n elements of a key
 // wait, the operator stops reading until it starts the first. By default they may take
-// all slots. With the limit, they stay upstream, where their timeouts have not begun, and
-// so do elements of other keys behind them. The limit includes restored elements.
+// all slots. Elements that stay upstream, of any key, have not begun their timeouts. The
+// limit includes restored elements.
 //
 // It panics if n < 1. Constructors without key order panic with this option.
 func WithMaxWaitingPerKey(n int) Option {

@@ -106,9 +106,9 @@ func (s *frontend[IN, OUT]) LogGivenUp(r core.Report[IN], how observe.EndKind) {
 }
 
 // logGroup writes a line about a failure, or counts it for the next line of its group.
-// That line has the number of failures as the attribute counted. It has the label of the
-// last element only if that runs no user code: the element may belong to its consumer by
-// then.
+// That line has the number of failures as the attribute counted. It has the last
+// element's label only if that runs no user code, because the element may belong to its
+// consumer by then.
 func (s *frontend[IN, OUT]) logGroup(r core.Report[IN], level slog.Level, msg string, group counting.Key, counted string, attrs func() []slog.Attr) {
 	if s.mayWrite(lineKey{level, msg, group}, func(more int) {
 		all := append(attrs(), slog.Int(counted, more))

@@ -22,18 +22,17 @@ const (
 // strategy is as in [OrderedWaitWithRetry], or nil for no retries. Elements have no
 // timeout.
 //
-// The first failure ends Map. It then returns a nil slice and an [*ElementError] that
-// names the element, which is also logged ([WithLogger]). The end of ctx ends Map, too,
-// with an error that is or wraps context.Cause(ctx). An element has as many results as
-// its call returns, with [ErrNoResult] zero.
+// The first failure ends Map. It returns a nil slice and an [*ElementError], which is
+// also logged ([WithLogger]). The end of ctx ends Map, too, with an error that is or
+// wraps context.Cause(ctx). An element has as many results as its call returns, with
+// [ErrNoResult] zero.
 //
 // At most 64 calls run at once, or as many as [WithMaxConcurrentCalls] allows. ctx limits
-// the time of all calls together, [WithAttemptTimeout] the time of each call, and
-// [WithTimeoutFor] the time of each element.
+// the whole time, [WithAttemptTimeout] each call, and [WithTimeoutFor] each element.
 //
-// To continue after a failure, put [HandleFailure] around fn: the example Pairs has a
-// value or an error for each element, in order. With [WithDropOnFailure] or
-// [WithFailureSink], Map continues without the results of failed elements.
+// To continue after a failure, put [HandleFailure] around fn, as in the example Pairs.
+// With [WithDropOnFailure] or [WithFailureSink], Map continues without the results of
+// failed elements.
 //
 // It panics like [OrderedWait], if ctx is nil, and with [WithContext] and
 // [WithCheckpoints].

@@ -39,8 +39,7 @@ type Watermark = queue.Watermark
 //
 // Elements of the stream are of type IN, a message.Message of an IN, or a [Watermark]. A
 // nil is accepted if IN is an interface type. A wrong type fails the pipeline with a
-// [*TypeError]. Elements must not be changed after they were sent: a source that reuses
-// them sends copies.
+// [*TypeError]. Elements must not be changed after they were sent.
 //
 // Its methods are safe for concurrent use.
 type AsyncWaitOperator[IN, OUT any] struct {
@@ -87,11 +86,11 @@ var _ streams.Flow = (*AsyncWaitOperator[any, any])(nil)
 // OrderedWait starts an operator that calls fn for every element and emits the results in
 // input order.
 //
-// timeout limits the time of each element from the time when it takes its slot, or from
-// its first attempt with [WithTimeoutFromFirstAttempt]. 0 means no limit. A timeout below
-// a millisecond is logged as a warning, because its unit may be missing. [WithTimeoutFor]
-// gives elements their own timeouts. capacity limits the slots: elements in flight,
-// complete elements that have not left, and watermarks.
+// timeout limits the time of each element from its slot, or from its first attempt
+// ([WithTimeoutFromFirstAttempt]). 0 means no limit. A timeout below a millisecond is
+// logged as a warning. [WithTimeoutFor] gives elements their own timeouts. capacity
+// limits the slots: elements in flight, complete elements that have not left, and
+// watermarks.
 //
 // It panics if
 //
@@ -116,10 +115,9 @@ func UnorderedWait[IN, OUT any](
 
 // OrderedWaitWithRetry is [OrderedWait] with retries: an element whose outcome matches
 // the strategy's predicate is called again, after the strategy's back-off and as often as
-// it allows. timeout limits the time over all attempts.
+// it allows.
 //
-// An error that is not retried goes to the failure policy. A result that is not retried
-// is emitted, unless [WithExhaustedAsFailure].
+// A result that is not retried is emitted, unless [WithExhaustedAsFailure].
 //
 // A strategy without a predicate never retries, and is logged as a warning, unless it is
 // strategies.NoRetry.
@@ -281,11 +279,10 @@ func (op *AsyncWaitOperator[IN, OUT]) Out() <-chan any {
 // Via streams the results to next, on a goroutine of its own. It returns next or, with
 // checkpoints, a flow in place of next.
 //
-// A failure travels in both directions between this operator and next, if next is an
-// operator or a flow of weir. If this operator fails, next fails with the same error. If
-// next fails or is cancelled, this operator ends with a [*DownstreamError] (see
-// [WithUpstreamRunning]). To flows of go-streams, the end of a failed stream looks clean:
-// Wait for each operator.
+// If this operator fails, and next is an operator or a flow of weir, next fails with the
+// same error. If next fails or is cancelled, this operator ends with a [*DownstreamError]
+// (see [WithUpstreamRunning]). To flows of go-streams, the end of a failed stream looks
+// clean: Wait for each operator.
 //
 // After a cancel, results are delivered for at most half a second: see
 // [AsyncWaitOperator.To].
@@ -306,12 +303,12 @@ func (op *AsyncWaitOperator[IN, OUT]) Via(next streams.Flow) streams.Flow {
 //
 // A sink that has stopped reading does not block To forever. When the operator is
 // cancelled, or the context of Stop ends, To delivers results for half a second, then
-// counts the rest as Stats.Undelivered, logs the count, and returns. An operator that
-// fails, or ends cleanly, delivers as long as the sink takes results. Only if its context
-// ends, or the deadline of a Stop passes, after the end of the operator, To may give up:
-// after a failure in the same way, and after a clean end when the sink does not take a
-// result for half a second. If the sink has taken all results after a clean end, To waits
-// for its completion.
+// logs and counts the rest (Stats.Undelivered), and returns. An operator that fails, or
+// ends cleanly, delivers as long as the sink takes results. Only if its context ends, or
+// the deadline of a Stop passes, after the end of the operator, To may give up: after a
+// failure in the same way, and after a clean end when the sink does not take a result for
+// half a second. If the sink has taken all results after a clean end, To waits for its
+// completion.
 //
 // It panics if sink is a sink of package checkpoint that takes elements of another type
 // or, with checkpoints, a sink of go-streams that would take a barrier for an element.
@@ -349,15 +346,13 @@ func (op *AsyncWaitOperator[IN, OUT]) connect(method string, next streams.Inlet)
 func (op *AsyncWaitOperator[IN, OUT]) Err() error { return op.driver.Err() }
 
 // Done returns a channel that is closed when Out is closed, the calls of the failure sink
-// have returned ([WithFailureSink]), and the function is closed. Elements that upstream
-// sends are still discarded until it closes In. A blocking call that ignores the end of
-// its context may outlive the operator.
+// have returned ([WithFailureSink]), and the function is closed. A blocking call that
+// ignores the end of its context may outlive the operator.
 func (op *AsyncWaitOperator[IN, OUT]) Done() <-chan struct{} { return op.driver.Done() }
 
-// InputClosed returns a channel that is closed when upstream has closed In and all
-// elements are counted. After a clean end that is before Done. An operator that has ended
-// early discards elements until upstream closes In: Stats.Discarded is final when
-// InputClosed is closed.
+// InputClosed returns a channel that is closed when upstream has closed In and
+// Stats.Discarded is final. After a clean end that is before Done. An operator that has
+// ended early discards elements until then.
 func (op *AsyncWaitOperator[IN, OUT]) InputClosed() <-chan struct{} { return op.driver.InputClosed() }
 
 // Wait waits for Done and returns Err. In the body of a loop over ResultsOf, Wait and
@@ -367,9 +362,9 @@ func (op *AsyncWaitOperator[IN, OUT]) Wait() error {
 	return op.driver.Err()
 }
 
-// Stop ends the operator in an orderly way: it stops reading, drains the accepted
-// elements as at the end of the input, waits for Done, and returns Err. Elements in In
-// are discarded and counted.
+// Stop ends the operator in an orderly way: it drains the accepted elements as at the end
+// of the input, waits for Done, and returns Err. Elements in In are discarded and
+// counted.
 //
 // If ctx ends first, Stop cancels the remaining elements and returns when Err is set,
 // with an error that matches [ErrStopped] and the cause of ctx. The failure sink and the

@@ -13,8 +13,7 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// Option changes a setting of an operator. An invalid value panics with a text that names
-// the option and the value.
+// Option changes a setting of an operator. Invalid values panic.
 type Option func(*config)
 
 const defaultHandlerLimit = 10 * time.Second
@@ -99,9 +98,9 @@ func (c *config) setFailurePolicy(option string) {
 }
 
 // WithClock sets the clock of the operator's timers. The default is the real clock. The
-// clock must not go back. A clock.Mock makes all times exact in tests, as
-// testing/synctest does without a mock. With a mock, the contexts of attempts report no
-// deadline, because a real dialer would compare it with the real time.
+// clock must not go back. A clock.Mock makes times exact in tests, as testing/synctest
+// does. With a mock, contexts of attempts have no deadline, because a real dialer would
+// compare it with the real time.
 func WithClock(c clock.Clock) Option {
 	guard.RefuseNil("asyncop: WithClock", "clock", c)
 	return func(cfg *config) { cfg.clock = c }
@@ -111,9 +110,9 @@ func WithClock(c clock.Clock) Option {
 // its end the contexts of all attempts end, Out closes, and Err returns context.Cause.
 // Attempts see its values.
 //
-// An operator that runs inside a call of another operator needs the context of that call.
-// Then reports of its calls ([predicates.ReportSent], ReportStage of NetworkTime) count
-// for the outer call, too.
+// An operator inside a call of another operator needs the context of that call. Then its
+// reports ([predicates.ReportSent], ReportStage of NetworkTime) count for the outer call,
+// too.
 func WithContext(ctx context.Context) Option {
 	guard.RefuseNil("asyncop: WithContext", "context", ctx)
 	return func(cfg *config) { cfg.ctx = ctx }
@@ -121,26 +120,22 @@ func WithContext(ctx context.Context) Option {
 
 // WithUpstreamCancel makes the operator call cancel once, when it stops reading before
 // its input has ended. The argument is the failure, the cause of the cancellation, or
-// [ErrStopped]. cancel should end the source, which then closes In. Without it, elements
-// for an ended operator are discarded and counted.
+// [ErrStopped]. cancel should end the source, which then closes In.
 //
 // cancel may wait for the source, and Done waits for cancel. Stop also calls it, and then
-// drains, so it must not end the operator's own context ([WithContext]), which would cut
-// off the elements to drain. Give the source its own context, which may be derived from
-// the operator's.
+// drains, so it must not end the operator's own context ([WithContext]). Give the source
+// its own, perhaps derived from it.
 func WithUpstreamCancel(cancel context.CancelCauseFunc) Option {
 	guard.RefuseNil("asyncop: WithUpstreamCancel", "function", cancel)
 	return func(cfg *config) { cfg.cancelUpstream = cancel }
 }
 
 // WithUpstreamRunning keeps the steps upstream running when this operator fails or is
-// cancelled, for example because their calls have other effects. Their results are
-// discarded and counted.
+// cancelled. Their results are discarded and counted.
 //
-// By default they end, too: operators and flows of weir that are connected to this
-// operator by Via end with a [*DownstreamError] that names it. A step of another library
-// in between does not pass this on: there, give the operator the cancel function of the
-// source ([WithUpstreamCancel]). Stop does not end them.
+// By default operators and flows of weir that are connected to this operator by Via end
+// with a [*DownstreamError]. A step of another library in between does not pass this on:
+// there, use [WithUpstreamCancel]. Stop does not end them.
 func WithUpstreamRunning() Option {
 	return func(cfg *config) { cfg.keepsUpstream = true }
 }
@@ -153,14 +148,12 @@ func WithName(name string) Option {
 
 // WithLogger sets the logger. The default is slog.Default() at construction. Retries, and
 // refused retries, are logged at debug level; elements that failed, and elements that a
-// failure sink did not take, at warn, or at error if they are lost. Of several failures
-// that are alike, the first has a line, and the others have one line every 10 s, with
-// their number, at each level. [WithObserver] reports each attempt, and
-// [AsyncWaitOperator.Groups] has the groups of failed elements. While at least a tenth of
-// the attempts fail, a line at warn has their number every 10 s, with the last error. An
-// operator that fails is logged once at error level, even without Wait, and at info level
-// if it or an earlier operator was cancelled or stopped. A line about a panic has its
-// stack.
+// failure sink did not take, at warn, or at error if they are lost. Of similar failures,
+// the first has a line, and the others have one line every 10 s, with their number: see
+// [AsyncWaitOperator.Groups]. While at least a tenth of the attempts fail, a line at warn
+// has their number every 10 s, with the last error. An operator that fails is logged once
+// at error level, even without Wait, and at info level if it or an earlier operator was
+// cancelled or stopped. A line about a panic has its stack.
 func WithLogger(logger *slog.Logger) Option {
 	guard.RefuseNil("asyncop: WithLogger", "logger", logger)
 	return func(cfg *config) { cfg.logger = guard.Logger(logger) }
@@ -169,30 +162,29 @@ func WithLogger(logger *slog.Logger) Option {
 // StatsReader is an observer that reads the counts of its operator, such as metrics.
 type StatsReader interface {
 	// Attach is called by the operator's constructor. stats is [AsyncWaitOperator.Stats],
-	// and done is [AsyncWaitOperator.Done]. Any goroutine may use them.
+	// and done is [AsyncWaitOperator.Done].
 	Attach(stats func() Stats, done <-chan struct{})
 }
 
 // GroupsReader is an observer that reads the groups of failures of its operator.
 type GroupsReader interface {
 	// AttachGroups is called by the operator's constructor. groups is
-	// [AsyncWaitOperator.Groups]. Any goroutine may call it.
+	// [AsyncWaitOperator.Groups].
 	AttachGroups(groups func() []observe.Group)
 }
 
 // WithObserver makes the operator call o at each event of its elements. It may be
 // repeated: observers are called in this order, and the context that one returns goes to
-// the next. An [observe.Gate] may hold the input back, and at most one
-// [observe.CheckpointedObserver] may have a state in checkpoints. If o is a [StatsReader]
-// or a [GroupsReader], the constructor calls it. WithObserver panics if o is nil.
+// the next. o may also be an [observe.Gate], a [StatsReader] or a [GroupsReader], and one
+// observer an [observe.CheckpointedObserver]. WithObserver panics if o is nil.
 func WithObserver(o observe.Observer) Option {
 	guard.RefuseNil("asyncop: WithObserver", "observer", o)
 	return func(c *config) { c.observers = append(c.observers, o) }
 }
 
 // WithMaxConcurrentCalls limits the calls that run at once. The default is the capacity.
-// More than the capacity has no effect and is logged as a warning. Other elements hold a
-// slot and wait: retries before first attempts, oldest first. It panics if n < 1.
+// More than the capacity has no effect and is logged as a warning. Retries go before
+// first attempts, and older elements first. It panics if n < 1.
 //
 // A callback-style call ends with its attempt, a [Blocking] call when its function
 // returns.
@@ -208,27 +200,25 @@ func WithAttemptTimeout(d time.Duration) Option {
 	return func(cfg *config) { cfg.attemptTimeout = min(d, maxTimeout) }
 }
 
-// WithTimeoutFor gives elements their own timeouts. The result of timeout replaces the
-// operator's timeout, whether it is shorter or longer. 0 means the operator's timeout.
-// With a negative duration the element times out before its first call. So an element can
-// have a deadline:
+// WithTimeoutFor gives elements their own timeouts. They may be shorter or longer than
+// the operator's timeout, which 0 selects. With a negative duration the element times out
+// before its first call. So an element can have a deadline:
 //
 //	asyncop.WithTimeoutFor(func(r Request) time.Duration { return time.Until(r.Deadline) })
 //
-// timeout is called once for each element that has taken its slot, and again when the
-// element is restored from a checkpoint: the rest of the timeout is then computed from
-// the new value (State.Retries). It is called on the operator's loop and must not block.
-// A panic fails its element. IN must be the operator's type. It panics if timeout is nil.
+// timeout is called once for each element that has taken its slot, and again when it is
+// restored: the rest of the timeout is computed from the new value (State.Retries). It is
+// called on the operator's loop and must not block. A panic fails its element. IN must be
+// the operator's type. It panics if timeout is nil.
 func WithTimeoutFor[IN any](timeout func(in IN) time.Duration) Option {
 	guard.RefuseNil("asyncop: WithTimeoutFor", "function", timeout)
 	return func(cfg *config) { cfg.timeoutFor = timeout }
 }
 
 // WithTimeoutFromFirstAttempt makes the timeout of an element count from the start of its
-// first attempt, instead of from its acceptance. So an element does not run out of time
-// while it waits for a permit, for the rate of its backend ([WithBackend]), or for the
-// end of an outage. It waits without a limit, even if a backend is held or stays down. It
-// keeps its slot, so the input waits, too.
+// first attempt, instead of from its acceptance. So the wait for a permit or for its
+// backend ([WithBackend]) has no limit, even if the backend is held or stays down. The
+// element keeps its slot, so the input waits, too.
 //
 // If the timeout of an element that waits for its next attempt runs out while its backend
 // is down, held or recovering, the timeout starts again with that attempt, up to three
@@ -247,8 +237,8 @@ func WithHandlerLimit(d time.Duration) Option {
 }
 
 // WithEarlyTimeout times an element out as soon as its next retry could not start before
-// its deadline, which frees its slot. By default the element waits for its deadline, as
-// in Flink and RFC 0049.
+// its deadline, to free its slot. By default the element waits for its deadline, as in
+// Flink and RFC 0049.
 func WithEarlyTimeout() Option {
 	return func(cfg *config) { cfg.earlyTimeout = true }
 }
@@ -267,19 +257,16 @@ func WithDropOnFailure() Option {
 //
 // When take returns nil, the element is taken and its slot is free. After an error or a
 // panic, take is called again: after 100 ms, then after twice as long each time, up to 10
-// s, by the operator's clock, as long as the operator runs. A clean end waits for it. So
-// take should return an error only if another try makes sense.
+// s, by the operator's clock, as long as the operator runs. A clean end waits for it.
 //
-// An error that matches [message.ErrRefused] means that take can never take the element,
-// for example because it is too large for the store. A message is then rejected, and ends
-// among the dead letters of its source. An element that is not a message fails the
-// pipeline.
+// An error that matches [message.ErrRefused] means that take can never take the element.
+// A message is then rejected, and ends among the dead letters of its source. An element
+// that is not a message fails the pipeline.
 //
 // take is called for one element at a time, off the loop, and may block. Elements are
 // offered in the order of their failure. An element that waits for its next offer does
 // not delay others, but holds its slot, so a sink that takes no elements eventually stops
-// the input. Data that take shares with other goroutines, such as the body of the loop
-// over the results, needs a lock. take must not wait for the operator.
+// the input. It must not wait for the operator.
 //
 // The context has the values of the observers ([WithObserver]) and of the operator's
 // context. It ends with the operator.
@@ -294,10 +281,9 @@ func WithDropOnFailure() Option {
 // ([message.MetaFromContext]). When the operator fails or is cancelled, the message is
 // released to its source, and not offered again.
 //
-// With checkpoints, an element is done as soon as it is taken. After a restart it may be
-// offered again if it was taken since the last checkpoint, so take must recognise it, for
-// example by an id. When the run fails or is cancelled, an element that was not taken is
-// not offered again: the next run processes it.
+// With checkpoints, an element that was taken since the last one may be offered again
+// after a restart, so take must recognise it, for example by an id. When the run fails or
+// is cancelled, an element that was not taken is left to the next run.
 //
 // IN must be the operator's type. It excludes [WithDropOnFailure].
 func WithFailureSink[IN any](take func(ctx context.Context, f Failure[IN]) error) Option {
@@ -316,28 +302,27 @@ func WithExhaustedAsFailure() Option {
 }
 
 // WithDrainRetries lets retries finish after the end of the input, up to the timeout of
-// each element. Use it for a flow with a finite input, such as a list or a file. It also
-// applies to Stop. [AsyncWaitOperator.Results] and its siblings always drain retries.
+// each element. Use it for a flow with a finite input. It also applies to Stop.
+// [AsyncWaitOperator.Results] and its siblings always drain retries.
 //
 // By default a flow cuts retries, as in Flink, whose streams end only when they are
 // stopped. An element that waits for a retry when the input ends gets a last attempt at
 // once, unless a server demanded the wait. Further retries are not made: if the last
 // outcome asks for one, the element fails, or the result is emitted.
-// Stats.CutByEndOfInput counts these elements, and the operator logs a warning about them
-// at its end.
+// Stats.CutByEndOfInput counts these elements, and a warning is logged.
 func WithDrainRetries() Option {
 	return func(cfg *config) { cfg.drainRetries = true }
 }
 
 // WithBuffer sets the size of the buffers of In and Out. The default is the capacity, but
 // at most 128 up to a capacity of 1,024, an eighth of a larger capacity, and at most
-// 1,024. With 0 two goroutines have to meet for each element, and a flow of short calls
-// takes 1.5 to 5 times as long. Where Via, To or [AsyncWaitOperator.Results] take the
-// results, the size is the next power of two, and at least 1.
+// 1,024. With 0 a flow of short calls takes 1.5 to 5 times as long. Where Via, To or
+// [AsyncWaitOperator.Results] take the results, the size is the next power of two, and at
+// least 1.
 //
 // So an operator whose sink is blocked reads about as many elements as its capacity and
-// two buffers, and starts calls for all except the elements in In. Those are not accepted
-// yet: they do not hold a slot, and are not in checkpoints. It panics if n < 0.
+// two buffers. Elements in In are not accepted yet: they have no slot, and are not in
+// checkpoints. It panics if n < 0.
 func WithBuffer(n int) Option {
 	refuseIf(n < 0, "WithBuffer: negative size: %d", n)
 	return func(cfg *config) { cfg.buffer = n }

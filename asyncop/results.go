@@ -38,8 +38,7 @@ import (
 //
 // An operator has a single loop over its results, in place of In, Out, Via and To.
 // Results panics if one of them was used, if it was ranged over before, and with
-// [WithCheckpoints]. Input elements are never control elements: if IN is an interface
-// type, a [Watermark] is an element like any other.
+// [WithCheckpoints]. A [Watermark] in the input is an element like any other.
 //
 // For an input with errors, such as the results of another operator, use
 // [AsyncWaitOperator.ResultsFrom].
@@ -53,9 +52,8 @@ func (op *AsyncWaitOperator[IN, OUT]) Results(input iter.Seq[IN]) iter.Seq2[OUT,
 //
 //	for row, err := range enrich.ResultsFrom(lookup.Results(slices.Values(keys))) {
 //
-// The first error ends the input. Elements accepted before are finished, and their
-// results are yielded. Then the operator fails: Err wraps the error of the input, and the
-// last pair is a zero value and Err.
+// The first error ends the input. Elements accepted before are finished. Then the
+// operator fails: Err wraps the error of the input.
 func (op *AsyncWaitOperator[IN, OUT]) ResultsFrom(input iter.Seq2[IN, error]) iter.Seq2[OUT, error] {
 	guard.RefuseNil("asyncop: ResultsFrom", "input", input)
 	return op.results("ResultsFrom", func(put func(IN) bool) error { return putAll(input, put) })
@@ -116,10 +114,9 @@ func (op *AsyncWaitOperator[IN, OUT]) Messages(input iter.Seq2[message.Message[I
 // AwaitSlots waits until a slot is free, and returns how many messages the input of
 // [AsyncWaitOperator.Messages] may take, or 0 if ctx or the operator has ended. The
 // result is the number of free slots plus twice the number that became free between the
-// previous call and the first message after it, if enough messages came. The input calls
-// it, on its goroutine, before it takes messages from their source, as delivery.Run does,
-// so that a worker does not keep messages that it cannot call. It panics unless Messages
-// drives the operator.
+// previous call and the first message after it, if enough messages came. The input, such
+// as delivery.Run, calls it before it takes messages, so that it keeps no messages that
+// cannot be called. It panics unless Messages drives the operator.
 func (op *AsyncWaitOperator[IN, OUT]) AwaitSlots(ctx context.Context) int {
 	return op.driver.AwaitSlots(ctx)
 }
@@ -127,23 +124,19 @@ func (op *AsyncWaitOperator[IN, OUT]) AwaitSlots(ctx context.Context) int {
 // EndPurged ends the elements whose messages are known to have been purged
 // ([message.Delivery].IsPurged): no call starts for them, the contexts of their calls end
 // with [message.ErrPurged] as the cause, and they are reported as abandoned. delivery.Run
-// calls it. It does not wait, and any goroutine may call it.
+// calls it. It does not wait.
 func (op *AsyncWaitOperator[IN, OUT]) EndPurged() { op.driver.EndPurged() }
 
 // Outliving returns the ids of the messages whose attempts have ended while their
-// functions run on: they ignore the end of their contexts. An element that is not a
-// message has the id "". Calls of batches, which Stats.Running counts as well, are left
-// out. After the end of the operator, these are all calls that run. delivery.Run names
-// them in its error.
+// functions run on. An element that is not a message has the id "". Calls of batches,
+// which Stats.Running counts as well, are left out. delivery.Run names them in its error.
 func (op *AsyncWaitOperator[IN, OUT]) Outliving() []string { return op.driver.Outliving() }
 
-// Backend returns the backend of [WithBackend], or nil. delivery.Run reports its state,
-// and lets people hold it.
+// Backend returns the backend of [WithBackend], or nil.
 func (op *AsyncWaitOperator[IN, OUT]) Backend() Backend { return op.front.backend }
 
 // TenantsAreKeys reports whether the tenant of a message is its key: the backend has
-// backend.TenantBreaker, and the operator has neither [Tenant] nor batches. Then
-// delivery.Run leaves out the messages of keys that are down.
+// backend.TenantBreaker, and the operator has neither [Tenant] nor batches.
 func (op *AsyncWaitOperator[IN, OUT]) TenantsAreKeys() bool { return op.front.keyIsTenant() }
 
 // CheckRun returns an error if the operator does not fit delivery.Run, which calls it
@@ -192,12 +185,12 @@ func FromSlice[IN any](elements []IN) (next func() (v IN, ok bool)) {
 
 // ResultsOf is [AsyncWaitOperator.Results] without another goroutine: the operator runs
 // on the goroutine of the loop over its results. It calls next for each element, until ok
-// is false. next must not wait, because the whole operator would wait with it, unlogged.
-// An input that waits, such as a channel, goes through Results.
+// is false. next must not wait, because the whole operator would wait: an input that
+// waits, such as a channel, goes through Results.
 //
-// With short calls it takes about two thirds of the time of Results. But while the body
-// of the loop runs, calls do not start, timers do not fire, retries do not begin and
-// failures are not handed over. So the body should be short.
+// With short calls it takes about two thirds of the time of Results. But the body of the
+// loop should be short: meanwhile calls and retries do not start, timers do not fire, and
+// failures are not handed over.
 //
 //	for out, err := range op.ResultsOf(asyncop.FromSlice(keys)) {
 //		if err != nil {
@@ -209,8 +202,7 @@ func FromSlice[IN any](elements []IN) (next func() (v IN, ok bool)) {
 // Up to 128 elements are taken before the next result is yielded, if there are slots.
 //
 // When the operator is cancelled, or the context of Stop ends, the operator and the
-// contexts of its calls end when the body returns. Then the loop gets Err. In the body,
-// break in place of Wait or Stop, which would wait for it.
+// contexts of its calls end when the body returns. Then the loop gets Err.
 //
 // A panic or runtime.Goexit of the body or of the input ends the operator with
 // [ErrStopped], and then propagates. For other code see [AsyncFunction].

@@ -15,17 +15,16 @@ type Stopper interface {
 }
 
 // StopAll stops a row of operators, given in the order of the stream, and returns when
-// all of them have ended. It stops the first operator, which drains into the next one,
-// and waits for the others. If ctx ends first, it cancels the operators that have not
-// ended, so ctx limits the time of the whole row.
+// all of them have ended. It stops the first operator, which drains into the next one. If
+// ctx ends first, it cancels the operators that have not ended.
 //
 // It returns nil if all accepted elements were finished. Otherwise it returns the error
 // of the first operator that failed itself; after the end of ctx that error matches
 // [ErrStopped] and the cause of ctx.
 //
-// As for Stop, code that an operator waits for must not call StopAll: a loop over the
-// results of the row needs another goroutine for it. The loop then ends with
-// [ErrStopped]. StopAll panics if an operator is nil, or if there is no operator.
+// As for Stop, code that an operator waits for must not call StopAll. A loop over the
+// results of the row needs another goroutine for it, and ends with [ErrStopped]. StopAll
+// panics if an operator is nil, or if there is no operator.
 func StopAll(ctx context.Context, operators ...Stopper) error {
 	guard.RefuseNil("asyncop: StopAll", "context", ctx)
 	refuseIf(len(operators) == 0, "StopAll: no operators")

@@ -21,9 +21,8 @@ type timelines struct {
 // operator waits for this method, so it must not block. The result has the last 256 such
 // elements, at most 10 per second, the oldest first. Attempts are recorded for up to 512
 // elements in flight at a time. An element that AsyncInvoke itself completes may not
-// count as slow, because the operator does not always read the clock for it. A
-// delivery.Queue stores the timeline with a message that failed, and weir dead show
-// prints it.
+// count as slow. A delivery.Queue stores the timeline with a failed message, and weir
+// dead show prints it.
 func (op *AsyncWaitOperator[IN, OUT]) Timelines() []observe.Timeline {
 	k := &op.front.timelines
 	k.mu.Lock()
