@@ -15,7 +15,7 @@ type BackendCalls struct {
 	HasCost   bool    // User.CostOf returns the cost of an attempt, otherwise 1
 	HasTenant bool    // User.TenantOf returns its tenant
 	HasKey    bool    // its tenant is the key of its message, if it has a message
-	Budget    float64 // settled cost at which calls stop, not the retry budget; 0 means no limit. Settled is the reported cost or, without a report, the estimate
+	Budget    float64 // settled (reported, or else estimated) cost at which calls stop; 0 means no limit
 }
 
 // maxForgiven bounds the attempts of an element that do not count because of an outage.
@@ -47,21 +47,20 @@ type requestState struct {
 	tenant    string
 	call      *gate.Call // the batch of its attempt
 
-	// metOutage is true if the last attempt met an outage of the backend, or the
-	// element's time ran out while it waited for the end of one. Outages of its tenant do
-	// not count.
+	// metOutage is true if the last attempt met an outage of the backend, or the element
+	// waited for its end until its time ran out. Outages of its tenant do not count.
 	metOutage bool
 }
 
-// forgiven returns the number of attempts of s that do not count: throttled attempts (law
-// B6), and attempts that met an outage, up to maxForgiven.
+// forgiven returns how many attempts of s do not count: throttled attempts (law B6), and
+// up to maxForgiven that met an outage.
 func (b *atBackend[IN, OUT]) forgiven(s *Slot[IN, OUT]) int {
 	of := b.requests.get(s.index)
 	return min(of.outages, maxForgiven) + of.throttled
 }
 
 // mayWaitOut reports whether s, which waits for a retry, may wait beyond its deadline for
-// the end of an outage (FromAttempt). An element may do so maxForgiven times.
+// the end of an outage (FromAttempt).
 func (b *atBackend[IN, OUT]) mayWaitOut(s *Slot[IN, OUT]) bool {
 	g := b.core
 	isWaiting := s.phase == ready || s.phase == backoff
@@ -69,8 +68,8 @@ func (b *atBackend[IN, OUT]) mayWaitOut(s *Slot[IN, OUT]) bool {
 		b.seat.IsDown(g.Timers.Time(g.now), b.requests.get(s.index).tenant)
 }
 
-// isTenantPaused reports whether the pause of the tenant of s is so long that its message
-// leaves its slot.
+// isTenantPaused reports whether the tenant of s is paused for so long that a message
+// must leave its slot.
 func (b *atBackend[IN, OUT]) isTenantPaused(s *Slot[IN, OUT]) bool {
 	tenant := b.requests.get(s.index).tenant
 	return tenant != "" && b.seat.IsTenantPaused(b.core.Timers.Time(b.core.now), tenant)
@@ -89,7 +88,7 @@ func (b *atBackend[IN, OUT]) isVisited(s *Slot[IN, OUT]) bool {
 	return int(s.attempts) > b.requests.get(s.index).throttled
 }
 
-// takeRetry takes a retry from the retry budget, and reports whether there was one.
+// takeRetry takes a retry from the retry budget, if there is one.
 func (b *atBackend[IN, OUT]) takeRetry() bool {
 	return b.seat.MayRetry(b.core.Timers.Time(b.core.now))
 }
@@ -99,8 +98,7 @@ func (b *atBackend[IN, OUT]) doneAsking() {
 	b.seat.DoneAsking(b.core.Timers.Time(b.core.now), b.wasRefused)
 }
 
-// admit asks for an attempt of s. A member joins the call of its batch, which has a
-// permit. If only s must wait, it waits as in a back-off.
+// admit asks for an attempt of s. A member joins the call of its batch.
 func (b *atBackend[IN, OUT]) admit(s *Slot[IN, OUT], isMember bool) permission {
 	if b.Budget > 0 && b.spent >= b.Budget {
 		b.isSpent = true
@@ -167,16 +165,16 @@ func (g *Machine[IN, OUT]) AddSpent(cost float64) {
 	}
 }
 
-// IsSpent reports whether the run must end because its budget is spent: an element was
-// refused, and all calls have ended.
+// IsSpent reports whether the run must end because its budget is spent, and all calls
+// have ended.
 func (g *Machine[IN, OUT]) IsSpent() bool {
 	isIdle := g.permits == g.MaxCalls && g.state.Stats.Deciding == 0 && (g.lookups == nil || g.lookups.reservedRunning == 0)
 	return g.backend != nil && g.backend.isSpent && isIdle
 }
 
 // taken returns the cost that the attempt of s has taken from the rate: 0 after a refund,
-// otherwise the result of the Cost function. Without this function a call takes 1, and
-// each later member of a batch 0.
+// otherwise the result of Cost. Without Cost a call takes 1, and later members of a batch
+// 0.
 func (b *atBackend[IN, OUT]) taken(s *Slot[IN, OUT]) float64 {
 	of := b.requests.get(s.index)
 	switch {
@@ -196,8 +194,8 @@ func (b *atBackend[IN, OUT]) hasJoined(s *Slot[IN, OUT]) bool {
 	return c != nil && c.Element != element(s)
 }
 
-// refund gives the cost of the attempt of s back to the rate, once. The element gets its
-// outcome without a call of its own.
+// refund gives the cost of the attempt of s back to the rate, once. Its outcome needs no
+// call.
 func (b *atBackend[IN, OUT]) refund(s *Slot[IN, OUT]) {
 	of := b.requests.get(s.index)
 	if of.refunded == int(s.attempts) {
@@ -220,9 +218,8 @@ func element[IN, OUT any](s *Slot[IN, OUT]) uint64 {
 	return uint64(s.accepted)<<16 | uint64(uint16(s.index))
 }
 
-// askCost finds the cost and the tenant of the next attempt of s, once for each attempt.
-// If a user's function panics, s has failed. If the functions have used up the time of s,
-// the attempt does not start.
+// askCost finds the cost and the tenant of the next attempt of s, once. If a user's
+// function panics, s has failed. If its time has run out, the attempt does not start.
 func (b *atBackend[IN, OUT]) askCost(s *Slot[IN, OUT]) permission {
 	if !b.HasCost && !b.HasTenant && !b.HasKey {
 		return granted
@@ -309,7 +306,7 @@ func (b *atBackend[IN, OUT]) asksAgainAt() time.Duration {
 }
 
 // reportIgnored reports the end of the attempt of s, whose message was purged or snoozed.
-// It is not evidence about the service. A call that may have been sent costs its charge.
+// A call that may have been sent costs its charge.
 func (b *atBackend[IN, OUT]) reportIgnored(s *Slot[IN, OUT], t *call.Token) {
 	cost, isReported := t.Cost()
 	if !isReported && s.phase == running {
@@ -318,9 +315,8 @@ func (b *atBackend[IN, OUT]) reportIgnored(s *Slot[IN, OUT], t *call.Token) {
 	b.report(s, gate.Evidence{Ignored: true, Borrowed: t.Borrowed(), Reported: cost, IsReported: isReported})
 }
 
-// report reports the end of the attempt of s. It returns whether a retry is free: the
-// attempt met an outage or was throttled, so the retry does not use the retry budget, nor
-// count towards Policy.MaxRetries.
+// report reports the end of the attempt of s. It returns whether a retry is free: after
+// an outage or throttling it uses neither the retry budget nor Policy.MaxRetries.
 func (b *atBackend[IN, OUT]) report(s *Slot[IN, OUT], o gate.Evidence) (isFree bool) {
 	g := b.core
 	if o.Borrowed {
@@ -366,7 +362,7 @@ func (b *atBackend[IN, OUT]) noteWaited(s *Slot[IN, OUT]) {
 }
 
 // whyWaited returns why the backend made s wait until its deadline, or nil if s could
-// have started, and how long it will still refuse calls.
+// have started, and for how long it will refuse calls.
 func (b *atBackend[IN, OUT]) whyWaited(s *Slot[IN, OUT]) (why error, wait time.Duration) { //nolint:staticcheck // the error is the answer
 	g := b.core
 	late := gate.Late{Tenant: b.requests.get(s.index).tenant, PutOff: s.attempts == 0 && s.phase == backoff}

@@ -9,15 +9,15 @@ import (
 // Batching configures calls for several elements.
 //
 // User.Invoke is called for each member. The user's function, perhaps inside wrappers,
-// finds the batch in the context and joins it. Then the batch becomes a job.
+// joins the batch in its context. Then the batch becomes a job.
 type Batching struct {
 	Of      any           // the key under which the function finds its batch
 	MaxSize int           // in members
 	MaxWait time.Duration // for an element that may start; 0 means one step
 }
 
-// Batches starts calls for several elements, in place of Machine.startWaiting. Each
-// member has its own attempt. The members share the job and the permits, which takePermit
+// Batches starts calls for several elements, in place of Machine.startWaiting. The
+// members have their own attempts. They share the job and the permits, which takePermit
 // takes for the first one.
 type Batches[IN, OUT any] struct {
 	Batching
@@ -31,15 +31,15 @@ func (b *Batches[IN, OUT]) calls(elements int) int { return 1 + (elements-1)/b.M
 func (b *Batches[IN, OUT]) EndInput() { b.ended = true }
 
 // isComplete reports whether a batch can start now: it is full, or no other element can
-// come. An element that waits to leave will free its slot, so another can come.
+// come, because all slots are taken and will stay taken.
 func (b *Batches[IN, OUT]) isComplete() bool {
 	return b.core.startable() >= b.MaxSize || b.ended || b.core.FreeSlots() == 0 && b.core.Queue.Head() == nil
 }
 
 // startsAt returns when the next batch may start: Now if it is complete or has waited for
-// MaxWait, otherwise the end of this wait. For first attempts, the wait begins when the
-// oldest fresh element was accepted. For retries, and for first attempts with key order,
-// it begins when the first of them became ready.
+// MaxWait, otherwise the end of this wait. First attempts wait from the acceptance of the
+// oldest fresh element, retries (and with key order first attempts) from the time when
+// the first became ready.
 func (b *Batches[IN, OUT]) startsAt() time.Duration {
 	g, since := b.core, Never
 	if g.keys != nil {
@@ -85,8 +85,8 @@ func (b *Batches[IN, OUT]) startFull() (sent bool) {
 }
 
 // start starts a batch with s as its first member, and the others in the order of
-// nextStart. It returns the permission of s, and reports whether the batch became a job.
-// While members get their permits and begin, the batch is Machine.forming.
+// nextStart. It returns the permission of s, and whether the batch became a job. While
+// members begin, the batch is Machine.forming.
 func (b *Batches[IN, OUT]) start(s *Slot[IN, OUT]) (p permission, sent bool) {
 	g := b.core
 	if g.lookups != nil && g.lookups.start(s) {
@@ -116,8 +116,7 @@ func (b *Batches[IN, OUT]) start(s *Slot[IN, OUT]) (p permission, sent bool) {
 }
 
 // send sends the batch that is being formed, and reports whether it became a job. If no
-// member has joined, for example because wrappers have completed all, there is no call,
-// and the permits are freed.
+// member has joined, because wrappers have completed all, it frees the permits.
 func (b *Batches[IN, OUT]) send() (sent bool) {
 	g, formed := b.core, b.core.forming
 	if formed == nil {

@@ -8,7 +8,7 @@
 //
 // The driver's goroutine owns a [Machine] and everything in it. It calls AsyncInvoke,
 // too. Blocking calls run on other goroutines, and any goroutine may complete an attempt.
-// They share state in package call, which the core reads only while the driver calls it.
+// The shared state is in package call.
 //
 // # Calls
 //
@@ -58,7 +58,7 @@
 //
 // # User code
 //
-// The loop calls each piece of user code in a small function, whose deferred function
-// turns a panic into an error. After runtime.Goexit, it fails the run with a
-// [GoexitError], and the deferred functions of the driver finish the operator (law A6).
+// Each piece of user code is called in a small function, whose deferred function turns a
+// panic into an error. After runtime.Goexit, it fails the run with a [GoexitError], and
+// the deferred functions of the driver finish the operator (law A6).
 package core

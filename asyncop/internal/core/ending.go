@@ -41,8 +41,7 @@ func (g *Machine[IN, OUT]) EndIfCancelled() {
 }
 
 // EndRetries ends retries, because the input has ended. By law A5 an element in back-off
-// gets one more attempt, at once or after the wait that a server has demanded. Running
-// attempts are not repeated.
+// gets one more attempt, at once or after the wait that a server has demanded.
 func (g *Machine[IN, OUT]) EndRetries() {
 	g.noRetries = true
 	for s := g.first(); s != nil; s = s.next() {
@@ -54,8 +53,8 @@ func (g *Machine[IN, OUT]) EndRetries() {
 
 // EndPurged ends the elements whose messages were purged, so no call starts for them. The
 // context of a running call ends with cause message.ErrPurged. An element whose failure
-// is being handled is left alone: its hand-over finds the purge. takePermit ends elements
-// that are accepted later.
+// is being handled is left alone: its hand-over finds the purge. takePermit ends later
+// elements.
 func (g *Machine[IN, OUT]) EndPurged() {
 	g.tick()
 	g.sawPurge = true

@@ -14,8 +14,7 @@ type Handling struct {
 	ErrLimit error         // of a call that exceeds Limit
 }
 
-// handler gets results in place of failures. Its answer is final (law A3): a retry would
-// start after the deadline or the last retry.
+// handler gets results in place of failures. Its answer is final (law A3).
 type handler[IN, OUT any] struct {
 	Handling
 	core *Machine[IN, OUT]
@@ -72,7 +71,7 @@ func (h *handler[IN, OUT]) exceeded(s *Slot[IN, OUT]) {
 }
 
 // finish ends s with the answer of its handler. If broke is not nil, s fails, and the
-// answer is not read: a handler that has exceeded its limit may still be writing it.
+// answer is not read, because a late handler may be writing it.
 func (h *handler[IN, OUT]) finish(s *Slot[IN, OUT], c *handlerCall[OUT], broke error) {
 	g := h.core
 	g.Timers.Cancel(&s.timer)

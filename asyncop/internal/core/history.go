@@ -19,9 +19,9 @@ type attemptHistory struct {
 	keep  bool // even if the element succeeds
 }
 
-// history keeps the attempts of elements. An element that succeeds at once needs no
-// history, unless it was slow or asked for. The failure sink finds the history, a
-// []observe.Step, in its context under [ctxkey.Timeline].
+// history keeps the attempts of elements. An element that succeeds at once needs none,
+// unless it was slow or asked for. The failure sink finds the history, a []observe.Step,
+// in its context under [ctxkey.Timeline].
 type history[IN, OUT any] struct {
 	core     *Machine[IN, OUT]
 	attempts perSlot[*attemptHistory]
@@ -37,8 +37,7 @@ func (w *history[IN, OUT]) stepsOf(s *Slot[IN, OUT]) []observe.Step {
 	return nil
 }
 
-// attemptEnded adds an attempt to the history of s, if s needs one. The history is kept
-// if s is not retried and was slow or asked for.
+// attemptEnded adds an attempt to the history of s, if s needs one.
 func (w *history[IN, OUT]) attemptEnded(s *Slot[IN, OUT], o *attemptEnd, again bool, delay time.Duration) {
 	g, p := w.core, w.attempts.get(s.index)
 	if p != nil { // without a history, a reading of the clock is too expensive

@@ -8,8 +8,7 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/call"
 )
 
-// Item is an element outside the queue: in a checkpoint, or in the driver's backlog. It
-// is small, because a barrier copies all elements in flight.
+// Item is an element outside the queue: in a checkpoint, or in the driver's backlog.
 type Item[IN, OUT any] struct {
 	In   IN
 	Rest any // see Kind
@@ -18,7 +17,7 @@ type Item[IN, OUT any] struct {
 
 	// First is the start of the first attempt that counts, in Unix nanoseconds, or 0
 	// without attempts, also in earlier runs. If only attempts of earlier runs were made,
-	// and these do not count (KeepNothing), First is the start of this run, or the end of
+	// and they do not count (KeepNothing), First is the start of this run, or the end of
 	// a back-off in it: see restoreFromScratch.
 	First    int64
 	Spent    time.Duration // of its timeout
@@ -55,9 +54,8 @@ func (it *Item[IN, OUT]) SetResults(results []OUT) {
 	it.Kind, it.Rest = Completed, &call.Attempt[OUT]{Results: results}
 }
 
-// Items appends copies of the elements that law C1 asks for to into, in input order. They
-// can be encoded while the core continues. The memory of into beyond its length must be
-// zero.
+// Items appends copies of the elements that law C1 asks for to into, in input order. The
+// memory of into beyond its length must be zero.
 func (g *Machine[IN, OUT]) Items(into []Item[IN, OUT], withResults bool) []Item[IN, OUT] {
 	g.tick()
 	start := g.Timers.Time(0).UnixNano()
@@ -160,8 +158,8 @@ func (g *Machine[IN, OUT]) continueRestored(s *Slot[IN, OUT], it *Item[IN, OUT])
 		}
 	}
 	if timeout < 0 && it.Restored && g.timeoutFailsRun() {
-		// The time of the element has passed. A timeout would fail this run, and each run
-		// after a restart, so it gets the reserve of the operator's timeout.
+		// The element has no time left. To avoid a timeout, it gets the reserve of the
+		// operator's timeout.
 		timeout = g.leastTime(g.Timeout)
 	}
 	if g.Restored.Keep == KeepNothing || it.First == 0 || timeout == 0 {
@@ -193,8 +191,8 @@ func (g *Machine[IN, OUT]) timeoutFailsRun() bool {
 // restoreFromScratch sets the deadline of an element that keeps only the rest of its
 // back-off. If the back-off leaves too little time for an attempt, the element gets more.
 //
-// Then its first attempt is recorded as beginning at the end of the back-off: a later run
-// with KeepSince counts the time since then, and this wait must not use it up.
+// Then its first attempt is recorded as beginning at the end of the back-off, so that
+// this wait does not use up the time of a later run with KeepSince.
 func (g *Machine[IN, OUT]) restoreFromScratch(s *Slot[IN, OUT], it *Item[IN, OUT], timeout time.Duration) {
 	left := g.extendFor(it, timeout, timeout)
 	switch {
@@ -210,8 +208,7 @@ func (g *Machine[IN, OUT]) restoreFromScratch(s *Slot[IN, OUT], it *Item[IN, OUT
 }
 
 // restoreLimited sets the deadline of an element that keeps its attempts and the rest of
-// its timeout. Without time left it times out at once, because no attempt starts at the
-// deadline (law A5), unless that would fail this run and each run after a restart.
+// its timeout. Without time left it times out at once (law A5), unless timeoutFailsRun.
 func (g *Machine[IN, OUT]) restoreLimited(s *Slot[IN, OUT], it *Item[IN, OUT], timeout time.Duration) (hasEnded bool) {
 	least := g.leastTime(timeout)
 	left := timeout - it.Spent
@@ -246,8 +243,8 @@ func (g *Machine[IN, OUT]) leastTime(timeout time.Duration) time.Duration {
 }
 
 // extendFor returns left, the time of a restored element, extended for an attempt after
-// the rest of its back-off. If the back-off ends after the deadline, as before the
-// restart, the time is not extended, and the element waits for its deadline.
+// the rest of its back-off. If the back-off ends after the deadline, the element waits
+// for its deadline, as before the restart.
 func (g *Machine[IN, OUT]) extendFor(it *Item[IN, OUT], left, timeout time.Duration) time.Duration {
 	if it.Wait > 0 && it.Wait <= left {
 		left = max(left, later(it.Wait, g.leastTime(timeout)))

@@ -12,8 +12,8 @@ import (
 // Key order (law K1). The elements of a key that have not ended form a line, in input
 // order. Only the first may be called. The others are in phase behind. If one times out
 // there, its results, or its offer to the failure sink, wait until it is the first.
-// Without a failure sink, it is dropped or fails the run at once. The queue is unordered,
-// and the elements of a key complete in the order of their line.
+// Without a failure sink, it is dropped or fails the run at once. The queue is unordered:
+// elements of a key complete in their line's order.
 
 // Keys finds the lines of elements. It hides the key type from the core.
 type Keys[IN, OUT any] interface {
@@ -24,8 +24,8 @@ type Keys[IN, OUT any] interface {
 	clear()
 }
 
-// line has the elements of one key that have not ended. It exists while there are such
-// elements, or calls that hold the key.
+// line has the elements of one key that have not ended. It exists while there are any, or
+// calls that hold the key.
 type line[IN, OUT any] struct {
 	first, last *Slot[IN, OUT]
 	len         int
@@ -176,7 +176,7 @@ func (o *keyOrder[IN, OUT]) mayBeCalled(s *Slot[IN, OUT]) bool {
 }
 
 // leaveLine removes s, which has ended, from its line. The next elements complete as well
-// if they have timed out behind s, or were restored with their results.
+// if they already have their results.
 func (o *keyOrder[IN, OUT]) leaveLine(s *Slot[IN, OUT]) {
 	g, p := o.core, o.positions.get(s.index)
 	l := p.line
@@ -261,7 +261,7 @@ func (o *keyOrder[IN, OUT]) freeReturned() {
 }
 
 // NewKeys returns lines by the results of key. unusable returns the error for a key that
-// a map cannot find again: it is not equal to itself, such as NaN, or cannot be compared.
+// a map cannot find, such as NaN or a slice in an interface.
 func NewKeys[K comparable, IN, OUT any](key func(in IN) K, unusable func(key any) error) Keys[IN, OUT] {
 	return &keys[K, IN, OUT]{key: key, unusable: unusable, lines: make(map[K]*keyedLine[K, IN, OUT])}
 }

@@ -10,7 +10,7 @@ import (
 // lookups starts attempts that need no call of their own, without permits. Elements of a
 // key also share failures: the first element that is judged after a failed call decides
 // for all that waited for it, and elements that come before the retry wait for it. So a
-// failing key has one lineage of attempts, however many elements ask for it.
+// failing key has one lineage of attempts.
 type lookups[IN, OUT any] struct {
 	call.Lookups[IN]
 
@@ -43,8 +43,8 @@ type lineage struct {
 // that needs no call of its own. It reports whether it did either.
 //
 // The wait comes first, because the function may still let s join a call that has just
-// failed. Such an attempt would begin after the decision about this call, so the decision
-// would not count for s (see share), and s would get a retry of its own.
+// failed. The decision about this call would not count for s, which would begin later
+// (see share), so s would get a retry of its own.
 func (l *lookups[IN, OUT]) start(s *Slot[IN, OUT]) bool {
 	g := l.core
 	if !g.checkBegin(s) {
@@ -71,7 +71,7 @@ func (l *lookups[IN, OUT]) start(s *Slot[IN, OUT]) bool {
 }
 
 // reserve returns a reservation for the next attempt of s, or nil. A retry with a step
-// before it, which may take long, gets none.
+// before it gets none.
 func (l *lookups[IN, OUT]) reserve(s *Slot[IN, OUT]) (r call.Reservation) {
 	g := l.core
 	if g.before.get(s.index) != nil {
@@ -112,9 +112,7 @@ func (l *lookups[IN, OUT]) find(s *Slot[IN, OUT], isNew bool) (found *lineage) {
 }
 
 // waitForRetry makes s wait for the retry of its key, and reports whether s waits. If the
-// letter of the key's completed call was not read yet, s waits for the next step. While a
-// worker asks the strategy about a key's first failure, other elements start calls of
-// their own.
+// letter of the key's completed call was not read yet, s waits for the next step.
 func (l *lookups[IN, OUT]) waitForRetry(s *Slot[IN, OUT]) bool {
 	g := l.core
 	if len(l.lineages) == 0 {
@@ -250,7 +248,7 @@ func (l *lookups[IN, OUT]) leave(s *Slot[IN, OUT]) {
 }
 
 // startOthers starts the attempts that need no call of their own, while the backend
-// refuses calls. Otherwise they would wait for elements that need a call.
+// refuses calls.
 func (l *lookups[IN, OUT]) startOthers() {
 	g := l.core
 	changes := l.Changes()

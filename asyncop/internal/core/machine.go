@@ -90,7 +90,7 @@ func (c *Config[IN, OUT]) longestAttempt() time.Duration {
 type Restored struct {
 	Keep Keep
 	// LeastPart reserves 1/LeastPart of the timeout for an attempt, so that an element
-	// can end after many restarts. Operators use 1 to 10; 0 means no reserve.
+	// can end despite restarts. Operators use 1 to 10; 0 means no reserve.
 	LeastPart int
 }
 
@@ -355,8 +355,8 @@ func (g *Machine[IN, OUT]) Step() {
 		g.backend.wasRefused = false
 	}
 	if g.batches != nil && g.batches.startFull() {
-		// The worker gets the batch now: to read completions first may take as long as a
-		// short call. The next step follows at once.
+		// The worker gets the batch now. The next step, which follows at once, reads
+		// completions.
 		return
 	}
 	g.unread = g.Host.Mail.Take()
@@ -501,8 +501,8 @@ func (g *Machine[IN, OUT]) fireTimers(now time.Duration) {
 }
 
 // broke returns the error of user code that broke (law A6): see User code in doc.go. If
-// recovered is nil, the code has called runtime.Goexit, which ends the goroutine of the
-// loop. Then the run ends, and the deferred functions of the loop finish the operator.
+// recovered is nil, the code has called runtime.Goexit: the run ends, and the deferred
+// functions of the loop finish the operator.
 func (g *Machine[IN, OUT]) broke(name string, recovered any) error {
 	err := call.Panicked(recovered)
 	if recovered == nil {

@@ -82,10 +82,9 @@ func (m *Messages[IN, OUT]) Head() call.Message {
 	return m.attached.get(m.core.Queue.Head().Value.index)
 }
 
-// PrepareHead returns the message of the head, whose results leave next, or zero. If a
-// sink can never take a result, the message becomes a dead letter, although its call has
-// succeeded. PrepareHead notes that it is unsafe to repeat, unless the call is
-// idempotent.
+// PrepareHead returns the message of the head, whose results leave next, or zero. It
+// notes whether the call is unsafe to repeat: if a sink can never take a result, the
+// message becomes a dead letter after a successful call.
 func (m *Messages[IN, OUT]) PrepareHead() call.Message {
 	s := m.core.Queue.Head().Value
 	msg := m.attached.get(s.index)
@@ -122,9 +121,7 @@ func (m *Messages[IN, OUT]) Context(s *Slot[IN, OUT]) context.Context {
 }
 
 // NoteCarried notes that one of several results of the head was emitted with a part of
-// its message. From then on the parts settle the message, even if the run ends first. A
-// single result needs no note: an element that ends as Emitted does not settle its
-// message.
+// its message. From then on the parts settle the message, even if the run ends first.
 func (m *Messages[IN, OUT]) NoteCarried() { m.carried = m.Head() != (call.Message{}) }
 
 func (m *Messages[IN, OUT]) isCarried(s *Slot[IN, OUT]) bool {
@@ -157,8 +154,7 @@ func (m *Messages[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 }
 
 // failure returns the settlement of the message of s, which has failed. Refused means
-// that the service has rejected the call; the kind message.Rejected that a sink can never
-// take the message.
+// that the service has rejected the call, unlike the kind message.Rejected.
 func (m *Messages[IN, OUT]) failure(s *Slot[IN, OUT], kind message.Kind) message.Settlement {
 	isRefused := m.core.reasons.get(s.index).last.IsRejection()
 	return message.Settlement{Kind: kind, Err: s.err, Refused: isRefused}
@@ -176,8 +172,8 @@ func (m *Messages[IN, OUT]) Release(msg call.Message) {
 }
 
 // settle queues a settlement, and reports whether the message was pending. It stays
-// pending until Settle. If it was rejected or released before its element ended, ended
-// queues a second settlement, but the first takes effect (law D2).
+// pending until Settle, so ended may queue a second settlement, but the first takes
+// effect (law D2).
 func (m *Messages[IN, OUT]) settle(msg call.Message, v message.Settlement) (isPending bool) {
 	isPending = msg.Pending()
 	if isPending {

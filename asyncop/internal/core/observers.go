@@ -52,8 +52,7 @@ func (o *Observing[IN, OUT]) forget() {
 	o.attempts, o.elements = nil, nil
 }
 
-// accepted calls the observers for a new element. If one panics, the others are still
-// called, and every attempt of the element will fail.
+// accepted calls all observers for a new element, even after a panic: see Track.broken.
 func (o *Observing[IN, OUT]) accepted(s *Slot[IN, OUT], i introduction) {
 	var r *Track
 	if n := len(o.spare); n > 0 {
@@ -102,8 +101,8 @@ func notifyAccepted(ctx context.Context, o observe.Observer, element any, i intr
 }
 
 // Numbers returns the numbers of the elements that Items returns, from the contexts of an
-// observer. Control elements have number 0. Another goroutine may call it while the
-// core's goroutine waits.
+// observer. Control elements have number 0. It may be called off the loop while the loop
+// waits.
 func (o *Observing[IN, OUT]) Numbers(number func(ctx context.Context) int64) (all []int64) {
 	g := o.core
 	for s := g.first(); s != nil; s = s.next() {
@@ -119,7 +118,7 @@ func (o *Observing[IN, OUT]) Numbers(number func(ctx context.Context) int64) (al
 }
 
 // started calls the observers for a new attempt, and reports whether it continues. If an
-// observer panics, or panicked in Accepted, the attempt fails (law A6).
+// observer panics or has panicked in Accepted, it fails (law A6).
 func (o *Observing[IN, OUT]) started(s *Slot[IN, OUT], a *call.Attempt[OUT]) (continues bool) {
 	g, r := o.core, o.tracks.get(s.index)
 	if r.started == 0 {
@@ -284,7 +283,7 @@ func (o *Observing[IN, OUT]) MayReport() bool {
 }
 
 // Report calls counters and observers with the events, in order. The driver calls it once
-// per step, and after the end. After a panic the others are still called.
+// per step, and after the end.
 func (o *Observing[IN, OUT]) Report() {
 	for o.MayReport() {
 		err := o.reportAll()

@@ -28,8 +28,7 @@ import (
 //	                                                  └─▶ PopHead ◀─┘
 //
 // judge finds the reason before it reports the attempt to the backend. Results that the
-// policy does not consider are reported without judge, and settled. If several optional
-// parts take part in a step, the part called first has precedence.
+// policy does not consider are reported without judge, and settled.
 
 // Accept takes a slot for in, and starts its first attempt if a permit is free. There
 // must be a free slot.
@@ -74,7 +73,7 @@ type introduction struct {
 }
 
 // introduce shows a new element to the optional parts, and reports whether it continues.
-// If an observer panics, it continues, but all its attempts fail: see Track.broken.
+// After a panic of an observer it continues: see Track.broken.
 func (g *Machine[IN, OUT]) introduce(s *Slot[IN, OUT], i introduction) (continues bool) {
 	if g.messages.Seen {
 		g.messages.attach(s) // first: the observers see the message
@@ -131,8 +130,8 @@ func (g *Machine[IN, OUT]) startWaiting() {
 		}
 	}
 	// If there are permits for all ready retries, first attempts start as well. Otherwise
-	// a function that fails in place could make retries ready so fast that they use up
-	// the first loop in every step.
+	// retries of a function that fails in place could use up the first loop in every
+	// step.
 	for n := 0; n < stepLimit && g.permits > g.ready.Len(); n++ {
 		if !g.start(g.fresh) {
 			return
@@ -163,8 +162,8 @@ const (
 )
 
 // checkBegin reports whether an attempt of s may begin now. By law A5 no attempt starts
-// after a cancel or at the deadline. At the deadline it sets overdue: s stays the next
-// element to start, so no attempt starts until the next step has fired the timers.
+// after a cancel or at the deadline. At the deadline it sets overdue, so no attempt
+// starts until the next step has fired the timers.
 func (g *Machine[IN, OUT]) checkBegin(s *Slot[IN, OUT]) bool {
 	g.EndIfCancelled() // the driver may not have noticed the cancel yet
 	if g.state.Failure != nil || g.overdue {
@@ -176,7 +175,7 @@ func (g *Machine[IN, OUT]) checkBegin(s *Slot[IN, OUT]) bool {
 }
 
 // takePermit takes the permits for the next attempt of s. The caller has checked that the
-// operator has one. A member shares the permit of its batch.
+// operator has one.
 func (g *Machine[IN, OUT]) takePermit(s *Slot[IN, OUT]) permission {
 	if !g.checkBegin(s) {
 		return refused
@@ -337,8 +336,8 @@ func (g *Machine[IN, OUT]) contextOfCall(s *Slot[IN, OUT], a *call.Attempt[OUT])
 }
 
 // awaitLease starts a wait and returns false if the permit of a depends on a lease that
-// has ended (law B5). prepared continues after the wait. A batch looks before its call,
-// and an attempt with a reservation makes no call.
+// has ended (law B5). prepared continues after the wait. A batch checks this itself, and
+// an attempt with a reservation makes no call.
 func (g *Machine[IN, OUT]) awaitLease(s *Slot[IN, OUT], a *call.Attempt[OUT]) (continues bool) {
 	lease := g.Host.Lease
 	makesCall := g.forming == nil && (g.lookups == nil || g.lookups.reserved == nil)
@@ -459,9 +458,8 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 	g.judge(s, &a.Token, released.Deduplicated)
 }
 
-// timeOutAttempt counts the timeout of the attempt of s, and returns its error. It sets
-// the stage that the call may have reached. It removes the attempt from s, because
-// another goroutine may be writing its results.
+// timeOutAttempt counts the timeout of the attempt of s, and returns its error. It
+// removes the attempt from s, because another goroutine may be writing its results.
 func (g *Machine[IN, OUT]) timeOutAttempt(s *Slot[IN, OUT], end *call.Released) error {
 	s.attempt = nil
 	end.Stage = max(predicates.NetworkTime, end.Stage) // the call may be about to send
@@ -474,7 +472,7 @@ func (g *Machine[IN, OUT]) timeOutAttempt(s *Slot[IN, OUT], end *call.Released) 
 
 // endAttempt is the only function that ends the attempt of s. It frees the permits of the
 // operator and the backend. If a function of the attempt is still running, its goroutine
-// frees them. If the attempt is complete, the permit of the backend is free already.
+// frees them.
 func (g *Machine[IN, OUT]) endAttempt(s *Slot[IN, OUT], how howEnded) (end call.Released) {
 	a := s.attempt
 	switch how {
@@ -580,9 +578,8 @@ func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated
 		isDecided = true
 	}
 	returned = true
-	// Step 4: set the doubt before s ends or reaches its deadline: see addDoubt. An
-	// attempt with results has no reason of a failure, so the reason for its retry
-	// counts.
+	// Step 4: set the doubt before s ends or reaches its deadline: see addDoubt. After
+	// results, the reason for the retry counts.
 	reason := failureReason
 	if v.Err == nil {
 		reason = v.Reason
@@ -599,8 +596,8 @@ func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated
 }
 
 // readSituation sets the times of v, and returns the other state that the policy reads.
-// Only a policy with reasons reads Elapsed and Remaining in user code, so it needs the
-// current time. For others, Remaining may be too long: backOff reads the clock again.
+// Only a policy with reasons needs the current time: for others, backOff reads the clock
+// again.
 func (g *Machine[IN, OUT]) readSituation(s *Slot[IN, OUT], v *predicates.Attempt[OUT]) *decision.Situation {
 	if g.hasReasons {
 		g.tick()
@@ -640,9 +637,9 @@ func (g *Machine[IN, OUT]) judgeExited(s *Slot[IN, OUT], t *call.Token, j *judgi
 	g.failElement(s, guard.Join(err, g.attemptEnd.err), false)
 }
 
-// updateAfterReport updates v after reportToBackend, which has read the clock. An old
-// value of Remaining could be too long: the policy would take a late retry from the
-// budget. Attempts that were forgiven do not count: see atBackend.forgiven.
+// updateAfterReport updates v after reportToBackend, which has read the clock. With an
+// old value of Remaining, a late retry could use the budget. Forgiven attempts do not
+// count.
 func (g *Machine[IN, OUT]) updateAfterReport(s *Slot[IN, OUT], v *predicates.Attempt[OUT]) {
 	if s.due != Never { // Remaining stays NoDeadline otherwise
 		v.Remaining = max(0, s.due-g.now)
@@ -652,9 +649,8 @@ func (g *Machine[IN, OUT]) updateAfterReport(s *Slot[IN, OUT], v *predicates.Att
 }
 
 // applyDecision carries out the decision of the policy or, with lookups, the decision
-// about another element of the same key: see lookups.share. It takes the retry from the
-// retry budget of the backend, unless the retry is free. A refused retry does not use
-// that budget.
+// about another element of the same key: see lookups.share. It takes a retry that is not
+// free from the retry budget of the backend.
 func (g *Machine[IN, OUT]) applyDecision(s *Slot[IN, OUT], d *decision.Decision, isFree bool) {
 	mayShare := g.lookups != nil && g.attemptEnd.err != nil
 	isShared := mayShare && g.lookups.share(s, d)
@@ -767,8 +763,8 @@ func (g *Machine[IN, OUT]) backOff(s *Slot[IN, OUT], d *decision.Decision) {
 		g.retryNow(s)
 	default:
 		// If it is too late for a retry, this timer is due at or after the deadline. The
-		// deadline goes first, and s times out. Only if the backend goes down before,
-		// waitOut removes the deadline, and the timer fires.
+		// deadline goes first, and s times out. The timer fires only if waitOut has
+		// removed the deadline, because the backend went down.
 		g.Timers.Arm(&s.timer, later(g.now, max(d.Delay, d.Demanded)))
 		if d.Demanded > 0 && g.backend != nil && g.backend.isTenantPaused(s) {
 			g.leaveForTenant(s)
@@ -802,8 +798,8 @@ func (g *Machine[IN, OUT]) retryNow(s *Slot[IN, OUT]) {
 	g.ready.Arm(&s.timer, s.accepted)
 }
 
-// timeOut ends s at its deadline or, with EarlyTimeout, before it. Its phase is from
-// firstLive to lastLive. This is final (law A3), unless s waits for the end of an outage.
+// timeOut ends s at its deadline or, with EarlyTimeout, before it. This is final (law
+// A3), unless s waits for the end of an outage.
 func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 	if g.backend != nil && g.now >= s.due && g.backend.mayWaitOut(s) {
 		g.backend.waitOut(s)
@@ -839,8 +835,8 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 }
 
 // releaseUnvisited ends s, which has waited for its backend, if its message was not
-// visited. The message is released, and redelivered after wait at the earliest (laws B2
-// and B6). It reports whether s has ended.
+// visited. The message is redelivered after wait at the earliest (laws B2 and B6). It
+// reports whether s has ended.
 func (g *Machine[IN, OUT]) releaseUnvisited(s *Slot[IN, OUT], failure error, wait time.Duration) bool {
 	if g.backend.isVisited(s) || !g.messages.releaseAfter(s, failure, wait) {
 		return false
@@ -850,8 +846,8 @@ func (g *Machine[IN, OUT]) releaseUnvisited(s *Slot[IN, OUT], failure error, wai
 }
 
 // leaveForTenant ends s, whose tenant is down, if it has a message, so that the slot
-// serves other messages. The message waits in its queue or, if it was visited, where its
-// failure takes it. It reports whether s has ended.
+// serves other messages. The message is released or, if it was visited, fails. It reports
+// whether s has ended.
 func (g *Machine[IN, OUT]) leaveForTenant(s *Slot[IN, OUT]) bool {
 	if !g.messages.Seen || !g.messages.isPending(s) {
 		return false
@@ -1026,8 +1022,7 @@ func (g *Machine[IN, OUT]) report(s *Slot[IN, OUT]) Report[IN] {
 	return r
 }
 
-// contextForReport returns the context of s from its observers, or the operator's with
-// its message.
+// contextForReport returns the context of s with its observers' values or its message.
 func (g *Machine[IN, OUT]) contextForReport(s *Slot[IN, OUT]) context.Context {
 	if len(g.Observers) > 0 { // g.observing may only count
 		return g.observing.contextForReport(s)

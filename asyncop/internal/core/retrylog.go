@@ -7,8 +7,7 @@ import (
 )
 
 // retryLog logs attempts with a reason to retry, if the logger writes debug lines. It
-// asks the logger at most every 100 ms, because the question runs user code. Without
-// debug lines no report is made.
+// asks the logger at most every 100 ms, because that runs user code.
 type retryLog[IN, OUT any] struct {
 	core       *Machine[IN, OUT]
 	logs       bool          // the last answer of User.LogsDebug

@@ -29,8 +29,8 @@ type HandOver[IN, OUT any] struct {
 	running *offer                     // the running call, or nil
 }
 
-// offer is an offer of an element to the sink. It is the context of the call. Its letter
-// reports that the call has returned.
+// offer is an offer of an element to the sink. It is the context of the call, and posts
+// its letter when the call returns.
 type offer struct {
 	call.Token
 	wait time.Duration // before the next offer
@@ -114,7 +114,7 @@ func (h *HandOver[IN, OUT]) newOffer(s *Slot[IN, OUT]) (*offer, context.Context)
 
 // answered continues after an offer of s: s was taken, or is offered again later. If the
 // sink can never take s, its message becomes a dead letter. Without a message it fails
-// the run, because offers would hold its slot forever (law D4).
+// the run (law D4).
 func (h *HandOver[IN, OUT]) answered(s *Slot[IN, OUT]) {
 	g := h.core
 	o := h.offers.get(s.index)
@@ -168,8 +168,7 @@ func (h *HandOver[IN, OUT]) WasTaken(s *Slot[IN, OUT]) bool {
 
 // OfferAtEnd calls the sink for an element that Abandon has returned, unless until has
 // ended. For an element that was cut off, the sink gets cause in place of its last error,
-// but the returned report has the last error. The context has the same values as during
-// the run, and ends with until.
+// but the returned report has the last error.
 func (h *HandOver[IN, OUT]) OfferAtEnd(until context.Context, s *Slot[IN, OUT], cause error) (r Report[IN], declined error) {
 	_, values := h.newOffer(s)
 	ctx := call.WithEnd(values, until)

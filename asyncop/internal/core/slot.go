@@ -14,8 +14,8 @@ import (
 
 // Slot holds an element until it leaves. It is owned by the core.
 //
-// A slot is small, because there may be a million. The state of a call is in its attempt.
-// Values that only some elements have are stored beside the slots: see perSlot.
+// A slot is small, because there may be a million. Values that only some elements have
+// are in a perSlot.
 //
 // Slots are reused. A pointer to a slot is valid only while its element is in the queue,
 // so only the core and its driver hold one. Other code holds a call.Ref.
@@ -84,7 +84,7 @@ const (
 //	                                            └─ failure ──▶ failing ──▶ endedWithoutResults
 //
 // Until handling, failing or done, the deadline of the element is live: see firstLive.
-// Not every element has all phases. It has:
+// An element has only some phases:
 //
 //   - preparing: if a step comes before the call of an attempt that has begun: the step of
 //     a retry (strategies.Action.Before), or the wait for a lease (law B5). A member of a
@@ -218,19 +218,17 @@ func (s *Slot[IN, OUT]) addDoubt(reason predicates.Reason, stage predicates.Stag
 }
 
 // isRefused reports whether a request tracker knows that the servers have refused all
-// requests of the element of ctx. A server that deduplicates stores its refusal, and
-// repeats it to later attempts. So if the answer to an attempt is lost and the next
-// attempt is refused, neither has had an effect. Other servers may refuse a request that
-// they have carried out before.
+// requests of the element of ctx. A server that deduplicates repeats its refusal to later
+// attempts, so neither a lost nor a refused attempt has had an effect. Other servers may
+// refuse a request that they have carried out before.
 func isRefused(ctx context.Context) bool {
 	e, ok := ctx.Value(ctxkey.Tracked{}).(ctxkey.TrackedElement)
 	return ok && e.AllRefused()
 }
 
 // slots has the slots of all elements. Code outside the core holds a call.Ref: an index
-// and a generation. A generation begins when an element starts to wait for a call or an
-// answer, and ends when it continues. A letter of an earlier generation finds no slot
-// (law A2).
+// and a generation. A generation lasts while an element waits for a call or an answer. A
+// letter of an earlier generation finds no slot (law A2).
 type slots[IN, OUT any] struct {
 	table       []*Slot[IN, OUT] // by index
 	free        []*Slot[IN, OUT]

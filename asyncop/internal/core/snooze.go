@@ -8,9 +8,8 @@ import (
 )
 
 // findSnooze reports whether err, the error of the call of s, snoozes the message of s,
-// and for how long. Methods of users' errors and elements run off the loop (law A6): s is
-// still running although its attempt has ended, so after runtime.Goexit on the loop
-// Abandon would end the attempt again.
+// and for how long. Methods of errors and elements run off the loop (law A6): after
+// runtime.Goexit on the loop, Abandon would end the attempt of s a second time.
 //
 // After an attempt in doubt a message is not snoozed, because the redelivery would forget
 // the doubt, unless the call may happen twice.
@@ -32,9 +31,8 @@ func (g *Machine[IN, OUT]) findSnooze(s *Slot[IN, OUT], err error) (delay time.D
 	return delay, isSnoozed
 }
 
-// endSnoozed ends s, whose attempt has ended and has snoozed its message. The message is
-// redelivered after delay at the earliest. The attempt has not failed, and is not
-// evidence about the service.
+// endSnoozed ends s, whose attempt has ended and has snoozed its message. The attempt has
+// not failed, and is not evidence about the service.
 func (g *Machine[IN, OUT]) endSnoozed(s *Slot[IN, OUT], err error, delay time.Duration) {
 	g.refresh()
 	if g.backend != nil {

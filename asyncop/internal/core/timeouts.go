@@ -69,8 +69,7 @@ func (g *Machine[IN, OUT]) stopTimeout(s *Slot[IN, OUT]) {
 }
 
 // ownTimeout gives the newest element its own timeout, from the acceptance or from the
-// first attempt (FromAttempt). If it has passed already, the element times out before its
-// first attempt.
+// first attempt (FromAttempt).
 func (g *Machine[IN, OUT]) ownTimeout(s *Slot[IN, OUT], total time.Duration) {
 	if g.FromAttempt && total >= 0 {
 		*g.ownDeadlines.ref(s.index) = &ownDeadline[IN, OUT]{total: total}

@@ -11,9 +11,8 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// User code that may block runs on workers while its element waits. This file and
-// handler.go have strategies, steps before a retry, waits for a lease, and handlers;
-// sink.go has the failure sink, batches.go calls of batches.
+// User code that may block runs on workers while its element waits. See also handler.go,
+// sink.go and batches.go.
 
 // errTooManyTasks is the error of user code that does not run.
 var errTooManyTasks = errors.New("asyncop: twice as many strategies, steps before a retry and handlers of failures are running as there are slots: " +
@@ -21,8 +20,8 @@ var errTooManyTasks = errors.New("asyncop: twice as many strategies, steps befor
 
 // runOnWorker runs do with ctx on a worker, and calls after with its error. If t has
 // ended before the worker begins, it calls neither. The element of t may continue before
-// do returns, but do counts as running until it returns. If twice as many functions as
-// slots are running, runOnWorker returns false, and do does not run.
+// do returns. If twice as many functions as slots are running, it returns false and do
+// does not run.
 func (g *Machine[IN, OUT]) runOnWorker(
 	ctx context.Context, t *call.Token, do func(ctx context.Context) error, after func(err error),
 ) bool {
@@ -129,9 +128,9 @@ func (g *Machine[IN, OUT]) takeQuestion(s *Slot[IN, OUT]) *question[OUT] {
 
 // prepare runs a step before the call of an attempt that has begun: a step of the
 // strategy, or the wait for a lease. The attempt has its permit, and its timeouts hold.
-// If the step fails, so does the attempt, which was not sent. prepare reports whether the
-// function is called now: only a member's is, because its batch waits for the step before
-// its call. Otherwise prepared continues after the step.
+// If the step fails, so does the attempt. prepare reports whether the function is called
+// now: only a member's is, because its batch waits for the step. Otherwise prepared
+// continues.
 func (g *Machine[IN, OUT]) prepare(s *Slot[IN, OUT], a *call.Attempt[OUT], before beforeRetry) (continues bool) {
 	a.EndInvoke() // the function is called later, so completions post letters
 	isMember := g.forming != nil
