@@ -7,16 +7,15 @@ import (
 )
 
 // budgetSum stores the sum of the costs in a checkpoint, before a run ends because its
-// budget is spent. The next run continues with the sum.
+// budget is spent.
 type budgetSum struct {
 	isRequested bool          // owned by the loop
 	barrier     atomic.Uint64 // number of the checkpoint with the final sum, or 0
 	isStored    atomic.Bool   // that checkpoint is complete
 }
 
-// endWhenSpent ends the run because its budget is spent. All calls have ended, and all
-// possible results have left. With checkpoints, it waits until a checkpoint with the sum
-// is complete.
+// endWhenSpent ends the run because its budget is spent. With checkpoints, it waits until
+// a checkpoint with the sum is complete.
 func (d *Driver[IN, OUT]) endWhenSpent() {
 	k := d.checkpoints
 	if k == nil || k.budget.isStored.Load() {

@@ -65,7 +65,7 @@ func (d *Driver[IN, OUT]) yieldEnd(yield func(OUT, error) bool) {
 }
 
 // breakOffLoop ends the operator because the range over its results ends early. After a
-// Goexit in code that the core called, the run has failed already (law A6).
+// Goexit on the loop, the run has failed already (law A6).
 func (d *Driver[IN, OUT]) breakOffLoop() {
 	if !d.failed() {
 		d.host.Cancel(d.ErrStopped)

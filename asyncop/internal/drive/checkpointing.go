@@ -100,8 +100,8 @@ func (d *Driver[IN, OUT]) joinCheckpoints() {
 	d.runEnded = d.Coordinator.Ended()
 }
 
-// endWithRun cancels the operator if its coordinator's run has failed. The next run
-// repeats the items in flight, and gates that wait for a checkpoint would stay shut.
+// endWithRun cancels the operator if its coordinator's run has failed. Gates that wait
+// for a checkpoint would stay shut.
 func (d *Driver[IN, OUT]) endWithRun() {
 	select {
 	case <-d.runEnded:
@@ -140,9 +140,9 @@ func (d *Driver[IN, OUT]) restoreObserver(s *Snapshot[IN, OUT]) error {
 	return d.Observer.Restore(s.Observer, numbers, d.Coordinator.RequestCheckpoint)
 }
 
-// wasAccepted reports whether the next item of the backlog was accepted before the restart,
-// so that it has passed the gates. Items that were read past the capacity have not: an
-// observer has no number for them. Without an observer, all restored items pass.
+// wasAccepted reports whether the next item of the backlog was accepted before the
+// restart, so that it has passed the gates. Items that were read past the capacity have
+// not, and have no number at an observer.
 func (k *checkpointing[IN, OUT]) wasAccepted() bool {
 	return k != nil && k.restoredNumbers.Len() > 0 && (k.d.Observer == nil || k.restoredNumbers.Peek() != 0)
 }
@@ -227,9 +227,8 @@ func (d *Driver[IN, OUT]) awaitStart() {
 }
 
 // mayOverflow reports whether an item may be read past the capacity, to reach a barrier
-// or the marker of the end of the input. There is no limit if these come next, or after
-// one more element. Otherwise up to MaxOverflow items are read, and one more, which may
-// be the barrier.
+// or the marker of the end of the input. Unless these are imminent, up to MaxOverflow
+// items are read, and one more, which may be the barrier.
 func (d *Driver[IN, OUT]) mayOverflow() bool {
 	if d.failed() {
 		return false
@@ -265,7 +264,7 @@ func (k *checkpointing[IN, OUT]) passedMarker(next any) {
 }
 
 // passBarrier handles the arrived barrier as soon as it may pass: it reports the state,
-// and lets the barrier overtake the queue. Until then, no item is read.
+// and lets the barrier overtake the queue.
 func (d *Driver[IN, OUT]) passBarrier() {
 	k := d.checkpoints
 	if k == nil || k.arrived == nil || d.failed() {
@@ -364,14 +363,13 @@ func (k *checkpointing[IN, OUT]) lostSoFar() error {
 }
 
 // awaitInputEnd waits, after a final barrier, until upstream closes In or the run has
-// ended. Then Out is closed, for which a checkpoint.Sink waits. An element that arrives
-// instead is an error: the barrier has overtaken it on another branch (law C2).
+// ended. An element that arrives instead is an error: the barrier has overtaken it on
+// another branch (law C2).
 func (d *Driver[IN, OUT]) awaitInputEnd() error {
 	isAnnounced := d.checkpoints.triggered.barrier.Load() == d.checkpoints.seen // by Pending, and not aborted
 	if !d.final || !isAnnounced {
-		// The coordinator announces its barriers, and its source closes In after the
-		// final one. This barrier is from elsewhere, or its checkpoint was aborted, which
-		// ends the run.
+		// This barrier is not from the coordinator, or its checkpoint was aborted, which
+		// ends the run. Otherwise the source closes In.
 		return nil
 	}
 	for d.input != inputClosed {

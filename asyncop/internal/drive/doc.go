@@ -18,9 +18,8 @@
 //
 // # Owner
 //
-// The goroutine of the loop owns the core and the marked fields of the driver. If user
-// code ends this goroutine, the run has failed, and a deferred function finishes it (law
-// A6). In, Wire, Out, NewTransfer, Results, AwaitSlots, Chained, Stop, EndPurged,
-// CutByUpstream, DownstreamFailed, Err, Done, InputClosed, Outliving and Counts are safe
-// for concurrent use.
+// The goroutine of the loop owns the core and the marked fields of the driver. In, Wire,
+// Out, NewTransfer, Results, AwaitSlots, Chained, Stop, EndPurged, CutByUpstream,
+// DownstreamFailed, Err, Done, InputClosed, Outliving and Counts are safe for concurrent
+// use.
 package drive

@@ -141,7 +141,7 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 	d.host.Around = call.ReporterIn(cfg.Context)
 	if d.host.Around != nil && len(cfg.Core.Observers) > 0 {
 		// If the outer call is repeated, it makes new elements. Observers may give them
-		// new ids, under which servers do not recognise repeated requests.
+		// new ids, so servers do not recognise repeated requests.
 		d.host.Around = call.NotDeduplicated{Reporter: d.host.Around}
 	}
 	d.host.Life, d.host.Cancel = context.WithCancelCause(cfg.Context)
@@ -218,8 +218,7 @@ func (d *Driver[IN, OUT]) open() {
 }
 
 // step runs a step of the loop, and reports whether there is another. A blocking call
-// gets its worker in two steps: first it is offered to workers that become free, and if
-// it still waits, the next step sends a worker. See offerJobs.
+// gets its worker in two steps: see offerJobs.
 func (d *Driver[IN, OUT]) step() bool {
 	d.giveWay()
 	d.User.FlushLines(false)
@@ -333,9 +332,9 @@ func (d *Driver[IN, OUT]) setAlarm() bool {
 }
 
 // offerJobs offers the started calls to workers that become free, and reports whether
-// there were any. Sending a worker costs a switch of goroutines, so sendWorkers does it a
-// step later, for calls that still wait. Workers are sent at once for a batch, and if a
-// loop body, which may take long, runs on this goroutine.
+// there were any. To send a worker costs a switch of goroutines, so sendWorkers does it
+// in the next step, for calls that still wait. Workers are sent at once for a batch, and
+// if a loop body, which may take long, runs on this goroutine.
 func (d *Driver[IN, OUT]) offerJobs() bool {
 	d.offered = len(d.jobs)
 	hasJobs := d.offered > 0
@@ -351,7 +350,7 @@ func (d *Driver[IN, OUT]) offerJobs() bool {
 }
 
 // giveWay yields the processor once if most running calls are on workers. Workers whose
-// calls return meanwhile take the offered jobs without a switch of goroutines.
+// calls return meanwhile take the offered jobs.
 func (d *Driver[IN, OUT]) giveWay() {
 	if d.offered > 0 && d.core.State().Running > 2*d.offered {
 		runtime.Gosched()

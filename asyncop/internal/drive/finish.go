@@ -17,7 +17,7 @@ import (
 )
 
 // finish ends the operator (law F1). It cancels the source, ends the contexts, and sets
-// err before it closes out. Later elements are discarded and counted.
+// err before it closes out.
 func (d *Driver[IN, OUT]) finish() {
 	d.timers.Stop()
 	d.unwatch()
@@ -124,8 +124,7 @@ func (d *Driver[IN, OUT]) warnOfCutRetries() {
 }
 
 // logEnd logs a failed operator once, because the caller may not look at the error. A
-// cancel, of this operator or an earlier one, is expected, so its level is INFO. A break
-// has no line.
+// cancel is expected, so its level is INFO. A break has no line.
 func (d *Driver[IN, OUT]) logEnd(err error, onRequest bool) {
 	now := d.core.State()
 	switch {
@@ -196,8 +195,7 @@ var errSinkLimit = fmt.Errorf("asyncop: the operator has ended, and %v later the
 
 // endSink waits for the running call of the sink. Then it offers each element of
 // endAbandoned once (law A1), unless that call has taken it. A failed element that is
-// redelivered is not offered: it comes here only because that call may have taken it.
-// Failed elements that are not taken end as Abandoned.
+// redelivered is not offered again. Failed elements that are not taken end as Abandoned.
 func (d *Driver[IN, OUT]) endSink(cause error, forSink []*core.Slot[IN, OUT]) {
 	if d.sink == nil {
 		return

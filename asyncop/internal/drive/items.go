@@ -85,9 +85,8 @@ func (d *Driver[IN, OUT]) feed() bool {
 }
 
 // prepareRead reports whether the next element may be read. If the backlog is empty, a
-// slot is free and the gates admit the element, it sets letsIn, and the element enters
-// the core. Otherwise the element may be read only to reach a barrier behind it, and
-// waits in the backlog.
+// slot is free and the gates admit the element, it sets letsIn: the element enters the
+// core. Otherwise the element is read only to reach a barrier, and waits in the backlog.
 func (d *Driver[IN, OUT]) prepareRead() bool {
 	if d.life >= ending || d.checkpoints != nil && d.checkpoints.arrived != nil {
 		return false
@@ -238,9 +237,8 @@ func (d *Driver[IN, OUT]) emitSome() (busy bool) {
 }
 
 // load sets the next value to emit, and reports whether there is one. Barriers other than
-// a Drain overtake elements, but do not separate the results of an element: while a barrier
-// waits for the rest of the loaded results, no other element is loaded. Elements without
-// results leave here.
+// a Drain overtake elements, but do not separate the results of an element: while a
+// barrier waits for the rest of the loaded results, no other element is loaded.
 func (d *Driver[IN, OUT]) load() bool {
 	if d.loaded {
 		return true

@@ -156,16 +156,15 @@ func (i *inlet[T]) freeSlots() int {
 // fetch, or 0 if values are no longer taken or ctx has ended. The feeder calls it.
 //
 // Slots become free while values are fetched. The surplus estimates how many: as many as
-// became free during the last fetch, before its first value was put. Later ones would
-// make the surplus grow by itself. awaitSlots asks for the surplus twice:
+// became free during the last fetch, before its first value was put. Later slots would
+// make it grow by itself. awaitSlots asks for the surplus twice:
 //
 //	result = free slots + surplus for this fetch + surplus for the next fetch
 //
 // The first surplus fills the slots that become free during this fetch. The second one
-// waits in the ring for the slots that become free during the next fetch, which would
-// otherwise stay empty until it returns. So up to surplus values may have no slot when a
-// fetch begins, and freeSlots is negative: awaitSlots returns as soon as freeSlots +
-// surplus > 0.
+// waits in the ring for the slots that become free during the next fetch, so that they do
+// not stay empty until it returns. So up to surplus values may have no slot when a fetch
+// begins, and freeSlots is negative: awaitSlots returns as soon as freeSlots + surplus > 0.
 //
 // For example, with 10 free slots and a surplus of 4, 18 values are fetched. Meanwhile 4
 // more slots become free, so 4 values wait.
@@ -230,7 +229,7 @@ func newOutlet[T any](size int, observed bool, wakeUp func()) *outlet[T] {
 }
 
 // lookForSpace reports whether the loop should continue to put. Otherwise the reader will
-// wake it. Parked is set, because the reader may have made space already.
+// wake it. Parked is set.
 func (o *outlet[T]) lookForSpace() bool {
 	o.putterWaits.Store(true)
 	return o.ring.halfEmpty()

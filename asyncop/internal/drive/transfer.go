@@ -55,11 +55,11 @@ func (d *Driver[IN, OUT]) NewTransfer(next chan<- any, shares, tell bool) *Trans
 }
 
 // Run moves the results to next and closes it. If the stream has failed and next takes
-// failures, it gets the failure first, because the end would look clean.
+// failures, it gets the failure first.
 //
 // Run takes the results from a ring, which is cheaper for the loop than out, unless
-// others receive from out. The loop may have sent some to out before: it closes out when
-// it switches to the ring.
+// others receive from out. Earlier results may be in out, which the loop closes when it
+// switches to the ring.
 func (t *Transfer[IN, OUT]) Run() {
 	d := t.d
 	defer close(t.next)
