@@ -100,8 +100,8 @@ func (b *Batch[IN, OUT]) Join(ctx context.Context, in IN, out Future[OUT]) bool 
 	return true
 }
 
-// Other is a call behind a wrapper that converts types. If there is one, all calls of the
-// batch are Others: the function joins by JoinOther, and takes them from Others.
+// Other is a call behind a wrapper that converts types. The function of such a batch
+// joins by JoinOther, and takes all calls from Others.
 type Other interface{ CompleteExceptionally(err error) }
 
 // otherFuture is an Other as a future.
@@ -170,8 +170,7 @@ func (b *Batch[IN, OUT]) Run(call func(ctx context.Context, ins []IN) (outcome f
 }
 
 // beginCall calls [Host.beginCall] with the contexts of the elements until one succeeds.
-// Each call may wait until its context ends, perhaps later than its member. If all fail,
-// all contexts have ended, and leaveOutLate removes all elements.
+// Each may wait until its context ends. If all fail, leaveOutLate removes all elements.
 func (b *Batch[IN, OUT]) beginCall() (end func()) {
 	for _, ctx := range b.ctxs {
 		end, err := b.host.beginCall(ctx, b.Stamp)
@@ -253,12 +252,11 @@ func (b *Batch[IN, OUT]) deliver(outs []Future[OUT], ctxs []context.Context, out
 	all.post()
 }
 
-// HasReturned reports whether the call has returned or is not made. Until then, members
-// may be called.
+// HasReturned reports whether the call has returned or is not made.
 func (b *Batch[IN, OUT]) HasReturned() bool { return b.returned.Load() }
 
-// letters is the future of one member after another. It posts all letters together: if
-// the loop saw some earlier, it would fill their slots, and send a small batch.
+// letters is the future of one member after another. It posts all letters together, so
+// that the loop does not fill some slots and send a small batch.
 type letters[OUT any] struct {
 	host           *Host
 	of             *Attempt[OUT]

@@ -16,8 +16,7 @@ func (m *Member[IN, OUT]) Value(key any) any {
 	return m.Attempt.Value(key)
 }
 
-// A batch is the context of its call. It ends when all members have ended. Values of an
-// attempt, such as its number, are only in the contexts of members. It is safe for
+// A batch is the context of its call. It ends when all members have ended. It is safe for
 // concurrent use.
 var (
 	_ Cancellable = (*Batch[any, any])(nil)
@@ -129,8 +128,8 @@ func (b *batchStages[IN, OUT]) ReportStage(stage predicates.Stage) {
 	}
 }
 
-// ReportSent counts a request for each member, as not deduplicated: its id is not a
-// member's, so its server does not recognise the member in another batch.
+// ReportSent counts a request for each member, as not deduplicated, because its server
+// does not recognise the member in another batch.
 func (b *batchStages[IN, OUT]) ReportSent(bool) (counted bool) {
 	for _, m := range b.ctxs {
 		if r := ReporterIn(m); r != nil && r.ReportSent(false) {

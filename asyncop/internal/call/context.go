@@ -30,9 +30,8 @@ type Cancellable interface {
 	AfterFunc(f func()) (stop func() bool)
 }
 
-// A token is a context. Only calls have a permit and a stage, so their context is an
-// [Attempt]. A token costs nothing before its end is needed. It is safe for concurrent
-// use.
+// A token is a context. The context of a call is an [Attempt]. A token costs nothing
+// before its end is needed. It is safe for concurrent use.
 var _ Cancellable = (*Token)(nil)
 
 // Deadline returns the earlier of the deadlines of the token and the user's context. It
@@ -86,7 +85,7 @@ func (t *Token) Value(key any) any {
 }
 
 // AfterFunc runs f on a new goroutine after the end of the token, unless stop prevents
-// it. Package context uses it, so that derived contexts need no goroutine.
+// it. With it, derived contexts need no goroutine.
 func (t *Token) AfterFunc(f func()) (stop func() bool) {
 	return context.AfterFunc(t.endSignal().context(), f)
 }

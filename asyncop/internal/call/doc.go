@@ -15,7 +15,7 @@
 //
 // A letter refers ([Ref]) to the element that waits for it, by index and generation of
 // its slot. The generation ends when the element continues, and later letters find no
-// slot (law A2). The phase of the element determines what a letter means.
+// slot (law A2).
 //
 // # Completion in place
 //
@@ -37,11 +37,10 @@
 // # Permits
 //
 // The operator's permit becomes free when the loop has released the attempt and its
-// function does not run. The backend's permit becomes free when the attempt has ended and
-// its function does not run, without the loop. The goroutine that sets the last bit of a
-// condition frees the permit: the loop in [Token.Release] and [Token.Cut], or the
-// goroutine of a call when the call completes or its function returns. Bits are never
-// cleared, so this happens once.
+// function does not run, the backend's when the attempt has ended and its function does
+// not run. The goroutine that sets the last bit of a condition frees the permit: the loop
+// in [Token.Release] and [Token.Cut], or the goroutine of a call when the call completes
+// or its function returns. Bits are never cleared, so this happens once.
 //
 // # Contexts
 //

@@ -65,7 +65,7 @@ func (h *Host) FreeBackendPermit(stamp gate.Stamp) {
 
 // beginCall waits until a call with the permit of a stamp may be made (law B5), and
 // returns the function that ends the call. If ctx ends earlier, it returns its error, and
-// the call must not be made. Every blocking call begins here.
+// the call must not be made.
 func (h *Host) beginCall(ctx context.Context, stamp gate.Stamp) (end func(), err error) {
 	if h.Lease == nil {
 		return func() {}, nil
@@ -105,9 +105,8 @@ func (h *Host) TakeFreed() int {
 
 // ---- The mailbox
 
-// Ref refers to the element that waits for a letter, by index and generation of its slot.
-// Generations do not repeat, so an old Ref finds no slot (law A2). The zero Ref refers to
-// no element.
+// Ref refers to the element that waits for a letter. Generations do not repeat, so an old
+// Ref finds no slot (law A2). The zero Ref refers to no element.
 type Ref struct {
 	Index      uint32
 	Stamp      gate.Stamp // at the backend; it fills a gap here, and finds no slot
@@ -131,7 +130,7 @@ type Mailbox struct {
 var closed Letter
 
 // Post puts letters into the mailbox and wakes the loop, which takes them together. They
-// are chained from newest to oldest, and must not be in the mailbox already.
+// are chained from newest to oldest.
 func (h *Host) Post(newest, oldest *Letter) {
 	for {
 		head := h.Mail.head.Load()
@@ -210,8 +209,8 @@ const maxIdleWorkers = 1024
 // No job waits for another to return: while jobs are due, exactly one worker is on its
 // way. A worker that takes a job and leaves others sends the next worker. So workers that
 // become free take most short jobs without a switch, and jobs that sleep or wait all run
-// after some microseconds. Jobs that keep the processors busy delay others, so a worker
-// checks before each call whether the element has ended.
+// after some microseconds. Busy jobs delay others, so a worker checks before each call
+// whether the element has ended.
 //
 // Run makes a job due at once. An offered job is due after the next Send; a free worker
 // may take it earlier.

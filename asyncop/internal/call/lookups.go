@@ -4,7 +4,7 @@ package call
 type ReservationKey struct{}
 
 // Reservation promises an attempt the outcome of a running call for other elements, or an
-// answer of a cache. The attempt needs no permit.
+// answer of a cache.
 type Reservation interface {
 	// Joins reports whether a call is running. Otherwise the outcome is known.
 	Joins() bool
@@ -27,7 +27,7 @@ type Lookups[IN any] interface {
 }
 
 // Sharing makes a type that embeds it a function of lookups. The embedded name is
-// unexported, so operators find its Lookups, and users do not see them.
+// unexported, so users do not see its Lookups.
 type Sharing[IN any] struct {
 	function any
 	lookups  Lookups[IN]

@@ -29,16 +29,16 @@ func (u NotDeduplicated) ReportSent(bool) (counted bool) { return u.Reporter.Rep
 // ReportRefused implements Reporter.
 func (u NotDeduplicated) ReportRefused(bool) { u.Reporter.ReportRefused(false) }
 
-// Stages is the [Reporter] of a token. It passes reports on to the outer call, also after
-// the end of the attempt, whose call may still be running.
+// Stages is the [Reporter] of a token. It passes reports on to the outer call, even after
+// the end of the attempt.
 type Stages Token
 
 var _ Reporter = (*Stages)(nil)
 
 // ReportStage sets the bit of stage. The latest stage counts.
 //
-// An outer call makes several calls, so the stage of one is not its stage. In place of
-// the stages sent and answered, it counts a request, which is not taken back.
+// The stage of one call is not the stage of the outer call, which counts a request in
+// place of the stages sent and answered, and does not take it back.
 func (t *Stages) ReportStage(stage predicates.Stage) {
 	bit := [...]uint32{predicates.ClientDispatch: dispatching, predicates.NetworkTime: sent, predicates.ResponseReceived: answered}[stage]
 	before, _ := t.update(func(s uint32) (uint32, bool) { return s | bit, s&bit != bit })

@@ -64,7 +64,6 @@ const (
 	// cache, or the step before the call has failed.
 	borrowed
 	// uncalled: the user's function was not called, so a late completion is not counted.
-	// borrowed, in contrast, is about the call of the backend.
 	uncalled
 )
 
@@ -125,9 +124,8 @@ func (t *Token) claimUncalled() bool {
 	return t.state.Or(claimed|uncalled)&(claimed|contextEnded) == 0
 }
 
-// publish completes a token whose results or error are written. If the token has ended,
-// the completion is late. Otherwise it posts the letter, unless the token completes in
-// place.
+// publish completes a token whose results or error are written. It posts the letter,
+// unless the completion is late or in place.
 func (t *Token) publish() {
 	bits := completed | contextEnded
 	switch s := t.state.Load(); {
@@ -429,8 +427,8 @@ func (a *Attempt[OUT]) Refuse(err error) {
 	}
 }
 
-// CheckLate returns why the call must not be made, or nil. If there is a reason, the
-// context of the attempt has ended, and later completions do not count.
+// CheckLate returns why the call must not be made, or nil. If there is a reason, it ends
+// the context of the attempt, and later completions do not count.
 func (a *Attempt[OUT]) CheckLate() (late error) {
 	late = a.Late()
 	if late != nil {
@@ -440,9 +438,9 @@ func (a *Attempt[OUT]) CheckLate() (late error) {
 }
 
 // RunBlocking runs task, which makes a call, on a goroutine of the operator. ctx is the
-// context of the call, which may outlast the attempt. late is why task must not make the
-// call, or nil; neither must it if ctx has ended. The call keeps the attempt's permit
-// until task returns, unless the attempt has ended before RunBlocking.
+// context of the call, which may outlast the attempt. task must not make the call if ctx
+// has ended or late, the reason against it, is not nil. The call keeps the attempt's
+// permit until task returns, unless the attempt has ended before RunBlocking.
 func (a *Attempt[OUT]) RunBlocking(ctx context.Context, task func(late error)) {
 	occupies := a.tryOccupy()
 	a.Host.Run(func() {
