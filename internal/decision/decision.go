@@ -56,9 +56,9 @@ type Decision struct {
 	Delay time.Duration
 	// Capped reports that the retry would come at the deadline or later, where no attempt
 	// starts (law A5), so Delay was cut to the remaining time. The element waits for its
-	// deadline as in a back-off, and times out there, or at once with WithEarlyTimeout.
-	// It still gets an attempt if the input ends during the wait, or if an outage of the
-	// backend removes the deadline (WithTimeoutFromFirstAttempt).
+	// deadline, or times out at once (WithEarlyTimeout). It still gets an attempt if the
+	// input ends during the wait, or if an outage of the backend removes the deadline
+	// (WithTimeoutFromFirstAttempt).
 	Capped bool
 	// NeedsBudget reports that the retry must be taken from the retry budget, if there is
 	// one. It is false without a retry, and for a reason that is always retried.

@@ -11,8 +11,8 @@ import (
 
 // EachError returns a classifier for functions that make several requests and join their
 // errors ([errors.Join], or several %w). A retry repeats all requests, so it depends on
-// each error. classify gets them one by one, with its own stage ([StageOf]), as if each
-// were the only error. The answer is the [WeakestOf] their reasons, and the latest stage.
+// each error. classify gets each error with its own stage ([StageOf]), as if it were the
+// only one. The answer is the [WeakestOf] their reasons, and the latest stage.
 //
 //	if an error                                     the permissions of the other errors
 //	has a reason                                    stay, if this reason has them, too
@@ -23,8 +23,8 @@ import (
 //
 // The errors in harmless describe no request, such as the sentinel in fmt.Errorf("%w:
 // %w", ErrLookup, err). A branch is harmless if its innermost error matches one by
-// [errors.Is]. Wrappers of a join apply to all its errors, as do the reason of
-// predicates.WithReason and the stage of a [*predicates.StageError] around it.
+// [errors.Is]. Wrappers of a join, such as predicates.WithReason or a
+// [*predicates.StageError], apply to all its errors.
 //
 // Policies wrap every classifier like this, and the classifiers for weir's clients do it
 // themselves. EachError panics if classify or an error in harmless is nil.

@@ -12,8 +12,7 @@ var (
 
 // SetNamedErrors sets the classifier of [NamedErrors], and the beginnings of the texts of
 // all errors made by errors.New that it may know. Package httpretry calls it during
-// initialisation. Operators do not import httpretry, so that programs need not link
-// net/http.
+// initialisation: operators do not import it, so that programs need not link net/http.
 func SetNamedErrors(classify predicates.Classifier[struct{}], texts ...string) {
 	namedErrors, knownTexts = classify, texts
 }

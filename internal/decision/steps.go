@@ -15,9 +15,8 @@ import (
 // Steps are a policy in the form for operators. They are immutable, and safe for
 // concurrent use if their functions are.
 type Steps[OUT any] struct {
-	// ByAttempts means that the policy is a FLIP-232 strategy, an AsyncRetryStrategy,
-	// without reasons: see HasReasons. Its Classify knows only the attempts that a
-	// predicate asks to repeat.
+	// ByAttempts means that the policy is a FLIP-232 strategy, without reasons: see
+	// HasReasons. Its Classify knows only the attempts that a predicate asks to repeat.
 	ByAttempts bool
 
 	Classify      predicates.Classifier[OUT] // nil if the policy considers no attempt
@@ -35,8 +34,8 @@ type Steps[OUT any] struct {
 	Idempotent    func(input any) bool                                      // may be nil; predicates.Idempotent goes first
 }
 
-// Held makes a type that embeds it a [Policy]. The embedded name is unexported, so
-// operators find its steps, and users do not see them.
+// Held makes a type that embeds it a [Policy]. The embedded name is unexported, so users
+// do not see its steps.
 type Held[OUT any] struct{ steps Steps[OUT] }
 
 // Hold returns the Held of a policy.
@@ -75,25 +74,24 @@ func (p *Steps[OUT]) IsIdempotent(input any) bool {
 }
 
 // Decide returns the decision after an attempt, in the order of Couchbase's SDK-RFC 49
-// (RFC 0049, Retry Handling). It is for callers that can wait for the strategy, and have
-// no backend or budget. An operator calls the steps itself:
+// (RFC 0049, Retry Handling). It is for callers that can wait, without a backend or
+// budget. An operator calls the steps itself:
 //
 //  1. [Steps.FindReason] asks the classifier.
 //  2. [Steps.DecideAtOnce] decides some cases without the strategy. Without a reason, or
 //     with a rejection, the outcome is final. If retries have ended, the decision is
 //     [Finishing]. A FLIP-232 strategy is asked before, so that an element that has had
-//     all its retries is [Refused], and not cut by the end of the input. If the retries
-//     for this reason are used up, the decision is Refused. A reason that is always
-//     retried has the controlled back-off.
+//     all its retries is [Refused]. So is an element with all retries for this reason. A
+//     reason that is always retried has the controlled back-off.
 //  3. [Steps.Ask] asks the strategy, which may block. A refusal is [Refused]. An error or
 //     a panic is [Failed], joined to the attempt's error.
 //  4. [Steps.Conclude] bounds the delay and the number of waiting elements, applies the
 //     jitter, and cuts the delay to the remaining time: see [Decision.Capped].
 //  5. The operator takes the retry from its budget if Decision.NeedsBudget is set.
 //
-// Decide is for attempts that the policy considers (Results, Errors). It sets a.Reason,
-// a.Stage and a.Idempotent. a.Remaining may be old if the caller reads the clock again
-// before a retry. The caller handles runtime.Goexit of user code.
+// Decide is for attempts that the policy considers (Results, Errors). a.Remaining may be
+// old if the caller reads the clock again before a retry. The caller handles
+// runtime.Goexit of user code.
 func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], now *Situation) Decision {
 	_, err := p.FindReason(a)
 	if err != nil {
@@ -136,8 +134,7 @@ func (p *Steps[OUT]) FindReason(a *predicates.Attempt[OUT]) (isKnown bool, err e
 //
 // It is a.Reason. If the classifier has no reasons, or does not know the error, it is the
 // error's own reason: by predicates.WithReason, the status of an HTTP response, or an
-// error of a connection. Then a.Stage is set if the error proves a stage. The result is
-// zero without any reason.
+// error of a connection. Then a.Stage is set if the error proves a stage.
 func (p *Steps[OUT]) FindReasonOfFailure(a *predicates.Attempt[OUT], isKnown bool) predicates.Reason {
 	hasReasons := !p.ByAttempts
 	isClassified := isKnown && hasReasons
@@ -152,8 +149,8 @@ func (p *Steps[OUT]) FindReasonOfFailure(a *predicates.Attempt[OUT], isKnown boo
 }
 
 // askError returns the own reason of an attempt's error, or zero. If isKnown is set, a
-// FLIP-232 predicate asks for a retry. This counts even if the error is a rejection: the
-// result has its name, and is not a rejection.
+// FLIP-232 predicate asks for a retry: then the result of a rejection has its name, and
+// is not a rejection.
 //
 // If the error's methods panic, it has no reason. runtime.Goexit in them ends the run
 // (law A6).
@@ -183,8 +180,7 @@ func (p *Steps[OUT]) Considers(err error) bool {
 }
 
 // AllowsRepeat reports whether a FLIP-232 predicate has allowed to repeat the call of an
-// element that ended with v: it asked for a retry, which was not made. Reasons of other
-// policies do not allow this.
+// element that ended with v: it asked for a retry, which was not made.
 func (p *Steps[OUT]) AllowsRepeat(v NoRetryReason) bool { return p.ByAttempts && hadReason(v) }
 
 // FindPushback returns the wait that a server demands, or 0, or [Never]. A panic of the
@@ -229,7 +225,7 @@ func (p *Steps[OUT]) isUsedUp(a *predicates.Attempt[OUT]) bool {
 }
 
 // isDeduplicated reports whether all servers of a call recognise repeated requests (law
-// X1). The values of a contain the operator's attempt, which knows it.
+// X1).
 func isDeduplicated[OUT any](a *predicates.Attempt[OUT]) bool {
 	attempt, ok := a.Value(ctxkey.Stage{}).(deduplicatedAttempt)
 	return ok && attempt.Deduplicated()
@@ -239,8 +235,7 @@ func isDeduplicated[OUT any](a *predicates.Attempt[OUT]) bool {
 type deduplicatedAttempt interface{ Deduplicated() bool }
 
 // Ask asks the strategy, which may block unless p.AtOnce is set. A panic becomes the
-// answer's error. The caller handles runtime.Goexit. Ask is safe for concurrent use if
-// the strategy is.
+// answer's error. Ask is safe for concurrent use if the strategy is.
 func (p *Steps[OUT]) Ask(ctx context.Context, a *predicates.Attempt[OUT]) (answer Answer) {
 	defer func() {
 		if value := recover(); value != nil {
