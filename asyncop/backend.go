@@ -98,8 +98,8 @@ func ReportCost(ctx context.Context, cost float64) {
 // calls, in the unit of [Cost]. When the sum reaches total, calls no longer start.
 // Running calls complete, so the sum may exceed total by their cost. Their results leave
 // as far as the order allows. If other elements still need a call, the operator ends with
-// an error that matches [ErrBudgetSpent]. By default there is no budget. Budget panics if
-// total is not positive and finite.
+// an error that matches [ErrBudgetSpent]. By default the cost is not limited. Budget
+// panics if total is not positive and finite.
 //
 // With checkpoints ([WithCheckpoints]) the sum is part of the state. The operator takes a
 // checkpoint before it ends, from which a run with a larger budget continues, without

@@ -179,7 +179,7 @@ func prefix(operator string) string {
 	return operator + ": "
 }
 
-// cutOff returns why there was no other attempt.
+// cutOff returns why the element was not retried.
 func (e *ElementError) cutOff() string {
 	switch {
 	case e.NoRetryReason == strategies.Finishing:

@@ -59,7 +59,7 @@ type Failure[IN any] struct {
 }
 
 // UnsafeToRepeat reports whether the effect of the call must be checked before the
-// element is sent again. It is true if
+// element is sent again. It is true if all of these hold:
 //
 //   - The call is in doubt (InDoubt): it may have taken effect.
 //   - The call is not idempotent. An element that implements [predicates.Idempotent]

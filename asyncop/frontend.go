@@ -80,7 +80,7 @@ func (s *frontend[IN, OUT]) newNode() *wiring.Node {
 		UpstreamCut:      func(err error) { s.driver.CutByUpstream(err) },
 	}
 	if s.coordinator != nil {
-		_ = node.MarkCheckpointed() // it has no next step yet
+		_ = node.MarkCheckpointed() // the next step is unknown yet
 	}
 	return node
 }

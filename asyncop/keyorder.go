@@ -39,7 +39,7 @@ import (
 //     unlimited.
 //
 // key is called once for each element, on the operator's loop, and must not block. A
-// panic fails the element (law A6). So does a key that a map cannot find: such as NaN or
+// panic fails the element (law A6). So does a key that a map cannot find, such as NaN or
 // a slice in an interface.
 //
 // strategy is as in [OrderedWaitWithRetry], or nil for no retries. An element in back-off

@@ -19,8 +19,8 @@ const (
 //
 //	rows, err := asyncop.Map(ctx, keys, asyncop.Blocking(table.Get), nil)
 //
-// strategy is as in [OrderedWaitWithRetry], or nil for no retries. Elements have no
-// timeout.
+// strategy is as in [OrderedWaitWithRetry], or nil for no retries. Elements do not time
+// out.
 //
 // The first failure ends Map. It returns a nil slice and an [*ElementError], which is
 // also logged ([WithLogger]). The end of ctx ends Map, too, with an error that is or

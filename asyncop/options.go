@@ -99,7 +99,7 @@ func (c *config) setFailurePolicy(option string) {
 
 // WithClock sets the clock of the operator's timers. The default is the real clock. The
 // clock must not go back. A clock.Mock makes times exact in tests, as testing/synctest
-// does. With a mock, contexts of attempts have no deadline, because a real dialer would
+// does. With a mock, contexts of attempts lack deadlines, because a real dialer would
 // compare it with the real time.
 func WithClock(c clock.Clock) Option {
 	guard.RefuseNil("asyncop: WithClock", "clock", c)
@@ -183,8 +183,8 @@ func WithObserver(o observe.Observer) Option {
 }
 
 // WithMaxConcurrentCalls limits the calls that run at once. The default is the capacity.
-// More than the capacity has no effect and is logged as a warning. Retries go before
-// first attempts, and older elements first. It panics if n < 1.
+// More than the capacity is useless and logged as a warning. Retries go before first
+// attempts, and older elements first. It panics if n < 1.
 //
 // A callback-style call ends with its attempt, a [Blocking] call when its function
 // returns.
@@ -217,7 +217,7 @@ func WithTimeoutFor[IN any](timeout func(in IN) time.Duration) Option {
 
 // WithTimeoutFromFirstAttempt makes the timeout of an element count from the start of its
 // first attempt, instead of from its acceptance. So the wait for a permit or for its
-// backend ([WithBackend]) has no limit, even if the backend is held or stays down. The
+// backend ([WithBackend]) is not limited, even if the backend is held or stays down. The
 // element keeps its slot, so the input waits, too.
 //
 // If the timeout of an element that waits for its next attempt runs out while its backend
@@ -321,8 +321,8 @@ func WithDrainRetries() Option {
 // least 1.
 //
 // So an operator whose sink is blocked reads about as many elements as its capacity and
-// two buffers. Elements in In are not accepted yet: they have no slot, and are not in
-// checkpoints. It panics if n < 0.
+// two buffers. Elements in In are not accepted yet: they do not hold slots, and are not
+// in checkpoints. It panics if n < 0.
 func WithBuffer(n int) Option {
 	refuseIf(n < 0, "WithBuffer: negative size: %d", n)
 	return func(cfg *config) { cfg.buffer = n }

@@ -24,7 +24,7 @@ type Stopper interface {
 //
 // As for Stop, code that an operator waits for must not call StopAll. A loop over the
 // results of the row needs another goroutine for it, and ends with [ErrStopped]. StopAll
-// panics if an operator is nil, or if there is no operator.
+// panics if an operator is nil, or without operators.
 func StopAll(ctx context.Context, operators ...Stopper) error {
 	guard.RefuseNil("asyncop: StopAll", "context", ctx)
 	refuseIf(len(operators) == 0, "StopAll: no operators")

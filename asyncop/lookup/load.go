@@ -74,8 +74,8 @@ func (l *load[K, V]) watch(w *waiter[V]) {
 	}
 }
 
-// leave ends the wait of w. The load ends with its last waiter. After a timeout it takes
-// no more waiters, because its call may hang.
+// leave ends the wait of w. The load ends with its last waiter. After a timeout it does
+// not take waiters, because its call may hang.
 func (l *load[K, V]) leave(w *waiter[V]) {
 	err := w.ctx.Err()
 	l.f.mu.Lock()

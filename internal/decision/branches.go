@@ -26,7 +26,7 @@ func Joins(err error) bool {
 }
 
 // Branches returns the errors that err joins, at any depth, in order, or only err if it
-// joins none. errors.Is and errors.As on a branch find the wrappers of the join and the
+// is not a join. errors.Is and errors.As on a branch find the wrappers of the join and the
 // branch.
 func Branches(err error) []error {
 	if !Joins(err) {

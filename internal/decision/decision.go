@@ -18,7 +18,7 @@ type Action struct {
 	Before   func(ctx context.Context) error
 }
 
-// NoRetryReason is why there is no retry. Package strategies describes its values. A
+// NoRetryReason is the reason against a retry. Package strategies describes its values. A
 // Decision has another value, which is not a reason: Retried.
 type NoRetryReason = predicates.NoRetryReason
 
@@ -45,7 +45,7 @@ func hadReason(v NoRetryReason) bool {
 
 // Decision is the decision after an attempt.
 type Decision struct {
-	// NoRetryReason is Retried, or why there is no retry.
+	// NoRetryReason is Retried, or the reason against a retry.
 	NoRetryReason NoRetryReason
 
 	// Reason is the reason for a retry. It is zero or a rejection for Final, and zero if

@@ -25,7 +25,7 @@ type Token struct {
 	signal atomic.Pointer[signal] // created when needed; always there for a message
 }
 
-// NoDeadline means that a token has no deadline.
+// NoDeadline is the deadline of a token without one.
 const NoDeadline = time.Duration(math.MaxInt64)
 
 // The bits of a token's state are never cleared, except in the counters of requests.
@@ -253,7 +253,7 @@ func (t *Token) Release() (how Released) {
 	return how
 }
 
-// See Permits in doc.go. A member has no permits.
+// See Permits in doc.go.
 
 // isFree reports whether a permit is free: bit is released for the operator's,
 // contextEnded for the backend's.

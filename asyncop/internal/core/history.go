@@ -19,9 +19,9 @@ type attemptHistory struct {
 	keep  bool // even if the element succeeds
 }
 
-// history keeps the attempts of elements. An element that succeeds at once needs none,
-// unless it was slow or asked for. The failure sink finds the history, a []observe.Step,
-// in its context under [ctxkey.Timeline].
+// history keeps the attempts of elements that did not succeed at once, were slow or asked
+// for. The failure sink finds the history, a []observe.Step, in its context under
+// [ctxkey.Timeline].
 type history[IN, OUT any] struct {
 	core     *Machine[IN, OUT]
 	attempts perSlot[*attemptHistory]

@@ -158,7 +158,7 @@ func (g *Machine[IN, OUT]) continueRestored(s *Slot[IN, OUT], it *Item[IN, OUT])
 		}
 	}
 	if timeout < 0 && it.Restored && g.timeoutFailsRun() {
-		// The element has no time left. To avoid a timeout, it gets the reserve of the
+		// The time of the element has passed. To avoid a timeout, it gets the reserve of the
 		// operator's timeout.
 		timeout = g.leastTime(g.Timeout)
 	}

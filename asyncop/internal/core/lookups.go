@@ -71,7 +71,7 @@ func (l *lookups[IN, OUT]) start(s *Slot[IN, OUT]) bool {
 }
 
 // reserve returns a reservation for the next attempt of s, or nil. A retry with a step
-// before it gets none.
+// before it gets nil.
 func (l *lookups[IN, OUT]) reserve(s *Slot[IN, OUT]) (r call.Reservation) {
 	g := l.core
 	if g.before.get(s.index) != nil {

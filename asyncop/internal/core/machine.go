@@ -26,7 +26,7 @@ type Config[IN, OUT any] struct {
 	Jobs   *[]call.Job[IN, OUT] // the core appends, the driver takes
 	// Direct means that the function is blocking, so the core makes jobs, and does not
 	// call User.Invoke. An attempt whose context has values of observers or a reservation
-	// is no job: User.Invoke runs the function by RunBlocking.
+	// is not a job: User.Invoke runs the function by RunBlocking.
 	Direct bool
 
 	Policy *decision.Steps[OUT]
@@ -495,7 +495,7 @@ func (g *Machine[IN, OUT]) fireTimers(now time.Duration) {
 			g.handler.exceeded(s)
 		case failing:
 			g.sink.failing.Push(s)
-		default: // the others have no timer
+		default: // other phases lack timers
 		}
 	}
 }

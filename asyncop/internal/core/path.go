@@ -201,7 +201,7 @@ func (g *Machine[IN, OUT]) takePermit(s *Slot[IN, OUT]) permission {
 func (g *Machine[IN, OUT]) begin(s *Slot[IN, OUT]) {
 	var before beforeRetry
 	if s.phase == ready {
-		if g.hasReasons { // otherwise there is no step
+		if g.hasReasons { // otherwise retries lack steps
 			before = g.before.take(s.index)
 		}
 		g.ready.Cancel(&s.timer)
@@ -464,7 +464,7 @@ func (g *Machine[IN, OUT]) timeOutAttempt(s *Slot[IN, OUT], end *call.Released) 
 	s.attempt = nil
 	end.Stage = max(predicates.NetworkTime, end.Stage) // the call may be about to send
 	if s.phase == preparing {
-		end.Stage = predicates.ClientDispatch // there is no call
+		end.Stage = predicates.ClientDispatch // it was not sent
 	}
 	g.state.Stats.AttemptTimeouts++
 	return g.User.TimeoutError(g.report(s), TimedOut{Attempt: true})

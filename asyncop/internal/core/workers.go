@@ -144,7 +144,7 @@ func (g *Machine[IN, OUT]) prepare(s *Slot[IN, OUT], a *call.Attempt[OUT], befor
 	after := func(err error) {
 		switch {
 		case err != nil:
-			a.Borrow() // like a borrowed outcome, it is no evidence about the backend, because there was no call
+			a.Borrow() // like a borrowed outcome, it is not evidence about the backend
 			a.Refuse(&predicates.StageError{Stage: predicates.ClientDispatch, Err: err})
 		case isMember:
 			close(succeeded)

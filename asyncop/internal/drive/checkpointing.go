@@ -209,7 +209,7 @@ func (d *Driver[IN, OUT]) awaitStart() {
 	d.host.Parked.Store(true)
 	defer d.host.Parked.Store(false)
 	for {
-		if d.stopping.Load() { // there are no elements to drain: cancel
+		if d.stopping.Load() { // nothing to drain: cancel
 			d.host.Cancel(guard.Wrap("asyncop: not started", d.ErrStopped))
 		}
 		d.core.EndIfCancelled()

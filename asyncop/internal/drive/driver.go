@@ -21,7 +21,7 @@ import (
 	"github.com/weirflow/weir/timers"
 )
 
-// stepLimit bounds each kind of work in a step, so that none starves.
+// stepLimit bounds each kind of work in a step, so that each gets its turn.
 const stepLimit = 128
 
 // Driver is the loop of an operator.
@@ -375,7 +375,7 @@ func (d *Driver[IN, OUT]) publish() {
 }
 
 // InputClosed returns a channel that is closed after the end of the operator, when
-// upstream has closed in (or there is none) and all discarded elements are counted.
+// upstream, if any, has closed in and all discarded elements are counted.
 func (d *Driver[IN, OUT]) InputClosed() <-chan struct{} { return d.late.counted }
 
 // Out returns the channel of the results.

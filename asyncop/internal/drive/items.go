@@ -29,7 +29,7 @@ func (d *Driver[IN, OUT]) endRetriesAndWaits() {
 	}
 }
 
-// endWaits ends the wait of batches for more members, once no more elements come.
+// endWaits ends the wait of batches for members after the last element.
 func (d *Driver[IN, OUT]) endWaits() {
 	if d.batches != nil && (d.life >= ending || d.input != inputOpen) && d.backlog.Len() == 0 {
 		d.batches.EndInput()

@@ -14,7 +14,7 @@ import (
 // goroutine for each value.
 type ring[T any] struct {
 	buf      []T            // its length is a power of two
-	messages []call.Message // as long as buf, or nil if values have no messages
+	messages []call.Message // as long as buf, or nil if values lack messages
 
 	_     [64]byte // separates the fields of the goroutines
 	head  atomic.Uint64
@@ -24,8 +24,8 @@ type ring[T any] struct {
 	limit uint64 // owned by the putter: limit of tail until it looks at head again
 	_     [64]byte
 
-	ended   atomic.Bool // by the putter: no more values
-	stopped atomic.Bool // by any goroutine: no more values are taken
+	ended   atomic.Bool // by the putter, after its last value
+	stopped atomic.Bool // by any goroutine: values are not taken from now on
 }
 
 // newRing returns a ring for at least n values.

@@ -159,7 +159,7 @@ type Model struct {
 	Told    string // error that upstream received
 
 	NoRetries  bool         // law A5
-	NoneFollow bool         // no more elements, so batches do not wait
+	NoneFollow bool         // the last element has come: batches do not wait
 	Batches    [][]*Element // running
 
 	reading    bool
