@@ -69,7 +69,6 @@ func (s *server) byKey(r *http.Request) (view, error) {
 	return view{Name: "bykey", Title: "Keys of " + cut(100, d.Queue), Data: &d}, nil
 }
 
-// HeldBy returns the order that holds a key, or nil.
 func (d *byKeyData) HeldBy(key string) *jobs.KeyOrder {
 	for i := range d.Held {
 		if d.Held[i].Key == key {
@@ -79,7 +78,6 @@ func (d *byKeyData) HeldBy(key string) *jobs.KeyOrder {
 	return nil
 }
 
-// DownOf returns the outage of a key, or nil.
 func (d *byKeyData) DownOf(key string) *jobs.KeyDown {
 	for i := range d.Down {
 		if d.Down[i].Key == key {
@@ -109,7 +107,7 @@ func (s *server) readDown(ctx context.Context, d *byKeyData) error {
 	return nil
 }
 
-// readHeld reads which keys people hold, and the key in the address.
+// readHeld reads the held keys, and the key in the address.
 func (s *server) readHeld(r *http.Request, d *byKeyData) error {
 	_, canSkip := s.engine.(store.ByKey)
 	d.CanHold = s.keeps && canSkip
@@ -136,7 +134,7 @@ func (s *server) readHeld(r *http.Request, d *byKeyData) error {
 	return nil
 }
 
-// holdKey holds or resumes a key. The address names the queue and the key.
+// holdKey holds or resumes the key in the address.
 func (s *server) holdKey(r *http.Request) (string, error) {
 	q := r.URL.Query()
 	why := reason(r.PostForm)
@@ -214,11 +212,9 @@ func (s *server) countKeys(ctx context.Context, queue, contains string) ([]jobs.
 	return list, err
 }
 
-// shownStopped is how many keys of a queue the overview names.
 const shownStopped = 3
 
-// keyProblems lists the keys that people hold or that workers report to be down. It sums
-// up many keys of a queue.
+// keyProblems lists the keys that are held or down. It sums up many keys of a queue.
 func (s *server) keyProblems(l *look) (list []problem) {
 	held := map[string][]string{} // by queue
 	for _, o := range l.held {

@@ -15,9 +15,8 @@ const (
 	loadTime = time.Minute // at most
 )
 
-// cached is a value that takes long to find: people see the last one meanwhile. It is
-// loaded once at a time, for a twentieth of the time at most, however many people look.
-// Its zero value is ready.
+// cached is a value that takes long to find: people see the last one meanwhile. One load
+// runs at a time, for a twentieth of the time at most. Its zero value is ready.
 type cached[T any] struct {
 	// reserve waits until a load may begin, and returns a function to call after it. This
 	// wait is not part of the load and its loadTime. reserve may be nil.
@@ -85,7 +84,6 @@ func (c *cached[T]) load(ctx context.Context, cl clock.Clock, load func(context.
 	c.done = nil
 }
 
-// peek returns the value, however old it is.
 func (c *cached[T]) peek() (T, time.Time, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -27,7 +27,6 @@ type saved struct {
 	Since             time.Time
 }
 
-// about returns the statistics of this process's pipelines.
 func (s *server) about() jobs.Worker {
 	w := jobs.Worker{Checkpoints: map[string]json.RawMessage{}}
 	for name, c := range s.Checkpoints {
@@ -80,7 +79,6 @@ func (s *server) checkpointProblems(list []saved) (problems []problem) {
 	return problems
 }
 
-// took returns a duration for people.
 func took(d time.Duration) string {
 	if d < 10*time.Millisecond {
 		return d.Round(10 * time.Microsecond).String()

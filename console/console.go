@@ -131,7 +131,6 @@ type server struct {
 	minutes map[string]*cached[[]jobs.HistoryPoint] // of queues, by name
 }
 
-// person is who sent a request.
 type person struct {
 	role Role
 	who  string
@@ -194,7 +193,6 @@ func asset(name string) http.HandlerFunc {
 	}
 }
 
-// protect decides who gets in, before all else.
 func (s *server) protect(next http.Handler) http.Handler {
 	crossOrigin := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

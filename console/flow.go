@@ -20,8 +20,8 @@ type beat struct {
 	rate  float64 // a second, since the beat before
 }
 
-// flows returns how many messages a second workers take from each queue. Looks are made
-// one at a time.
+// flows returns how many messages a second workers take from each queue. It is for one
+// look at a time.
 func (s *server) flows(l *look) map[string]float64 {
 	before := s.beats
 	s.beats = make(map[string]beat, len(l.Workers))
@@ -50,16 +50,15 @@ func (s *server) flows(l *look) map[string]float64 {
 	return rates
 }
 
-// point is the number of messages of a queue at a time, and how many a second came and
-// were taken.
+// point is a queue's number of messages at a time, and how many a second came and were
+// taken.
 type point struct {
 	at      time.Time
 	n       int
 	in, out float64
 }
 
-// flow sets the rate of new messages: the messages that were taken, and the growth of the
-// queue.
+// flow sets the rate of new messages: the taken messages, and the queue's growth.
 func (p *point) flow(before []point) {
 	p.in = p.out
 	if len(before) == 0 {
@@ -90,7 +89,6 @@ func sparkline(h []point, most float64, value func(point) float64) string {
 	return strings.TrimSpace(b.String())
 }
 
-// draw sets the pictures of the history of a queue.
 func (q *queueState) draw(h []point, known bool) {
 	first, last := h[0], h[len(h)-1]
 	q.Change, q.Over = last.n-first.n, last.at.Sub(first.at)
@@ -106,7 +104,6 @@ func (q *queueState) draw(h []point, known bool) {
 	}
 }
 
-// perSecond returns a rate for people.
 func perSecond(r float64) string {
 	if r > 0 && r < 10 {
 		return strconv.FormatFloat(r, 'f', 1, 64)

@@ -181,7 +181,7 @@ func (s *server) countNewest(t *groupTable, c *jobs.GroupCount) (took time.Durat
 	}
 }
 
-// countRest counts the other messages, with rests, and shows progress.
+// countRest counts the other messages, and shows progress.
 func (s *server) countRest(t *groupTable, c *jobs.GroupCount) error {
 	for c.Progress() < 1 {
 		t.showPart(groupingOf(c, t.filter, s.Clock.Now()))
@@ -272,14 +272,12 @@ func groupsFor(found []jobs.Group, f store.Filter) []group {
 	return groups
 }
 
-// isNew reports whether the table's first count has not ended.
 func (t *groupTable) isNew() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.shown.At.IsZero()
 }
 
-// show shows a complete count.
 func (t *groupTable) show(g grouping) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -297,7 +295,6 @@ func (t *groupTable) showPart(g grouping) {
 	}
 }
 
-// fail shows why a count failed, beside the known groups.
 func (t *groupTable) fail(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -393,7 +390,6 @@ func (s *server) grouped(ctx context.Context, d *queueData) {
 	}
 }
 
-// headline returns whether the messages have one cause.
 func headline(g *grouping) string {
 	of := num(g.Messages)
 	if g.IsPart {

@@ -81,7 +81,6 @@ func (s *server) charts(ctx context.Context, base, role string) (list []chart, f
 	}, ""
 }
 
-// historyOf returns a queue's history in this process.
 func (s *server) historyOf(queue string) *cached[[]jobs.HistoryPoint] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,7 +102,7 @@ type series struct {
 	of          func(jobs.HistoryPoint) int // -1 if it is not known
 }
 
-// inWords returns a value with the name of the series.
+// inWords returns a value with the series' name.
 func (s series) inWords(n int) string {
 	return count(n, cmp.Or(s.one, s.name), s.name)
 }

@@ -115,7 +115,6 @@ func (f *logFilter) isOfQueue(l *jobs.Line) bool {
 	})
 }
 
-// logPage is the page of the log.
 type logPage struct {
 	logged
 	Filter   logFilter

@@ -59,7 +59,6 @@ type queueState struct {
 	InLine, OutLine string
 }
 
-// worker is a heartbeat and its contents.
 type worker struct {
 	jobs.Worker
 	Done, Failed, InFlight int
@@ -112,7 +111,6 @@ func roleOf(name string, hasCauses bool) (base, role string) {
 	return name, "queue"
 }
 
-// latest returns the last look.
 func (s *server) latest(ctx context.Context) (*look, error) {
 	wait := patience
 	if _, at, _ := s.looks.peek(); at.IsZero() {
@@ -210,7 +208,6 @@ func (s *server) count(ctx context.Context, names []string) (list []queueState) 
 	return list
 }
 
-// notePauses notes which queues are paused.
 func (l *look) notePauses() {
 	for i := range l.Queues {
 		q := &l.Queues[i]
@@ -275,7 +272,6 @@ func (l *look) reads(queue string) bool {
 	return slices.ContainsFunc(l.Workers, func(w worker) bool { return !w.Silent && (w.Outbox == queue || slices.Contains(w.Queues, queue)) })
 }
 
-// known reports whether a queue has messages or a worker.
 func (l *look) known(queue string) bool {
 	return slices.ContainsFunc(l.Queues, func(q queueState) bool { return q.Name == queue }) || l.reads(queue)
 }

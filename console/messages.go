@@ -188,7 +188,6 @@ func (s *server) find(ctx context.Context, q url.Values) (queue string, e store.
 	return queue, list[0], nil
 }
 
-// step is an event in a message's timeline.
 type step struct {
 	At       time.Time // zero if it is not known
 	Text     string
@@ -350,7 +349,6 @@ func (s *server) lastReturn(ctx context.Context, queue string, m *message.Meta) 
 	return r, true
 }
 
-// timeline returns the known events of a message by time.
 func (s *server) timeline(ctx context.Context, queue string, e *store.Entry) (steps []step) {
 	now := s.Clock.Now()
 	m := &e.Meta

@@ -225,7 +225,6 @@ func (s *server) partitionProblems(l *look) (list []problem) {
 	return list
 }
 
-// mostPartitions is the most rows of the page.
 const mostPartitions = 200
 
 // Shown is for templates.
@@ -245,7 +244,6 @@ func count(n int, one string, many ...string) string {
 	return num(n) + " " + one + "s"
 }
 
-// causesOf describes the causes of dead letters.
 func causesOf(n store.Counts) string {
 	causes := slices.SortedFunc(maps.Keys(n.Causes), func(a, b store.Cause) int {
 		return cmp.Or(n.Causes[b]-n.Causes[a], strings.Compare(a.String(), b.String()))
@@ -294,7 +292,6 @@ func (b process) Strip(now time.Time) (list []stripPart) {
 	return list
 }
 
-// Troubles describes the strip in words.
 func (b process) Troubles(now time.Time) string {
 	minutes := map[string]int{}
 	for _, state := range b.Backend.Strip(now.Add(-stripMinutes*time.Minute), now, stripMinutes) {

@@ -42,7 +42,6 @@ func (p *pacer) reserveFirst(ctx context.Context) (release func(), err error) {
 	return p.await(ctx, p.first, p.restOfFirst)
 }
 
-// await waits for a turn and the end of a rest.
 func (p *pacer) await(ctx context.Context, turn chan struct{}, rest func() time.Duration) (release func(), err error) {
 	for {
 		pause := rest()
@@ -74,14 +73,12 @@ func (p *pacer) rest() time.Duration {
 	return p.clock.Until(p.restUntil)
 }
 
-// restOfFirst returns the time until the next first answer.
 func (p *pacer) restOfFirst() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.clock.Until(p.firstUntil.Add(-mostAhead))
 }
 
-// charge adds the rest after a read.
 func (p *pacer) charge(took time.Duration, isFirst bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

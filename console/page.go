@@ -83,7 +83,6 @@ func (s *server) limited(ctx context.Context, f func() error) error {
 	}
 }
 
-// action calls f, and shows the returned page.
 func (s *server) action(f func(*http.Request) (string, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !personOf(r).Acts() {
@@ -189,7 +188,6 @@ func (s *server) funcs() template.FuncMap {
 	}
 }
 
-// nav is a link of a page.
 func nav(v view, path, text string) map[string]any {
 	here := map[string]string{
 		"overview": "/", "layers": "/layers", "queue": "/layers", "message": "/layers", "bykey": "/layers", "confirm": "/layers", "backends": "/backends",
@@ -266,7 +264,6 @@ func timeElement(t time.Time) template.HTML {
 	return template.HTML(`<time datetime="` + t.UTC().Format(time.RFC3339) + `">` + when(t) + `</time>`) //nolint:gosec // digits and separators
 }
 
-// num separates thousands.
 func num(n any) string {
 	digits := fmt.Sprint(n)
 	sign := ""

@@ -45,7 +45,6 @@ func (p pauseState) Reports() string {
 	return fmt.Sprintf("%d of %d workers report that they are paused.", p.Obey, p.Workers)
 }
 
-// Disobeys describes the workers that do not obey, at least one.
 func (p pauseState) Disobeys() string {
 	if p.Ignore == 1 {
 		return fmt.Sprintf("1 of %s does not obey: it runs an earlier version of weir, or cannot read the order.", count(p.Workers, "worker"))
@@ -53,7 +52,6 @@ func (p pauseState) Disobeys() string {
 	return fmt.Sprintf("%d of %d workers do not obey: they run an earlier version of weir, or cannot read the order.", p.Ignore, p.Workers)
 }
 
-// pauseOf returns a queue's state, from the orders and workers' reports.
 func pauseOf(queue string, paused []jobs.QueueOrder, workers []worker) pauseState {
 	p := pauseState{Queue: queue}
 	for i := range paused {
@@ -122,7 +120,7 @@ func (s *server) isOutbox(queue string) bool {
 	return !at.IsZero() && slices.ContainsFunc(l.outboxes, func(o outbox) bool { return o.Queue == queue })
 }
 
-// pauseProblems lists the paused queues, and workers that do not obey.
+// pauseProblems lists paused queues, and workers that do not obey.
 func (s *server) pauseProblems(l *look) (list []problem) {
 	for _, o := range l.paused {
 		path := s.link("/queue", "queue", o.Queue)

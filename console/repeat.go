@@ -58,7 +58,6 @@ func safe(e *store.Entry) repetition {
 	}}
 }
 
-// pointless describes a message that fails again.
 func pointless(e *store.Entry) repetition {
 	place := e.PointsTo()
 	if place != "" {
