@@ -45,7 +45,6 @@ func Apply(ctx context.Context, db *sql.DB, d Dialect, component string, files f
 // it only reads. It refuses a database to which a later version of weir has applied more
 // files, unless their first line begins with "-- compatible". If the user may not run the
 // files, the error contains the statements.
-// the files, the error contains the statements.
 func Ensure(ctx context.Context, db *sql.DB, d Dialect, component string, files fs.FS) (made []string, err error) {
 	made, err = ensure(ctx, db, d, component, files)
 	if err != nil {
@@ -111,7 +110,6 @@ func ensure(ctx context.Context, db *sql.DB, d Dialect, component string, files 
 // Such a file does not count for the component's version.
 const compatible = "-- compatible"
 
-// file is a file of statements.
 type file struct {
 	name      string
 	number    int
@@ -182,12 +180,10 @@ func (e tooNewError) Error() string {
 
 func tooNew(version, known int) error { return guard.MarkPermanent(tooNewError{version, known}) }
 
-// querier is a database or a transaction.
 type querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// versionIn returns the highest applied number.
 func versionIn(ctx context.Context, q querier, component string) (version int, err error) {
 	err = q.QueryRowContext(ctx, "SELECT coalesce(max(version), 0) FROM weir_migrations WHERE component = $1", component).Scan(&version)
 	return version, err
@@ -204,7 +200,6 @@ func lacksRights(tables []string) error {
 
 var createTable = regexp.MustCompile(`CREATE TABLE IF NOT EXISTS (\w+)`)
 
-// tablesOf returns the tables that the files create.
 func tablesOf(all []file) (tables []string) {
 	for _, f := range all {
 		for _, match := range createTable.FindAllStringSubmatch(f.text, -1) {
