@@ -111,7 +111,6 @@ func EndDoubt(meta *message.Meta) {
 // seconds, which would be decades.
 const maxDemand = 24 * time.Hour
 
-// Demand returns the delay that the server demands, for instance with Retry-After, at
-// most 24 h.
+// Demand returns the delay that the server demands, for instance with Retry-After: at
 // most maxDemand.
 func Demand[T any](f asyncop.Failure[T]) time.Duration { return min(f.Demanded, maxDemand) }

@@ -24,7 +24,6 @@ type Layer struct {
 // its own queue. But the message itself may break the service. So it stops waiting (law
 // W2) if the service has answered other messages between two such visits, and after
 // outageVisits.
-// such visits, and after outageVisits.
 const (
 	outageVisits = 100 // limit of visits, including visits before the outage
 	outageDelay  = time.Minute
