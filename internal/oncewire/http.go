@@ -24,7 +24,7 @@ func Problem(w http.ResponseWriter, status int, result, detail string) {
 		document.Type = ProblemType(result)
 		w.Header().Set(Result, result)
 	}
-	body, _ := json.Marshal(document) // cannot fail for strings and a number
+	body, _ := json.Marshal(document) // strings and a number cannot fail
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
