@@ -49,7 +49,7 @@ type KeyState struct {
 	First int64 // lowest position
 }
 
-// OrderPlan is the work of a step of TakeInOrder.
+// OrderPlan is the work of a step.
 type OrderPlan struct {
 	Take   []int64           // positions to lease; with a key, they become its heads
 	Park   map[int64][]int64 // positions to park, by the head for which they wait

@@ -23,7 +23,7 @@ type Dialect struct {
 	Time      func(time.Time) any
 }
 
-// Row is a message to be put.
+// Row is a message to put.
 type Row struct {
 	Queue      string
 	MetaColumn string
