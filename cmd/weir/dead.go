@@ -85,7 +85,6 @@ func ofDeadLetters(queues []string) []string {
 	return slices.DeleteFunc(queues, func(q string) bool { return storearg.PartOf(q).Role != storearg.RoleDead })
 }
 
-// whichQueue returns the error of a missing --queue, with the possible names.
 func whichQueue(names []string) error {
 	if len(names) == 0 {
 		return usagef("which queue? Say --queue QUEUE, such as --queue orders-dead")
@@ -580,7 +579,7 @@ func (a *app) importSource(ctx context.Context, name string) (from iter.Seq2[sto
 	return exportedMessages(interruptible(ctx, file)), func() { _ = file.Close() }, nil // it was only read
 }
 
-// interruptible returns a reader that fails when ctx ends, even while r waits.
+// interruptible returns a reader that fails when ctx ends.
 func interruptible(ctx context.Context, r io.Reader) io.Reader {
 	read, write := io.Pipe()
 	go func() { // cannot be cancelled, so it may outlive the reader

@@ -87,7 +87,7 @@ type topJSON struct {
 	KeysDown []jobs.KeyDown  `json:"keysDown,omitempty"`
 }
 
-// seen is a worker's last report, with its rates since the previous report.
+// seen is a worker's last report, with its rates since the previous one.
 type seen struct {
 	at           time.Time
 	done, failed int
@@ -464,7 +464,6 @@ func groupsOf(w jobs.Worker) (all []observe.Group) {
 	return all
 }
 
-// seen returns a worker's last report, with its rates since the previous report.
 func (t *top) seen(w jobs.Worker) seen {
 	now := seen{at: w.Seen}
 	now.done, now.failed = countsOf(w)
