@@ -28,7 +28,7 @@ import (
 //	         resting               after a minute without calls: no entry in the table, no steps
 type fleetShare struct {
 	backend *Backend
-	kick    chan struct{} // buffer of one; makes the goroutine look at once
+	kick    chan struct{} // capacity 1; makes the goroutine look at once
 
 	// Guarded by Backend.mu.
 	machine   *fleet.Machine
@@ -56,7 +56,7 @@ type fleetShare struct {
 	joined bool // owned by the goroutine: the table may have the process's entry
 }
 
-// source is the source of the calls that may start. The zero source allows none.
+// source is the source of calls that may start. The zero source allows none.
 type source struct {
 	isLeased bool
 	lease    int  // how many leases ended before
@@ -148,7 +148,6 @@ func (f *fleetShare) order() {
 	}
 }
 
-// wake makes the goroutine take its next step early.
 func (f *fleetShare) wake() {
 	select {
 	case f.kick <- struct{}{}:
@@ -179,8 +178,8 @@ func (f *fleetShare) noteShortage() {
 	}
 }
 
-// leave notes that a seat has left. After the last seat and without calls, it waits until
-// the share is given up.
+// leave notes that a seat has left. After the last seat and call, it waits until the
+// share is given up.
 func (f *fleetShare) leave() {
 	b := f.backend
 	b.mu.Lock()
@@ -199,7 +198,6 @@ func (f *fleetShare) leave() {
 	}
 }
 
-// need returns how many permits the process could use.
 func (f *fleetShare) need() int {
 	b := f.backend
 	n := b.used
@@ -303,7 +301,6 @@ func (f *fleetShare) beginFunc(p *permit, longest time.Duration) bool {
 	return true
 }
 
-// await waits until begin succeeds, or returns ctx's error.
 func (f *fleetShare) await(ctx context.Context, stamp gate.Stamp, begin func(*permit) bool) error {
 	b := f.backend
 	b.mu.Lock()
@@ -337,7 +334,6 @@ func (f *fleetShare) countWait(p *permit, n int) {
 	f.permits.wait(p, n)
 }
 
-// freeIfOver frees a released permit after its last call.
 func (f *fleetShare) freeIfOver(p *permit) {
 	b := f.backend
 	if !p.isOver() || f.permits.all[p.stamp] != p {

@@ -44,7 +44,6 @@ func (b *Backend) proposeHealth(t time.Duration, by change) {
 	f.wake()
 }
 
-// shortened bounds a reason in the record.
 func shortened(why string) string {
 	const most = 1000
 	if len(why) > most {
@@ -139,7 +138,6 @@ func (b *Backend) adopt(t time.Duration, h fleet.Health) {
 	}
 }
 
-// part returns the ramp's part for a share of the limit.
 func (f *fleetShare) part(share int) float64 {
 	if f.limit == 0 {
 		return 0

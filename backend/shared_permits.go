@@ -184,7 +184,6 @@ func (p *permit) endLending() {
 	}
 }
 
-// isOver reports whether p was released and its calls have ended.
 func (p *permit) isOver() bool { return p.isReleased && p.own == 0 && p.inner == 0 }
 
 // passOn passes a released lent permit to another call of the seat, which counts its

@@ -389,7 +389,6 @@ func (b *Backend) giveStarts(n int, cost float64) {
 	b.giveToRamp(n)
 }
 
-// allowed returns how many calls may run.
 func (b *Backend) allowed(t time.Duration) int {
 	if t < b.paused {
 		return 0

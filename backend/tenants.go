@@ -38,7 +38,6 @@ func newTenants(rate bucket, keeps bool) tenants {
 	return tenants{all: make(map[string]*tenant), limited: make(map[string]*tenant), rate: rate, keeps: keeps}
 }
 
-// isIdle reports whether there is no tenant to look up.
 func (n *tenants) isIdle() bool { return len(n.all) == 0 && !n.rate.isSet() && !n.keeps }
 
 func (n *tenants) note(x *tenant, t time.Duration) {

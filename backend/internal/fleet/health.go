@@ -276,7 +276,6 @@ func (m *Machine) readPause(now time.Duration, r *PauseRecord) {
 	m.pauseLater = r.later
 }
 
-// writeService sets the health and the pause of the next table.
 func (m *Machine) writeService(at Instant, next *Table) Health {
 	now := at.Mono
 	m.forgetHold(next.Members)
@@ -407,7 +406,6 @@ func (m *Machine) planProbe(now Instant, version int64, t Table, h Health, l Loc
 	}
 }
 
-// passProbe gives up the right to probe.
 func (m *Machine) passProbe(now Instant) {
 	m.probe, m.mayProbe = false, false
 	m.wasLast, m.hasProbed = true, true

@@ -385,7 +385,6 @@ func (t Table) others(id string) int {
 	return sum
 }
 
-// longest returns the longest call of all members, at least own.
 func (t Table) longest(own time.Duration) time.Duration {
 	for _, x := range t.Members {
 		own = max(own, min(x.Longest, MaxLongest))
