@@ -251,7 +251,6 @@ type putting struct {
 	left map[entry]bool // set by putAll: messages that are still in their queues
 }
 
-// putAll runs one statement for several calls.
 func (s *Engine) putAll(ctx context.Context, take func() []*putting) error {
 	var rows []storesql.Row
 	var of []entry
@@ -308,7 +307,6 @@ func (s *Engine) insertFrom(ctx context.Context, q querier, rows []storesql.Row,
 	return left, err
 }
 
-// querier is a pool or a transaction.
 type querier interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
@@ -370,7 +368,6 @@ func (s *Engine) Take(ctx context.Context, queue string, limit int, lease time.D
 // cost for a query that sorts, and compile it, which takes 0.2 s.
 const byIndex = `SELECT set_config('enable_sort', 'off', true), set_config('jit', 'off', true)`
 
-// batcher is a pool or a transaction.
 type batcher interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }
@@ -426,9 +423,9 @@ func (s *Engine) newLease(ctx context.Context, queue string) storesql.Lease[stor
 	}
 }
 
-// lease leases the chosen messages for $1 microseconds, except messages that another call
-// is leasing. PostgreSQL expects a short array, so it does not scan the table, as it
-// might for a join.
+// lease leases the chosen messages for $1 microseconds, unless another call is leasing
+// them. PostgreSQL expects a short array, so it does not scan the table, as it might for
+// a join.
 func (s *Engine) lease(ctx context.Context, queue, chosen string, args ...any) (taken []store.Leased, err error) {
 	s.step()
 	var lapses int
@@ -708,8 +705,8 @@ func (s *Engine) settleBy(ctx context.Context, q querier, statement string, leas
 }
 
 // do runs f unless the store is closed or ctx has ended, and explains its error. It
-// repeats f if the database has rolled it back for another transaction, which also
-// happens to single statements if the database's default is REPEATABLE READ.
+// repeats f if the database has rolled it back for another transaction. With REPEATABLE
+// READ as the database's default this also happens to single statements.
 func (s *Engine) do(ctx context.Context, f func() error) error {
 	if !s.calls.Begin() {
 		return store.ErrClosed

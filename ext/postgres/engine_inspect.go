@@ -32,10 +32,9 @@ var dialect = storesql.Dialect{
 }
 
 // where returns the condition of a page of a queue, and its order. Its parameters follow
-// args: queue, After, Until, and those of the filter. Adding 0 to position keeps
-// PostgreSQL from scanning the queue if the filter has ids, or a key on the first page:
-// these have an index. Later pages of a key go by position, so that they do not read the
-// earlier messages again.
+// args: queue, After, Until, and the filter's. Adding 0 to position keeps PostgreSQL from
+// scanning the queue if the filter has ids, or a key on the first page: these have an
+// index. Later pages of a key go by position, to skip the earlier messages.
 func where(queue string, f *store.Filter, p store.Page, args ...any) (condition, order string, _ []any, err error) {
 	until := p.Until
 	if until == 0 {

@@ -132,7 +132,7 @@ const (
 	free   = ` WHERE` + same + ` AND m.fence = l.fence AND (m.leased IS NULL OR m.leased <= $4)`
 )
 
-// edit makes edits of one kind, and returns the positions of edited messages.
+// edit makes edits of one kind, and returns the edited positions.
 func (t *keeperTx) edit(ctx context.Context, kind store.Action, edits []store.Edit, indices []int) (map[int64]bool, error) {
 	var positions, fences []int64
 	var queues []string

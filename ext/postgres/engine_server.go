@@ -161,8 +161,8 @@ func (s *Engine) reset() {
 }
 
 // stopPreparing makes the pool of an engine from [Open] run statements unprepared, as
-// default_query_exec_mode=exec does, and reports whether it could. It is for a pooler
-// that gives each transaction another connection.
+// default_query_exec_mode=exec does, for a pooler that gives each transaction another
+// connection. It reports whether it could.
 func (s *Engine) stopPreparing(ctx context.Context) bool {
 	if !s.owned {
 		return false
@@ -175,7 +175,6 @@ func (s *Engine) stopPreparing(ctx context.Context) bool {
 	return true
 }
 
-// beforeConnect applies stopPreparing to new connections.
 func (s *Engine) beforeConnect(_ context.Context, c *pgx.ConnConfig) error {
 	if s.unprepared.Load() {
 		c.DefaultQueryExecMode = pgx.QueryExecModeExec

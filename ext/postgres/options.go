@@ -29,10 +29,10 @@ func newSettings(function string, opts []Option) settings {
 }
 
 // WithConnections sets how many connections a process has for its statements, 6 by
-// default. One more listens while there are workers. Up to a third of them put at the
-// same time, and up to a third settle. pool_max_conns in the URL of [Open], or the pool
-// of [New], decides the size of the pool instead. WithConnections panics if n is less
-// than 1 or above 2,147,483,647.
+// default. One more listens while there are workers. Up to a third of the n connections
+// put at the same time, and up to a third settle. pool_max_conns in the URL of [Open], or
+// the pool of [New], decides the size of the pool instead. WithConnections panics if n is
+// less than 1 or above 2,147,483,647.
 func WithConnections(n int) Option {
 	if n < 1 || n > math.MaxInt32 {
 		panic(fmt.Sprintf("postgres: WithConnections: %d is not from 1 to %d", n, math.MaxInt32))

@@ -23,7 +23,7 @@ const (
 	channelLater = "weir_messages_later" // microseconds, a space, and the queue
 
 	coalesced = 10 * time.Millisecond // notices of a process are sent together
-	lookEvery = 20 * time.Second      // for messages without a notice, such as of a process that died before sending it
+	lookEvery = 20 * time.Second      // for messages without a notice, such as of a process that died
 	patience  = 10 * time.Second      // for a statement of the hub
 	probeWait = 2 * time.Second       // for probe's notification
 	maxQueue  = 7000                  // bytes of a queue's name in a payload; longer names are found by looking
@@ -95,8 +95,8 @@ func readNotice(channel, payload string) notice {
 	return notice{queue: payload}
 }
 
-// news are unsent notices of this process. They are sent together, outside of the
-// transactions that put: commits that notify wait for each other.
+// news are unsent notices, sent together and outside of the transactions that put:
+// commits that notify wait for each other.
 type news struct {
 	mu      sync.Mutex
 	pending map[string]dues // by queue
@@ -254,8 +254,8 @@ func (h *hub) wake(queue string) {
 	}
 }
 
-// queues returns the queues that have sources, and those with new sources. The loop that
-// listens calls it, and ends without sources.
+// queues returns the queues that have sources, and the queues with new sources. The loop
+// that listens ends without sources.
 func (h *hub) queues() (names []string, fresh map[string]bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -375,7 +375,7 @@ func (s *Engine) listener(ctx context.Context) (*pgx.Conn, error) {
 }
 
 // probe checks that notifications arrive: behind a pooler of transactions LISTEN succeeds
-// without effect. It may drop notifications of others, since the hub looks at all queues
+// without effect. It may drop others' notifications, since the hub looks at all queues
 // afterwards. Another connection sends it, because a pooler may return a connection's
 // own.
 func (s *Engine) probe(ctx context.Context, conn *pgx.Conn) error {
