@@ -74,8 +74,8 @@ type SourceConfig struct {
 // subject.
 //
 // The source extends the AckWait of messages in flight. The server keeps the delay of a
-// nacked message, which counts in MaxAckPending meanwhile. The source does not count
-// deliveries, so a message that kills its worker is redelivered without end.
+// nacked message, which counts in MaxAckPending meanwhile. Deliveries are not counted, so
+// a message that kills its worker is redelivered without end.
 func NewSource[T any](js jetstream.JetStream, c codec.Codec[T], config SourceConfig) delivery.Source[T] {
 	guard.RefuseNil("jetstream: NewSource", "JetStream", js)
 	guard.RefuseNil("jetstream: NewSource", "codec", c)
@@ -95,9 +95,9 @@ func NewSource[T any](js jetstream.JetStream, c codec.Codec[T], config SourceCon
 }
 
 // source is a [delivery.Source]. Receive starts a fetch unless a fetch is under way, and
-// waits for its first messages. It does not interrupt a fetch, because the server would
-// redeliver the messages only after their AckWait. Later messages are for the next
-// Receive. Only Close interrupts a fetch.
+// waits for its first messages. Later messages are for the next Receive. Only Close
+// interrupts a fetch, because the server would redeliver its messages only after their
+// AckWait.
 type source[T any] struct {
 	config  SourceConfig
 	js      jetstream.JetStream
@@ -462,7 +462,7 @@ func (s *source[T]) record(ctx context.Context) (next time.Duration, err error) 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	more := len(s.settled) > 0
-	s.settled = append(s.settled, left...) // behind the others, so that a failing message does not delay them (law D4)
+	s.settled = append(s.settled, left...) // last, so that a failing message does not delay others (law D4)
 	if more {
 		return 0, cmp.Or(err, failed)
 	}
@@ -485,7 +485,7 @@ func (s *source[T]) recordAll(ctx context.Context, hs []*delivered, record func(
 	lost := s.flush(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if lost != nil { // a Nack that was sent is not sent again: another worker may have the message by now
+	if lost != nil { // a Nack is not sent again: another worker may have the message
 		left = slices.DeleteFunc(slices.Clone(hs), func(h *delivered) bool { return s.held[h.seq] != h })
 		return left, s.named(lost)
 	}
@@ -513,7 +513,7 @@ func (s *source[T]) answer(_ context.Context, h *delivered) error {
 	v := h.settlement
 	ours := s.isLeased(h, s.clock.Now())
 	if v.Kind.IsRedelivered() {
-		delete(s.held, h.seq) // it may be redelivered before the server has confirmed the Nack
+		delete(s.held, h.seq) // it may be redelivered before the server confirms the Nack
 	}
 	s.mu.Unlock()
 	switch {
@@ -568,7 +568,7 @@ func (s *source[T]) bury(ctx context.Context, h *delivered) error {
 	case whole || s.keeps:
 		return ignoreAnswered(got.msg.Ack())
 	}
-	return ignoreAnswered(got.msg.NakWithDelay(forever)) // an acknowledgement would remove it from its stream
+	return ignoreAnswered(got.msg.NakWithDelay(forever)) // an acknowledgement would remove it
 }
 
 // Close implements [delivery.Source].
