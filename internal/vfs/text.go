@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// ByteOrderMark is U+FEFF in UTF-8. Some programs write it before text, of which it is no
-// part.
+// ByteOrderMark is U+FEFF in UTF-8, which some programs write before text.
 const ByteOrderMark = "\xef\xbb\xbf"
 
 // TextStart is how many bytes of a file [CheckText] needs.

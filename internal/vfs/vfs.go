@@ -34,9 +34,9 @@ type FS interface {
 	// *HeldError if the lock is held, and matches errors.ErrUnsupported on systems
 	// without locks.
 	Lock(name string) (Lock, error)
-	// LockFile locks the file name, which it creates and Close removes. Unlike the lock of
-	// Lock, this lock excludes others only until the file is removed, and a process that
-	// dies leaves the file. The errors are as for Lock.
+	// LockFile locks the file name, which it creates and Close removes. Unlike Lock, it
+	// excludes others only until the file is removed, and a process that dies leaves the
+	// file. The errors are as for Lock.
 	LockFile(name string) (io.Closer, error)
 }
 
