@@ -56,7 +56,6 @@ var confirmWords = map[string][3]string{
 	"release": {"Release", "Release the held messages of %s?", "Workers take them when they are due."},
 }
 
-// confirm shows what an action would do.
 func (s *server) confirm(r *http.Request) (view, error) {
 	q := r.URL.Query()
 	f, err := s.readFilter(q)
