@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/delivery/jobs"
@@ -399,6 +400,105 @@ func TestJobsHistory_CounterWasKilled(t *testing.T) {
 		list := historyOf(t, e, begun)
 		require.Equal(t, []string{"0s: -1 -1 1 0 0", "1m0s: -1 -1 1 0 0"}, list[:2])
 		require.Equal(t, "4m0s: 2 0 1 0 0", list[4])
+	})
+}
+
+// A queue whose count takes long is counted for a twentieth of the time.
+func TestJobsHistory_SlowCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, begun := &slowCounts{Engine: memory.Open()}, time.Now()
+		putNew(t, e, "orders", 1)
+		var a flowing
+		defer a.work(t, e)()
+		time.Sleep(5 * time.Second) // between reports
+		for range 40 {
+			a.received.Add(1)
+			time.Sleep(time.Minute)
+		}
+		require.InDelta(t, 40*60/200, e.counts.Load(), 2, "a count takes 10 s")
+		require.GreaterOrEqual(t, len(historyOf(t, e, begun)), 39, "each minute is written")
+	})
+}
+
+// slowCounts is an engine whose counts take 10 s.
+type slowCounts struct {
+	*memory.Engine
+	counts atomic.Int64
+}
+
+func (e *slowCounts) Count(ctx context.Context, queue string, f store.Filter) (store.Counts, error) {
+	e.counts.Add(1)
+	time.Sleep(10 * time.Second)
+	return e.Engine.Count(ctx, queue, f)
+}
+
+// An outbox has a history, too. Its dead letters have their own name.
+func TestJobsHistory_Outbox(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, begun := memory.Open(), time.Now()
+		putNew(t, e, "orders", 3)
+		putNew(t, e, "orders dead", 2)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { // ends with ctx
+			defer close(ended)
+			newJobs(t, e).Work(ctx, func() jobs.Worker {
+				n := int(time.Since(begun) / time.Minute)
+				return jobs.Worker{Outbox: "orders", Counts: fmt.Appendf(nil, `{"Received":%d,"Acknowledged":%d,"Nacked":%d}`, 3*n, 2*n, n)}
+			}, nil)
+		}()
+		time.Sleep(4 * time.Minute)
+		require.Equal(t, "2m0s: 3 2 3 2 1", historyOf(t, e, begun)[2])
+		cancel()
+		<-ended
+	})
+}
+
+// While the engine refuses the history for long, a worker keeps its last ten minutes.
+func TestJobsHistory_RefusedForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, begun := &losesAnswer{Engine: memory.Open()}, time.Now()
+		var a flowing
+		defer a.work(t, e)()
+		time.Sleep(5 * time.Second) // between reports
+		failure := errors.New("refused")
+		for minute := range 60 {
+			switch minute {
+			case 5:
+				e.fails.Store(&failure)
+			case 55:
+				e.fails.Store(new(error))
+			}
+			a.received.Add(1)
+			time.Sleep(time.Minute)
+		}
+		var minutes []int
+		points, err := newJobs(t, e).History(t.Context(), "orders")
+		require.NoError(t, err)
+		for _, p := range points {
+			minutes = append(minutes, int(p.At.Sub(begun)/time.Minute))
+			require.Equal(t, 1, p.In)
+		}
+		require.Equal(t, []int{0, 1, 2, 3, 4, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59}, minutes)
+	})
+}
+
+// The clock of the process that asks may be behind the engine's, whose hour is the next.
+func TestJobsHistory_ClockBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := memory.Open()
+		var a flowing
+		end := a.work(t, e)
+		time.Sleep(5 * time.Second) // between reports
+		a.received.Add(1)
+		end()
+		mock := clock.NewMock()
+		mock.Set(time.Now().Add(-10 * time.Minute))
+		j, err := jobs.New(e, jobs.Config{Clock: mock})
+		require.NoError(t, err)
+		points, err := j.History(t.Context(), "orders")
+		require.NoError(t, err)
+		require.Len(t, points, 1)
 	})
 }
 

@@ -107,11 +107,16 @@ func TestKeysDown(t *testing.T) {
 		{ID: "4", Reads: "orders", Seen: now.Add(-2 * jobs.SilentAfter), KeysDown: []jobs.KeyDown{down("silent", "down", "503", 9)}},
 		{ID: "5", Reads: "mails", Seen: now, KeysDown: []jobs.KeyDown{down("a", "held", "spam", 3)}},
 		{ID: "6", Outbox: "outbox", Seen: now},
+		{ID: "7", Reads: "around", ReadsFirst: []string{"first"}, Seen: now, KeysDown: []jobs.KeyDown{down("c", "down", "503", 1)}},
 	}, now)
 	a, b, mail := down("a", "down", "505", 2), down("b", "down", "504", 1), down("a", "held", "spam", 3)
 	a.Queue, b.Queue, mail.Queue = "orders", "orders", "mails"
 	a.In, b.In, mail.In = 2, 1, 1
 	a.Workers, b.Workers, mail.Workers = 3, 3, 1
-	require.Equal(t, []jobs.KeyDown{mail, a, b}, list)
+	around := down("c", "down", "503", 1)
+	around.Queue, around.In, around.Workers = "around", 1, 1
+	first := around
+	first.Queue = "first"
+	require.Equal(t, []jobs.KeyDown{around, first, mail, a, b}, list)
 	require.Empty(t, jobs.KeysDown(nil, now))
 }

@@ -25,6 +25,8 @@ type silentEngine struct {
 	fails atomic.Int64 // reads that fail
 
 	refuses atomic.Bool // all reads
+
+	steer func(jobs.BackendOrder) // of the workers
 }
 
 func (*silentEngine) Watch(context.Context, func()) error { return errors.ErrUnsupported }
@@ -57,7 +59,7 @@ func (e *silentEngine) readers(t *testing.T, n int, took func(worker int, held [
 				t.Error(err)
 				return
 			}
-			j.Work(ctx, func() jobs.Worker { return jobs.Worker{Reads: "orders", HoldsKeys: true} }, nil)
+			j.Work(ctx, func() jobs.Worker { return jobs.Worker{Reads: "orders", HoldsKeys: true} }, e.steer)
 		})
 	}
 	return func() {
@@ -204,6 +206,26 @@ func TestWork_PollsAfterARefusalForANewWorker(t *testing.T) {
 		time.Sleep(1500 * time.Millisecond)
 		j := newJobs(t, e)
 		_, err := j.HoldKey(t.Context(), "orders", "a", "ann", "they migrate")
+		require.NoError(t, err)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		require.EqualValues(t, 1, held.Load())
+	})
+}
+
+// A worker with a backend gets new orders within two seconds after people have mended a
+// table.
+func TestWork_PollsAfterARefusalForABackend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &silentEngine{Engine: memory.Open(), steer: func(jobs.BackendOrder) {}}
+		require.NoError(t, e.Put(t.Context(), "orders", ofKey("1", "a")))
+		e.refuses.Store(true)
+		var held atomic.Int64
+		defer e.readers(t, 1, func(_ int, list []jobs.KeyOrder, err error) { held.Store(int64(len(list))) })()
+		time.Sleep(65 * time.Second)
+		e.refuses.Store(false)
+		time.Sleep(1500 * time.Millisecond)
+		_, err := newJobs(t, e).HoldKey(t.Context(), "orders", "a", "ann", "they migrate")
 		require.NoError(t, err)
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
