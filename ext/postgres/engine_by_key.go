@@ -23,8 +23,8 @@ func nextKey(after string) string {
 }
 
 // selectDueKeys returns up to $3 keys after $2 of the queue $1 for which the query isDue
-// returns true. It visits at most a thousand keys, and returns all of them. The last row
-// has no key if there are no more.
+// returns true. It visits at most a thousand keys, and also returns the other visited
+// keys. The last row has no key if there are no more.
 func (s *Engine) selectDueKeys(isDue string) string {
 	return `WITH RECURSIVE clock AS MATERIALIZED (SELECT ` + s.now + ` AS now), keys (key, found, looked) AS (
 			SELECT ` + nextKey("$2") + `, 0, 1

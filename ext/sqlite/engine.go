@@ -376,7 +376,7 @@ type leaseArgs struct {
 	index    int // in the call
 }
 
-// remove removes a message, and makes the next message of its key the head if it was.
+// remove removes a message. If it was the head of its key, the next one becomes the head.
 func (l leaseArgs) remove(ctx context.Context, s *Engine, tx *Tx, now time.Time) (removed bool, err error) {
 	removed, err = changedRow(tx.ExecContext(ctx, "DELETE FROM weir_messages"+ofLease+" AND head = 0", l.position, l.queue, l.fence))
 	if removed || err != nil {

@@ -19,9 +19,9 @@ const keyed = ` queue = $2 AND meta->>'key' IS NOT NULL`
 const dueOfKey = keyed + ` AND meta->>'key' = keys.key AND at <= $3`
 
 // selectDueKeys returns up to $4 keys after $1 with due messages. It visits at most a
-// thousand keys, one step of the index each, and returns all of them. The last row has no
-// key if there are no more. The column found counts the keys with due messages before the
-// row's key.
+// thousand keys, one step of the index each, and also returns the other visited keys. The
+// last row has no key if there are no more. The column found counts the keys with due
+// messages before the row's key.
 const selectDueKeys = `WITH RECURSIVE keys(key, found, looked) AS (
 		SELECT (SELECT meta->>'key' FROM weir_messages WHERE` + keyed + ` AND meta->>'key' > $1 ORDER BY meta->>'key' LIMIT 1), 0, 1
 		UNION ALL

@@ -151,8 +151,8 @@ func (t *keeperTx) edit(ctx context.Context, e *store.Edit) (done bool, err erro
 	}
 }
 
-// remove removes a message of a queue. The next message of its key becomes the head if it
-// was.
+// remove removes a message of a queue. If it was the head of its key, the next one
+// becomes the head.
 func (t *keeperTx) remove(ctx context.Context, queue string, position int64) (removed bool, err error) {
 	n, err := t.s.removeRows(ctx, t.tx, t.now, queue, "position = $1 AND queue = $2", position, queue)
 	return n > 0, err

@@ -182,7 +182,7 @@ func (w *watcher) lookAtLocked(queue string, at time.Time) {
 	}
 }
 
-// run watches the database until it fails, which ends all consumers, or none is left.
+// run watches the database until no consumer is left. A failure ends all consumers.
 func (w *watcher) run(ctx context.Context) {
 	err := w.watch(ctx)
 	if err == nil {
