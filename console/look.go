@@ -178,8 +178,8 @@ func (s *server) look(ctx context.Context) (*look, error) {
 	return l, nil
 }
 
-// count counts queues. It uses the previous count of large queues that are still being
-// counted, and of failures.
+// count counts queues. It uses the previous count of queues that are still being counted,
+// or whose count has failed.
 func (s *server) count(ctx context.Context, names []string) (list []queueState) {
 	end := s.Clock.Now().Add(countFor)
 	before := s.counts // looks are made one at a time

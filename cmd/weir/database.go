@@ -216,7 +216,7 @@ type versioned interface {
 }
 
 // checked returns db, or closes it and returns an error if a later version of weir has
-// made its tables, which does not expect this version's data.
+// made its tables: that version does not expect data of this one.
 func (db *database) checked(ctx context.Context, s versioned) (*database, error) {
 	err := s.CheckVersion(ctx)
 	if err == nil {

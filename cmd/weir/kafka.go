@@ -108,8 +108,8 @@ type topics struct {
 	views   map[string]*kafka.View
 }
 
-// view opens a topic, once for all commands. For a topic of the group it shows the
-// messages that the group has not settled.
+// view opens a topic, once: all operations see it as it was then. For a topic of the
+// group it shows the messages that the group has not settled.
 func (k *topics) view(ctx context.Context, topic string) (*kafka.View, error) {
 	if v := k.views[topic]; v != nil {
 		return v, nil

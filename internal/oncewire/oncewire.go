@@ -43,7 +43,7 @@ func ProblemType(result string) string { return "urn:weir:exactly-once:" + resul
 func IsKept(h http.Header) bool { return h.Get(Kept) == "true" }
 
 // Of returns the result of a response of the tracker, or "" for a response of the
-// service.
+// service, replayed or not.
 func Of(h http.Header) string {
 	switch result := h.Get(Result); result {
 	case Stale, Mismatch, InProgress, Full, Invalid:
