@@ -10,7 +10,6 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// adviceOtherEngine is the alternative to abilities that a [store.Consumer] lacks.
 const adviceOtherEngine = "keep layers and dead letters in a queue on another engine, such as PostgreSQL: pass the source of this queue to its method Source"
 
 const adviceInspector = "use an engine that can, such as SQLite, PostgreSQL or JetStream"

@@ -116,7 +116,6 @@ func codecFor[T any](s *queueSettings, name string) codec.Codec[T] {
 	return c
 }
 
-// typedCodec returns the codec of the options, or the default.
 func typedCodec[T any](s *queueSettings, name string) codec.Codec[T] {
 	if s.codec == nil {
 		return codec.JSON[T]()

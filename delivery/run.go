@@ -63,12 +63,12 @@ type Operator[IN, OUT any] interface {
 // # The end
 //
 // When ctx ends, Run stops receiving, and finishes the messages it has, for up to 20 s
-// ([WithDrain]). Messages that are not done then are released. This is not an error: Run
-// returns nil. In any case Run closes the source, which records the settlements. If a
-// call does not end even then, such as a Receive from a server that hangs, Run closes the
-// source after three more seconds, which may take three seconds as well. If the source
-// cannot record the last settlements now, for example because a cluster lacks a leader,
-// Run logs that and does not return an error: those messages are redelivered.
+// ([WithDrain]). Messages that are not done then are released, and Run returns nil. In
+// any case Run closes the source, which records the settlements. If a call does not end
+// even then, such as a Receive from a server that hangs, Run closes the source after
+// three more seconds, which may take three seconds as well. If a source cannot record the
+// last settlements, for example because a cluster lacks a leader, Run logs that and does
+// not return an error: those messages are redelivered.
 //
 // Calls that run when the time is over get a context that has ended. Its cause
 // (context.Cause) matches [asyncop.ErrStopped], and so differs from the cause of a
@@ -101,9 +101,9 @@ type Operator[IN, OUT any] interface {
 //     sink has refused results and there were no others, each try counts: then a refusal
 //     and an outage look the same.
 //   - If the sink is full ([store.ErrFull]), or refuses every result, all results wait,
-//     and are put again after the same times, until the sink takes them. The calls are
-//     not repeated: the operator blocks on its results, so Run stops receiving. PutAll
-//     must return soon after its context has ended.
+//     and are put again after the same times, until the sink takes them. The operator
+//     blocks on its results meanwhile, so Run stops receiving. PutAll must return soon
+//     after its context has ended.
 //   - If op fails, its messages in flight are released, its results so far go to the
 //     sink, and Run returns the error.
 //   - When more than half of the last 100 new messages have failed, and so have most of
@@ -113,27 +113,22 @@ type Operator[IN, OUT any] interface {
 //
 // A purge also ends the messages that a worker has in flight, if the engine of source
 // looks into its queues (store.Inspector): their failures and results are not stored on
-// that engine. Run finds a purged message when its call has ended, or when its lease is
-// renewed, three times a lease. Then it puts no results of the message into any sink, and
-// an operator of package asyncop ends the call: the cause of its context is
-// [message.ErrPurged]. Run logs the message and counts it in [Summary].Purged: it is not
-// a failure. Results that a sink on another engine has taken before stay there. Summary
-// counts a message as HandedOver or Done if the purge was not found before its call
-// ended, and the call failed on a queue with [WithOrdered] or returned no results. If the
-// messages of a key were cancelled (jobs.Jobs.CancelKey), Run looks for purged messages
-// of the key at once, or within a second on an engine that cannot announce that.
+// that engine. Run finds a purged message when its call has ended, when its lease is
+// renewed, three times a lease, and soon after jobs.Jobs.CancelKey. Then it puts no
+// results of the message into any sink, and an operator of package asyncop ends the call:
+// the cause of its context is [message.ErrPurged]. Run logs the message and counts it in
+// [Summary].Purged: it is not a failure. Results that a sink on another engine has taken
+// before stay there. Summary counts a message as HandedOver or Done if the purge was not
+// found before its call ended, and the call failed on a queue with [WithOrdered] or
+// returned no results.
 //
 // # Pauses
 //
-// People can pause a queue (jobs.Jobs.PauseQueue, `weir queue pause`, or its page in the
-// console) if its engine keeps jobs. Within two seconds Run stops receiving its messages,
-// and releases the messages that op has not taken. It finishes the others, with their
-// retries. It receives again when the queue is resumed. Run reads the orders before it
-// receives its first message; if it cannot read them, it receives, and reads them again.
-//
-// In the same way people can hold a key (jobs.Jobs.HoldKey, `weir key hold`), if the
-// queue has [WithFairByKey]: Run takes no messages of the key from the queue and its
-// layers.
+// If the engine of the queue keeps jobs, people can pause it (jobs.Jobs.PauseQueue),
+// and hold a key if the queue has [WithFairByKey] (jobs.Jobs.HoldKey): Run stops
+// receiving these messages within two seconds, and releases the messages that op has not
+// taken. Run reads the orders before it receives its first message; if it cannot read
+// them, it receives, and reads them again.
 //
 // Orders for a queue that is a first source ([Queue.Source]) apply to all messages of the
 // worker: its failed messages wait in the layers of the queue around it. A key can be
@@ -358,7 +353,6 @@ func (w *worker[IN, OUT]) watch(ctx context.Context) {
 	}
 }
 
-// breakOff releases the messages that are not done.
 func (w *worker[IN, OUT]) breakOff() {
 	now := w.clock.Now()
 	w.cutAt.CompareAndSwap(nil, &now)

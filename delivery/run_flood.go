@@ -122,7 +122,6 @@ func (f *flood) lengthenPause() time.Duration {
 	return f.pause
 }
 
-// probeSize returns how many messages a stopped worker tries at once.
 func (f *flood) probeSize() int { return max(1, f.window/probesPerWindow) }
 
 func (f *flood) noteProbe(key string, e evidence) {
@@ -199,7 +198,6 @@ func (w *worker[IN, OUT]) awaitProbe() bool {
 	return w.sleep(w.receiving, pause)
 }
 
-// probeEnd is the end of a message of a probe.
 type probeEnd struct {
 	key      string
 	evidence evidence

@@ -164,7 +164,6 @@ func (w *worker[IN, OUT]) obeyOrders(ctx context.Context, engine int, h jobsEngi
 	}
 }
 
-// mostGroups limits the published groups of failures.
 const mostGroups = 5
 
 func (w *worker[IN, OUT]) report(h jobsEngine) jobs.Worker {
@@ -208,7 +207,6 @@ func (w *worker[IN, OUT]) report(h jobsEngine) jobs.Worker {
 	return report
 }
 
-// mostKeysDown limits the keys that are reported down.
 const mostKeysDown = 256
 
 // keysDown reports the keys that are down at the operator's backend. It returns nil if
@@ -262,7 +260,6 @@ func (w *worker[IN, OUT]) restrictKeys() {
 	}
 }
 
-// tenantsAreKeys reports whether the backend's tenants are the keys of messages.
 func (w *worker[IN, OUT]) tenantsAreKeys() bool {
 	op, isKnown := w.op.(operatorWithTenants)
 	return isKnown && op.TenantsAreKeys()

@@ -96,7 +96,6 @@ func (p *pausing) read(engine int, queues []string, paused []jobs.QueueOrder, er
 	return before, now
 }
 
-// paused returns the order that pauses the worker, or nil.
 func (p *pausing) paused() *jobs.QueueOrder {
 	if p == nil {
 		return nil
@@ -157,7 +156,6 @@ func (w *worker[IN, OUT]) awaitResume() context.Context {
 	})
 }
 
-// takePauses passes people's orders on an engine to the input, and logs them.
 func (w *worker[IN, OUT]) takePauses(engine int, queues []string, paused []jobs.QueueOrder, err error) {
 	before, now := w.pausing.read(engine, queues, paused, err)
 	switch {

@@ -35,19 +35,19 @@ type recovery struct {
 
 const (
 	recoveryEach  = time.Second // between two looks at the backend, and between two steps
-	recoveryPage  = 250         // messages that are listed at once; a transaction of JetStream has room for 499
+	recoveryPage  = 250         // messages listed at once; a transaction of JetStream has room for 499
 	recoveryLease = 30 * time.Second
-	recoveryPause = time.Minute // the longest pause after an error of the engine
-	// recoveryLock begins the name of a lock. `weir outbox` does not take a lock that begins
-	// with "weir-jobs/" for the lock of an outbox, and no queue begins with a space.
+	recoveryPause = time.Minute // longest pause after an error of the engine
+	// recoveryLock begins the name of a lock. `weir outbox` ignores locks that begin with
+	// "weir-jobs/", and no queue begins with a space.
 	recoveryLock = "weir-jobs/ recovery of "
 	// The first calls of an outage are lost before it is found, and their messages may be
 	// in a layer by then.
 	foundWithin = time.Minute
 )
 
-// startRecoveries starts a goroutine by run for each queue of an engine whose messages the
-// worker takes, if the operator has a backend.
+// startRecoveries starts a goroutine by run for each of the worker's queues on an engine,
+// if the operator has a backend.
 func (w *worker[IN, OUT]) startRecoveries(h jobsEngine, run func(func())) {
 	b := w.backend()
 	if b == nil {
@@ -63,8 +63,8 @@ func (w *worker[IN, OUT]) startRecoveries(h jobsEngine, run func(func())) {
 	}
 }
 
-// watch waits for recoveries of the backend until ctx ends. If the engine fails, it tries
-// again.
+// watch waits for recoveries of the backend until ctx ends. After a failure of the engine
+// it tries again.
 func (r *recovery) watch(ctx context.Context, ticker *clock.Ticker) {
 	var last time.Time // when the last recovery began whose messages are due
 	pause := recoveryEach
@@ -130,12 +130,12 @@ func (r *recovery) order(ctx context.Context, from gate.Recovery) error {
 }
 
 // failedIn returns a filter of the messages that came to a layer in the outage, by the
-// clock of the engine.
+// engine's clock.
 func (r *recovery) failedIn(ctx context.Context, from gate.Recovery) (f store.Filter, err error) {
 	err = r.engine.Update(ctx, func(_ context.Context, tx store.Tx) error {
 		now := r.clock.Now()
 		r.ahead = tx.Now().Sub(now)
-		// Ages are right even if the clock of the machine was set since the process began.
+		// Ages are right even if the machine's clock was set since the process began.
 		f.Before = tx.Now().Add(-now.Sub(from.Begun))
 		length := from.Begun.Sub(from.Outage)
 		f.Since = f.Before.Add(-2*length - foundWithin) // the start of a shared outage may be reported late
@@ -163,8 +163,8 @@ func (r *recovery) orderLayer(ctx context.Context, layer, name string, from gate
 	return total, nil
 }
 
-// orderPage makes entries of a layer due, and pauses whenever as many are due as the
-// backend allows. It returns their number.
+// orderPage makes entries of a layer due, with pauses as pace demands. It returns their
+// number.
 func (r *recovery) orderPage(ctx context.Context, layer string, entries []store.Entry, from gate.Recovery) (total int, err error) {
 	for len(entries) > 0 {
 		if r.left == 0 {
@@ -189,7 +189,7 @@ func (r *recovery) orderPage(ctx context.Context, layer string, entries []store.
 	return total, nil
 }
 
-// pace returns how many messages may become due in a step. It is 0 if the backend is down
+// pace returns how many messages may become due in a step: 0 if the backend is down
 // again.
 func (r *recovery) pace(from gate.Recovery) int {
 	now := r.backend.Report().Recovery
@@ -213,8 +213,8 @@ func (r *recovery) waiting(entries []store.Entry, backend string) (all []store.E
 	return all
 }
 
-// mayReturn reports whether a message waits for its delay, and no longer for a delay that
-// its service has demanded.
+// mayReturn reports whether a message waits for its delay, not for a delay that its
+// service has demanded.
 func mayReturn(e *store.Entry, o failed.Outage, now time.Time) bool {
 	return e.Meta.Due.After(now) && !e.Meta.Due.Add(-o.Early).After(now)
 }

@@ -209,7 +209,6 @@ func (f *filling[OUT]) noteTaken() {
 	f.solo = soloFailures{}
 }
 
-// noteFailed notes that a result put alone has failed.
 func (f *filling[OUT]) noteFailed() {
 	if f.solo.first == 0 {
 		f.solo.first = f.round
@@ -398,7 +397,6 @@ func (w *worker[IN, OUT]) putSome(ms []message.Message[OUT]) (hasTaken bool, err
 	return slices.ContainsFunc(kept, isTaken), nil
 }
 
-// isTaken reports whether the result is settled, and was not rejected.
 func isTaken[OUT any](m message.Message[OUT]) bool { return !m.Pending() && !m.IsRejected() }
 
 // withoutPurged returns the messages that are not known to have been purged. The sink may

@@ -98,7 +98,6 @@ func (s *source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], e
 	}
 }
 
-// due returns the entries whose delay has passed, at most n.
 func (s *source[T]) due(n int) (entries []*entry[T], err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,7 +142,7 @@ func (s *source[T]) isDue() bool {
 	return ok && at <= s.now()
 }
 
-// read adds values from the channel to entries, without waiting, up to n in all.
+// read adds values without waiting, up to n in all.
 func (s *source[T]) read(entries []*entry[T], n int) []*entry[T] {
 	for len(entries) < n {
 		select {

@@ -67,7 +67,6 @@ const (
 // storedStates has the stored names of states that differ from the current ones.
 var storedStates = map[string]string{"up": "open", "down": "closed"}
 
-// stored returns the order with the names of its record.
 func (o BackendOrder) stored() BackendOrder {
 	if o.Event == resumeEvent {
 		o.Event = storedResumeEvent
@@ -83,7 +82,6 @@ func eventOf(stored string) string {
 	return stored
 }
 
-// storedBackends returns the reports of backends with the names of their record.
 func storedBackends(list []Backend) []Backend {
 	list = slices.Clone(list)
 	for i := range list {

@@ -157,7 +157,6 @@ func noteCancelled(ctx context.Context, tx store.Tx, queue, key string, isShort 
 	return tx.Write(ctx, r)
 }
 
-// with returns the text of the record with a key added.
 func (c cancelledKeys) with(key string, isShort bool) (string, error) {
 	next := cancelledKey{Number: 1, Key: key}
 	if n := len(c.Keys); n > 0 {

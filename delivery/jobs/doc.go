@@ -18,8 +18,8 @@
 // # Guarantees
 //
 //   - Each message is affected once, even if processes are killed at any point: the
-//     changes of a step, which are up to 499 messages and the progress of the job, are
-//     one transaction.
+//     changes of a step, up to 499 messages and the progress of the job, are one
+//     transaction.
 //   - A job affects messages that were in its queue when it started. Messages that arrive
 //     later, or are redelivered, are left alone. PostgreSQL gives a message its position
 //     before its transaction commits. So a message of a transaction that runs at the
@@ -33,11 +33,11 @@
 //
 // # The log
 //
-// Each start, pause, resume, cancel and end of a job, and each change of its rate, is a
-// line of a log, in the same transaction. Lines are only appended. Each has the hash of
-// the line before, so [Jobs.Log] finds a line that was changed or removed, even the last.
-// It also compares the records of ended jobs with the lines about their ends, and finds a
-// log that ends before the first line of a job.
+// Each start, pause, resume, cancel, rate change and end of a job is a line of a log, in
+// the same transaction. Each line has the hash of the line before, so [Jobs.Log] finds a
+// line that was changed or removed, even the last. It also compares the records of ended
+// jobs with the lines about their ends, and finds a log that ends before the first line
+// of a job.
 //
 // A user who can write to the database can write the log and the jobs anew, or remove
 // them all: to notice that, keep the number and hash of a line elsewhere. The records of
@@ -47,12 +47,9 @@
 //
 // # Workers
 //
-// A running worker reports its state every 20 s: [Jobs.Workers] lists the reports. Once a
-// minute the workers of a queue add to its history, which the engine keeps for 24 hours
-// ([Jobs.History]): one of them counts the messages, and each adds the messages that it
-// has received, done and failed. If a worker is killed, its last minute is missing.
-// [Jobs.HoldBackend] and its siblings steer the services that workers call, and
-// [Jobs.PauseQueue] and [Jobs.HoldKey] the messages that workers take; their orders are
-// in the log, too. [Groups] shows the dead letters of a queue by similar failures, and
-// [Jobs.KeyStates] the messages of a queue by key, with the keys that are held or down.
+// A running worker reports its state every 20 s ([Jobs.Workers]), and adds to the history
+// of its queue once a minute ([Jobs.History]). [Jobs.HoldBackend] and its siblings steer
+// the services that workers call, and [Jobs.PauseQueue] and [Jobs.HoldKey] the messages
+// that workers take; their orders are in the log, too. [Groups] shows the dead letters of
+// a queue by similar failures, and [Jobs.KeyStates] the messages of a queue by key.
 package jobs

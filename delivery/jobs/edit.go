@@ -78,7 +78,6 @@ func (j *Jobs) Edit(ctx context.Context, queue string, e store.Entry, to string,
 	return job, err
 }
 
-// editedMessage returns the message that replaces e, with another payload.
 func editedMessage(e *store.Entry, payload []byte, now time.Time) store.Message {
 	m := e.Clone()
 	failed.ResetForMerge(&m.Meta, now)

@@ -68,7 +68,6 @@ func Groups(ctx context.Context, s store.Lister, queue string, f store.Filter) (
 	}
 }
 
-// details are the frequent values and the arrivals of a group.
 type details struct {
 	keys, providers *counting.Frequent
 	replaced        []*counting.Frequent // by the number of the # in the error
@@ -95,7 +94,6 @@ func (d *details) add(e *store.Entry, replaced []string) {
 	d.arrivals.add(e.Arrived)
 }
 
-// frequencies returns the most frequent values.
 func frequencies(least int, counted ...*counting.Frequent) (list []Frequency) {
 	for _, f := range counted {
 		for _, top := range f.Top(shownValues, least) {

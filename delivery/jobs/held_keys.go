@@ -38,11 +38,9 @@ const maxHeldKeys = 1000
 // HoldKey makes the workers of a queue take no messages of a key, such as a customer,
 // until [Jobs.ResumeKey]: neither from the queue nor from its layers. The messages stay
 // where they are, without visits, at a cost that does not depend on their number. Workers
-// release the messages of the key that they have received and not begun. They finish the
-// others, with their retries. Workers that start later obey as well. A worker obeys
-// within two seconds if it reaches the engine. Messages can be put meanwhile, jobs run,
-// and deadlines pass. Messages without a key, if other programs put some, may wait behind
-// the messages of the key: see delivery.WithFairByKey.
+// obey in the same way, and as soon, as they obey [Jobs.PauseQueue]. Messages can be put
+// meanwhile, jobs run, and deadlines pass. Messages without a key, if other programs put
+// some, may wait behind the messages of the key: see delivery.WithFairByKey.
 //
 // Only workers whose queue has delivery.WithFairByKey can leave out a key: they report
 // [Worker].HoldsKeys. HoldKey returns an error if a live worker of the queue cannot, or
@@ -211,7 +209,6 @@ func heldKeys(ctx context.Context, from reader) (list []KeyOrder, err error) {
 // they escape, so an existing record is changed by its own name.
 func heldName(queue, key string) string { return strconv.Quote(queue) + strconv.Quote(key) }
 
-// readHeldName returns the parts of a name from heldName.
 func readHeldName(name string) (queue, key string, ok bool) {
 	quoted, err := strconv.QuotedPrefix(name)
 	if err != nil {
@@ -224,7 +221,6 @@ func readHeldName(name string) (queue, key string, ok bool) {
 
 func (o KeyOrder) isSameKey(other KeyOrder) bool { return o.Queue == other.Queue && o.Key == other.Key }
 
-// keyHeldError is the error of a hold for a key that is held already.
 type keyHeldError KeyOrder
 
 func (o keyHeldError) Error() string {
@@ -236,7 +232,6 @@ func (o keyHeldError) Error() string {
 
 func (keyHeldError) Is(target error) bool { return target == fs.ErrExist }
 
-// keyNotHeldError is the error of a resume for a key that is not held.
 type keyNotHeldError KeyOrder
 
 func (o keyNotHeldError) Error() string {

@@ -33,7 +33,6 @@ func (h *Histogram) add(at time.Time) {
 	h.Counts[h.span(at)]++
 }
 
-// extendTo adds empty spans up to a time.
 func (h *Histogram) extendTo(at time.Time) {
 	for at.After(h.End) {
 		more := int((at.Sub(h.End) + h.Width - 1) / h.Width)

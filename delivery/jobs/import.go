@@ -14,7 +14,6 @@ import (
 
 const imported = "import"
 
-// recordTimeout bounds the recording of an import that was interrupted.
 const recordTimeout = 10 * time.Second
 
 // Import runs put, which puts messages from outside into a queue, and records it in the

@@ -87,7 +87,7 @@ type Job struct {
 	unreadable bool  // Error has the reason
 }
 
-// format is the latest format that this version knows.
+// format is the latest known format.
 const format = 4
 
 // format returns the first format that has all of s (law W4). A version that knows only

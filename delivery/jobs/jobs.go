@@ -161,7 +161,6 @@ func (j *Jobs) Start(ctx context.Context, s Spec) (Job, error) {
 	return job, err
 }
 
-// matching are the messages that a job affects if it starts now.
 type matching struct {
 	total  int
 	until  int64   // position of the last of them in the job's queue
@@ -196,7 +195,6 @@ func forget(ctx context.Context, tx store.Tx) error {
 	return err
 }
 
-// write writes a job, and a line of the log if there is an event.
 func (j *Jobs) write(ctx context.Context, tx store.Tx, job *Job, event, by, why string) error {
 	b, err := json.Marshal(job)
 	if err != nil {
@@ -277,7 +275,6 @@ func all(ctx context.Context, from reader, kind string) (list []Job, err error) 
 	return list, err
 }
 
-// each calls f for all records of a kind.
 func each(ctx context.Context, from reader, kind string, f func(r store.Record) error) error {
 	for after := ""; ; {
 		rs, err := from.Records(ctx, kind, after, page)

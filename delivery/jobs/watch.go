@@ -18,8 +18,7 @@ const (
 	readAfterRefusal = 20 * time.Second
 )
 
-// watcher passes people's orders to a worker: orders for backends, paused queues, held
-// keys and cancelled keys.
+// watcher passes people's orders to a worker.
 type watcher struct {
 	// Read-only; a poller reads them as well.
 	jobs   *Jobs
@@ -108,7 +107,6 @@ func signal(c chan<- struct{}) {
 	}
 }
 
-// notify reads orders and cancelled keys, and passes them on.
 func (w *watcher) notify(ctx context.Context) error {
 	err := w.passOrders(ctx)
 	if w.jobs.Cancelled != nil {

@@ -123,7 +123,6 @@ func (j *Jobs) Work(ctx context.Context, about func() Worker, steer func(Backend
 	}
 }
 
-// beats are the heartbeats of a worker.
 type beats struct {
 	*Jobs
 	about func() Worker
@@ -292,7 +291,6 @@ func (b *beats) end(ctx context.Context) {
 	_ = b.history.close(ctx, &about) // the engine may be gone: then these minutes are a gap
 }
 
-// version returns the version of the module in this program.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -11,7 +11,6 @@ import (
 	"github.com/weirflow/weir/internal/vfs"
 )
 
-// filePoll is the time between two tries of HoldFile.
 const filePoll = 100 * time.Millisecond
 
 // FileLock is a lock for the processes of one machine: see [TryFile].

@@ -36,12 +36,12 @@ func WithoutWait() Option { return func(o *options) { o.once = true } }
 // tries about three times within a lease. It renews the lease every third of its length.
 //
 // The context of f ends with the cause [ErrLost] when the lock is lost, or could not be
-// extended before the end of its lease. f should return soon then: another owner has the
-// lock, or will have it. Its writes must be guarded by the fencing number all the same.
+// extended before the end of its lease. f should return soon then: another owner may have
+// the lock. Its writes must be guarded by the fencing number all the same.
 //
 // After f, Hold waits for the release of the lock for up to 5 s, or for the length of the
 // lease if that is shorter. If the process is killed, the lock stays until the end of the
-// lease. For processes of one machine, [HoldFile] has a lock that ends with its process.
+// lease; [HoldFile] has a lock that ends with its process.
 //
 // Hold returns the error of f, or the reason why it could not get the lock: the cause of
 // ctx, or an error of l that does not match [ErrHeld]. It panics if lease is not above 0.

@@ -12,7 +12,7 @@
 // At most one grant of a name is valid. A grant is valid until it is released, until
 // another grant is given after its lease has ended, or until a day after its lease ended.
 // The fencing number is higher with each grant of a name. An owner that was paused for
-// longer than its lease cannot notice that in time. So the system that it writes to must
+// longer than its lease cannot notice that in time, so the system that it writes to must
 // refuse it: the SQL engines check a grant in the transaction of the write (their Guard),
 // and other systems can compare fencing numbers.
 //
@@ -23,9 +23,8 @@
 // # One machine
 //
 // [TryFile] and [HoldFile] lock a file for the processes of one machine, without an
-// engine. The operating system releases the lock when its process ends. The locks of
-// ext/sqlite are for programs that have their queues in the same file: its Open makes the
-// tables of queues, too.
+// engine. The locks of ext/sqlite are for programs that have their queues in the same
+// file: its Open makes the tables of queues, too.
 package lock
 
 import (

@@ -53,7 +53,6 @@ func (m *Engine) eachOfKey(queue string, counts map[string]*store.KeyCounts, add
 	}
 }
 
-// addWaiting counts a message that waits in a queue or a layer.
 func addWaiting(c *store.KeyCounts, e *memoryEntry) {
 	if c.Waiting == 0 || e.Arrived.Before(c.Oldest) {
 		c.Oldest = e.Arrived

@@ -397,7 +397,6 @@ func (m *Engine) settleAll(leases []store.Lease, f func(i int, q *memoryQueue, e
 	return storearg.Lost(lost)
 }
 
-// leased returns the entry of a lease, or nil if it is lost.
 func (q *memoryQueue) leased(l store.Lease) *memoryEntry {
 	e := q.entry(l)
 	if e == nil || e.Fence != l.Fence || e.LeasedUntil.IsZero() {
@@ -418,7 +417,6 @@ func (q *memoryQueue) entry(l store.Lease) *memoryEntry {
 	return q.entries[position]
 }
 
-// matching returns a queue's matching entries, in order.
 func (m *Engine) matching(queue string, f *store.Filter, p store.Page) (all []*memoryEntry) {
 	q := m.queues[queue]
 	if q == nil {

@@ -24,8 +24,8 @@
 // its id. A message of a transaction that was rolled back is never published. Messages
 // are published in the order of their positions, in sequential batches; a message with a
 // delay is not published before it is due by the relay's clock. Only messages for which
-// Publish has returned nil are removed: a message of a transaction that commits late
-// stays, whatever its position, and so does another message with the same id.
+// Publish has returned nil are removed: not a message of a transaction that commits late,
+// whatever its position, nor another message with the same id.
 //
 // # Failures
 //
@@ -41,13 +41,10 @@
 // one message.
 //
 // A message refused 16 times, which takes about an hour, goes to the dead letters: the
-// queue with the outbox's name followed by " dead", such as "mails dead". This is not the
-// name that DeadLetters of a delivery.Queue returns. While every message fails, all stay.
-// An error that matches [store.ErrFull] refuses no messages: they are tried again each
-// second.
-//
-// A message that is damaged in the store goes to the dead letters at once, with the cause
-// [store.Undecodable].
+// queue with the outbox's name followed by " dead", such as "mails dead", and not the
+// DeadLetters of a delivery.Queue. While every message fails, all stay. An error that matches [store.ErrFull] refuses no messages:
+// they are tried again each second. A message that is damaged in the store goes to the
+// dead letters at once, with the cause [store.Undecodable].
 //
 // A message whose relay died while it published may have killed it. From then on it is
 // published alone, and after the fifth relay that died with it, it goes to the dead
@@ -231,7 +228,6 @@ func (r *relay) about() jobs.Worker {
 	return jobs.Worker{Outbox: r.Queue, Counts: text, Operators: []json.RawMessage{text}}
 }
 
-// note counts messages after a Publish.
 func (r *relay) note(n int, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -252,7 +248,6 @@ type refusal struct {
 	until time.Time // it waits
 }
 
-// run publishes batch after batch until something fails.
 func (r *relay) run(ctx context.Context) error {
 	poll := minPoll
 	for {
@@ -335,7 +330,6 @@ func (r *relay) batch(ctx context.Context) (int, error) {
 	return len(ms), r.refuse(ctx)
 }
 
-// settle removes published messages and releases the others.
 func (r *relay) settle(ctx context.Context) error {
 	if len(r.published) > 0 {
 		if err := r.store.Done(ctx, r.published...); err != nil && !storearg.IsLost(err) { // purged meanwhile

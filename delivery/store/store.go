@@ -216,9 +216,9 @@ type Waker interface {
 	// Wake calls wake once when it begins to listen, and when a message of a queue may
 	// have become due: it was put or released, or its delay or its lease has ended. It
 	// ends with ctx or when it fails, and returns the reason: [ErrClosed] if the store
-	// was closed. If misses is true, it may miss events, for example because it only
-	// notices puts, so the consumer polls as well. After an error consumers log it, poll
-	// every 100 ms, and call Wake again after a second.
+	// was closed. If misses is true, it may miss events, so the consumer polls as well.
+	// After an error consumers log it, poll every 100 ms, and call Wake again after a
+	// second.
 	Wake(ctx context.Context, queue string, wake func(misses bool)) error
 }
 

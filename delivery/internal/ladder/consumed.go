@@ -53,7 +53,6 @@ func newConsumed[T any](l *Ladder[T]) *consumed[T] {
 	return s
 }
 
-// receiver returns the open receiver, or nil until it is open.
 func (s *consumed[T]) receiver() store.Receiver {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -6,10 +6,7 @@
 // A visit is one passage through an operator, with its short retries. The n-th visit that
 // fails sends a message to the n-th layer. When its delay has passed, it returns for its
 // next visit, with its history. After the last layer it becomes a dead letter. Dead
-// letters that are merged begin at the first layer again.
-//
-//	visit 1 fails ──▶ layer 1 ─▶ visit 2 fails ──▶ layer 2 ─▶ visit 3 fails ──▶ dead letters (exhausted)
-//	permanent error, or unsafe to repeat, at any visit ─────────────────────▶ dead letters
+// letters that are merged begin at the first layer again. Package delivery has a picture.
 //
 // The operator decides which messages go to the ladder. With Policy.WithMaxDelay, a
 // message leaves if its next retry would wait for longer; with WithMaxWaiting, if too
@@ -25,19 +22,16 @@
 // the next layer, and its next visit repeats the call under the same id, on any worker. A
 // message that returns after that time is not visited.
 //
-// FLIP-232 strategies do not prove anything about calls. Under such a strategy, a call
-// counts as repeatable if its predicate asked for another attempt; after a timeout, or an
-// error that it did not match, it is unsafe to repeat unless it is idempotent
-// (predicates.Idempotent, or strategies.PolicyOf(strategy).Idempotent()).
+// Under a FLIP-232 strategy, a call counts as repeatable if its predicate asked for
+// another attempt; after a timeout, or an error that it did not match, it is unsafe to
+// repeat unless it is idempotent (predicates.Idempotent, or
+// strategies.PolicyOf(strategy).Idempotent()).
 //
 // # Guarantees
 //
-// [Ladder.TakeFailure] returns nil when the message is durable in a layer or in the dead
-// letters, or when the acknowledgement will store it in its place ([Config.InOrder]). The
-// operator acknowledges it after that (law D1). If the process is killed in between, the
-// message is visited again and handed over with the same id and visit, which has no
-// effect. If the message was purged while its call ran, TakeFailure does not store it,
-// and returns nil.
+// The operator acknowledges a message after [Ladder.TakeFailure] has returned nil (law
+// D1). If the process is killed in between, the message is visited again and handed over
+// with the same id and visit, which changes nothing.
 //
 // A message never returns before its delay has passed (law D3): the jitter only adds.
 // When a backend recovers, delivery.Run makes the messages due that failed because of its
@@ -46,9 +40,8 @@
 //
 // # The order of a key
 //
-// Later messages of a key overtake a message that waits in a layer. With [Config.InOrder]
-// they wait behind it: the store takes the messages of a key one at a time, and a message
-// that fails waits for its next visit in its place in the queue.
+// With [Config.InOrder] the store takes the messages of a key one at a time, and a
+// message that fails waits for its next visit in its place in the queue.
 //
 // An earlier version of the program may have left messages in layers, and in a queue of
 // messages that wait behind them, named "<queue>-blocked". [Config.Others] names these

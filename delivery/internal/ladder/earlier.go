@@ -81,7 +81,6 @@ func (e *earlier) keysIn(ctx context.Context, queue string) (map[string]bool, er
 	}
 }
 
-// before returns the earlier queues that may have messages of a key.
 func (e *earlier) before(queue, key string) (queues []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

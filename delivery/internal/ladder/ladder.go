@@ -106,14 +106,9 @@ func New[T any](c Config[T]) (*Ladder[T], error) {
 }
 
 // TakeFailure hands an element that an operator has given up to the next layer or the
-// dead letters. After nil the message can be acknowledged: the element is durable there,
-// or its message was purged, or the acknowledgement itself stores the element in the
-// message's place (Config.InOrder). After an error, offer the element again, or release
-// its message. The history of the message comes from ctx ([message.MetaFromContext]);
-// TakeFailure adds the operator's report of the failure.
-//
-// An element that was cut off by the end of its operator did not fail and is not taken.
-// An element that is not a message gets a random id.
+// dead letters: see delivery.Queue.TakeFailure. After nil the message can be
+// acknowledged: the element is durable there, or its message was purged, or the
+// acknowledgement itself stores the element in the message's place (Config.InOrder).
 func (l *Ladder[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error {
 	to, err := l.router.Route(ctx, f, l.c.Clock.Now())
 	if err != nil {
@@ -246,8 +241,7 @@ func (l *Ladder[T]) SetProvider(ctx context.Context, provider string) (isOwn boo
 	return d.SetProvider(ctx, provider)
 }
 
-// unvisited returns a received message as it was stored: without the visit that its
-// source has counted.
+// unvisited returns a message without the visit that its source has counted.
 func (l *Ladder[T]) unvisited(received message.Message[T]) (store.Message, error) {
 	meta := received.Meta()
 	before := meta

@@ -103,12 +103,9 @@ func ofInput[I, T any](in *input[T]) (found I, isFound bool) {
 	return found, isFound
 }
 
-// Source returns a source of the messages of the queue and its layers. With a source
-// first it also returns the messages of first, and its Close closes first. When first has
-// ended (io.EOF), Source ends as soon as no message of the queue is in flight. Messages
-// that wait in the queue stay for the next run.
-//
-// wrapped are the sources that first wraps, which may have abilities that first lacks.
+// Source returns a source of the messages of the queue and its layers, and of first: see
+// delivery.Queue.Source. wrapped are the sources that first wraps, which may have
+// abilities that first lacks.
 func (l *Ladder[T]) Source(first Source[T], wrapped ...Source[T]) Source[T] {
 	s := &source[T]{
 		ladder: l, clock: l.c.Clock, closed: make(chan struct{}), settled: make(chan struct{}, 1), broken: make(chan error, 1),
@@ -441,7 +438,6 @@ func receive[T any](ctx context.Context, s Source[T], n int) (ms []message.Messa
 	return ms, err
 }
 
-// wasInterrupted reports whether a Receive failed because another input has answered.
 func wasInterrupted(asking context.Context, err error) bool {
 	return err != nil && asking.Err() != nil && errors.Is(err, context.Cause(asking))
 }
@@ -503,7 +499,6 @@ func (s *source[T]) removeLate(ctx context.Context, ms []message.Message[T]) []m
 	})
 }
 
-// mayGive returns how many messages an input may give now.
 func (in *input[T]) mayGive() int {
 	if in.kind == leading {
 		return math.MaxInt
@@ -518,7 +513,6 @@ func (in *input[T]) mayGive() int {
 	return n
 }
 
-// watchInFlight counts a message of an input as in flight until it is settled.
 func (s *source[T]) watchInFlight(in *input[T], m message.Message[T]) message.Message[T] {
 	in.inFlight.Add(1)
 	s.inFlight.Add(1)

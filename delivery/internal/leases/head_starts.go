@@ -21,7 +21,6 @@ type HeadStarts struct {
 	waiting map[chan struct{}]bool
 }
 
-// suspect names a message in the engine.
 type suspect struct{ queue, entry string }
 
 func suspectOf(l store.Lease, queue string) suspect { return suspect{queue, l.Entry} }
@@ -58,7 +57,6 @@ func (h *HeadStarts) left(now time.Time, wake chan struct{}) time.Duration {
 	return h.until.Sub(now)
 }
 
-// isRunning reports whether a message has a head start. Called with mu held.
 func (h *HeadStarts) isRunning(now time.Time) bool {
 	return h.suspect != suspect{} && h.until.After(now)
 }

@@ -206,7 +206,6 @@ func (d *dueSettlements) add(h *handle) {
 	}
 }
 
-// nextRecord returns the time until the first remaining settlement can be recorded.
 func (s *Source[T]) nextRecord(last bool) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -242,7 +241,6 @@ func (s *Source[T]) recordTogether(ctx context.Context, hs []*handle, last bool)
 	return s.recordTogether(ctx, hs[half:], last)
 }
 
-// recordSame records messages that were settled in the same way, in one call.
 func (s *Source[T]) recordSame(ctx context.Context, hs []*handle) error {
 	v := hs[0].settlement
 	switch v.Kind {

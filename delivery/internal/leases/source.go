@@ -457,7 +457,6 @@ func (s *Source[T]) Close(ctx context.Context) error {
 	})
 }
 
-// releaseRest records settled messages and releases the rest.
 func (s *Source[T]) releaseRest(ctx context.Context) error {
 	for more := true; more; {
 		next, err := s.record(ctx, true)
