@@ -4,7 +4,7 @@
 // program.
 //
 // Messages are stream elements that are acknowledged individually, when all their results
-// are safe. So any number of workers can share a queue, and keep no position in it.
+// are safe. So any number of workers can share a queue.
 //
 // A source of your own wraps each item that it receives in a message, which has a value,
 // an acknowledgement, and metadata:
@@ -43,26 +43,24 @@
 // delivered at least once. A redelivered message has the same id ([message.Origin.ID]),
 // and so have its parts, if they are made in the same order.
 //
-// The acknowledgement takes a word beside the value. [message.With] does not allocate,
-// [message.Split] does so three times.
+// [message.With] does not allocate, [message.Split] does so three times.
 //
 // # History
 //
 // [message.Meta] has the origin of a message and its history: visits, attempts, failures.
-// A function of an operator reads it with [message.MetaFromContext]. In other systems it
-// travels as headers ([message.Meta.ToHeaders]), and it is stored as JSON.
+// A function of an operator reads it with [message.MetaFromContext]. It travels as
+// headers ([message.Meta.ToHeaders]), and is stored as JSON.
 //
 // # Flows that do not know messages
 //
 // A flow of go-streams whose function takes rows panics on a Message of a row; give it a
-// function on messages, with [message.With] inside. If a step drops a message without
-// settling it, the message is redelivered at the end of its lease: [message.FindLost]
-// finds such steps.
+// function on messages, with [message.With] inside. [message.FindLost] finds steps that
+// drop a message without settling it, which is redelivered at the end of its lease.
 //
 // # Checkpoints
 //
 // With checkpoints (package checkpoint) the position of the source belongs to the
 // checkpoint, so a message with its own acknowledgement is refused. A message without an
-// acknowledgement, which only has its history, passes. The history is not part of a
-// checkpoint: put data that must survive a restart into the value.
+// acknowledgement passes. Its history is not part of a checkpoint: put data that must
+// survive a restart into the value.
 package delivery

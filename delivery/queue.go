@@ -87,12 +87,12 @@ type Queue[T any] struct {
 //
 // # Types
 //
-// The worker decodes the value that was put, so NewQueue refuses a type whose values JSON
-// would drop or change: unexported fields, interfaces, and whatever else [codec.Default]
-// refuses in a checkpoint. Export the field, leave it out on purpose with the tag
-// `json:"-"`, give the type MarshalJSON and UnmarshalJSON, or give the queue a codec that
-// keeps it ([WithCodec]). The types of [codec.Gob] are checked as well: see
-// [codec.CheckType]. Codecs of your own decide themselves.
+// NewQueue refuses a type whose values JSON would drop or change: unexported fields,
+// interfaces, and whatever else [codec.Default] refuses in a checkpoint. Export the
+// field, leave it out on purpose with the tag `json:"-"`, give the type MarshalJSON and
+// UnmarshalJSON, or give the queue a codec that keeps it ([WithCodec]). The types of
+// [codec.Gob] are checked as well: see [codec.CheckType]. Codecs of your own decide
+// themselves.
 //
 // Values are not checked. JSON replaces bytes in strings that are not UTF-8: use []byte
 // for these. A map[string]any is allowed, and its numbers are decoded as float64, so an
@@ -217,11 +217,10 @@ func (q *Queue[T]) Engine() store.Engine { return q.engine }
 // PutOption sets a property of a message that is put.
 type PutOption func(*store.Message)
 
-// ID sets the id of a message. Putting an id that is already queued has no effect, and
+// ID sets the id of a message. Putting an id that is already queued changes nothing, and
 // Put returns nil, so a program that does not know whether its Put took effect can repeat
-// it. An id is remembered while its message waits in the queue for its first visit, or is
-// in flight in that visit: not after it was done, not while it waits for its next visit
-// or is a dead letter, and not after a merge.
+// it. An id is remembered only while its message waits in the queue for its first visit,
+// or is in flight in that visit, and not after a merge.
 //
 // A put under the id of a message that has left the queue is a message of its own (law
 // W5). Both are kept in layers, among the dead letters and in the next queues. But a
@@ -332,13 +331,12 @@ func (q *Queue[T]) Put(ctx context.Context, v T, opts ...PutOption) error {
 //
 // A message without an id gets a random id, which differs at each PutAll; messages of
 // [Run] always have an id. PutAll rejects a value that cannot be encoded, and a message
-// that lacks the key that [WithFairByKey] needs. If such a message has no
+// that lacks the key that [WithFairByKey] needs. If such a message lacks an
 // acknowledgement, PutAll puts no value and returns an error that matches
 // [message.ErrRefused].
 //
 // The result of a message that was purged while its call ran is not put, and PutAll
-// returns nil, if the message came from a queue on the same engine, that is the same
-// value of [store.Engine].
+// returns nil, if the message came from a queue on the same value of [store.Engine].
 func (q *Queue[T]) PutAll(ctx context.Context, messages []message.Message[T]) error {
 	if q.unsupported != nil {
 		return q.unsupported
@@ -389,9 +387,9 @@ func (q *Queue[T]) put(ctx context.Context, ms []store.Message, from []message.D
 
 // TakeFailure is the argument of [asyncop.WithFailureSink]. It hands an element that an
 // operator has given up to the next layer or the dead letters. When it returns nil, the
-// element is durable there, or its acknowledgement stores it in the place of its message
-// ([WithOrdered]). So its message can be acknowledged (law D1). If the message was purged
-// while its call ran, TakeFailure stores nothing, and returns nil.
+// element's message can be acknowledged (law D1): the element is durable there, its
+// acknowledgement stores it in the place of its message ([WithOrdered]), or the message
+// was purged while its call ran.
 //
 // ctx is the context of the call, or one made by [message.NewContext]. It has the history
 // of the message, to which the operator's report is added, and the bytes that were
@@ -406,11 +404,11 @@ func (q *Queue[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error 
 	return q.ladder.TakeFailure(ctx, f)
 }
 
-// Provider returns the external system that was chosen for the message of a call. ctx is
-// the context of the call, or one made by [message.NewContext]. The first call calls
-// choose, and stores the choice with the message before it returns. The choice is the
-// same at each attempt and visit, on whichever worker, and the dead letters have it. So a
-// request in doubt goes to the system that may have it.
+// Provider returns the external system that was chosen for the message of a call, so that
+// a request in doubt goes to the system that may have it. ctx is the context of the call,
+// or one made by [message.NewContext]. The first call calls choose, and stores the choice
+// with the message before it returns. The choice is the same at each attempt and visit,
+// on whichever worker, and the dead letters have it.
 //
 //	provider, err := orders.Provider(ctx, func() string { return cheapest(o) })
 //
@@ -458,9 +456,8 @@ func (q *Queue[T]) providerError(ctx context.Context, isOwn bool, err error) err
 // layers stay for the next run.
 //
 // [Run] makes its own source of a queue: there you need this only for first, and for a
-// [SourceWrapper]. If first is a wrapper, Source unwraps it as Run does. If first has the
-// messages of a queue, [Run] obeys the orders of people to that queue as well
-// (jobs.Jobs.PauseQueue, jobs.Jobs.HoldKey).
+// [SourceWrapper]. If first has the messages of a queue, [Run] obeys the orders of people
+// to that queue as well (jobs.Jobs.PauseQueue, jobs.Jobs.HoldKey).
 func (q *Queue[T]) Source(first Source[T]) Source[T] {
 	if q.unsupported != nil {
 		if guard.IsNil(first) {

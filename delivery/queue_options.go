@@ -72,17 +72,16 @@ func WithLayers(layers ...Layer) QueueOption {
 // RetryAfter panics if a delay is not positive.
 //
 // A failure whose call may have taken effect becomes a dead letter at once, even with
-// layers, except in two cases: a second call does no harm, according to the strategy or
-// to a method Idempotent() bool of the element, or the service recognizes the id of a
-// request ([WithIdempotencyWindow]).
+// layers, unless a second call does no harm, according to the strategy or to a method
+// Idempotent() bool of the element, or the service recognizes the id of a request
+// ([WithIdempotencyWindow]).
 //
-// A message that was not called, because its backend was down, has not failed: it is
-// released, and its visit does not count. If it was called and then waited for its
-// backend until its time ran out ([asyncop.ErrBackendDown]), it has failed. With its
-// visits used up, it waits in the last layer again, or for a minute in the queue if it
-// has no layers. It becomes a dead letter after 100 visits in all. With n layers, it also
-// becomes one after visit n+2 or a later visit if the service has answered others since
-// the visit before.
+// A message that was not called, because its backend was down, is released, and its visit
+// does not count. If it was called and then waited for its backend until its time ran out
+// ([asyncop.ErrBackendDown]), it has failed. With its visits used up, it waits in the
+// last layer again, or for a minute in the queue if it lacks layers. It becomes a dead
+// letter after 100 visits in all. With n layers, it also becomes one after visit n+2 or a
+// later visit if the service has answered others since the visit before.
 func RetryAfter(delays ...time.Duration) QueueOption {
 	layers := make([]Layer, len(delays))
 	for i, d := range delays {

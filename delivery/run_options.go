@@ -53,10 +53,9 @@ func newRunSettings(opts []RunOption) runSettings {
 // the operator has slots: 100 to 10,000. It panics if n is less than 1.
 //
 // The sink gets the results at hand, so a result does not wait for others; up to n
-// results may wait for the sink. Run receives only as many messages as the operator has
-// free slots, and some more for the slots that become free meanwhile
-// ([asyncop.AsyncWaitOperator.AwaitSlots]). So a worker leaves messages that it cannot
-// process to others.
+// results may wait for the sink. Whatever n is, Run receives only as many messages as the
+// operator has free slots, and some more for the slots that become free meanwhile
+// ([asyncop.AsyncWaitOperator.AwaitSlots]).
 func WithBatch(n int) RunOption {
 	if n < 1 {
 		panic(fmt.Sprintf("delivery: WithBatch: %d is less than 1", n))
@@ -81,22 +80,20 @@ func WithDrain(d time.Duration) RunOption {
 // guard off. WithFloodGuard panics if the share is not above 0 and at most 1, or the
 // window is less than 1.
 //
-// A message has failed if it was settled as [message.HandedOver] or [message.Failed]: the
-// failure sink has taken it, the failure policy has dropped it, or it was nacked. Three
-// kinds of messages do not count as failed, since they show that the service answers, or
-// are not evidence about it: a message whose retry succeeded; a message that was refused
-// for good, by a rejection (asyncop.Failure.Reason) or by [message.Message.Reject]; and a
-// message that has failed before, and comes from a layer. A message that was released,
-// for instance because its call has snoozed it, does not count at all.
+// A message has failed if it was settled as [message.HandedOver] or [message.Failed].
+// Three kinds of messages do not count as failed: a message whose retry succeeded; a
+// message that was refused for good, by a rejection (asyncop.Failure.Reason) or by
+// [message.Message.Reject], since the service answers; and a message that has failed
+// before, and comes from a layer. A released message, for instance a snoozed one, does
+// not count at all.
 //
 // If messages have keys, Run also judges the keys, since a key is often a customer: it
 // stops only if more than this share of the keys in the window, and at least two keys,
 // has failed as well. A key has failed if more than this share of its messages has. A
 // message without a key counts as a key of its own. So one customer whose messages all
-// fail never stops the others, and an outage still stops the worker within the window. If
-// a whole window has one key, Run stops when the next window with one key has another key
-// and fails as well. If all messages have the same key, the guard never stops the worker:
-// use a backend (asyncop.WithBackend) there.
+// fail never stops the others. If a whole window has one key, Run stops when the next
+// window with one key has another key and fails as well. If all messages have the same
+// key, the guard never stops the worker: use a backend (asyncop.WithBackend) there.
 //
 // After a second, Run receives a probe: a tenth of the window, by default ten messages.
 // If enough of them, or of their keys, are answered, it resumes. If not, it sends the
@@ -106,16 +103,14 @@ func WithDrain(d time.Duration) RunOption {
 //
 // If all messages of the probes have one key, and most fail, other keys may be up. So Run
 // also resumes after a whole window of such messages: by default after ten probes, with
-// pauses of 42 s in all, or of 50 s if Run has stopped shortly before, when even the
-// first pause is five seconds. It takes longer if Receive returns fewer messages, as with
-// WithFairByKey. If hundreds of messages of a key follow each other, Run thus resumes
-// about once a minute in an outage, which then costs about twice as many failed visits,
-// and as many as the operator has slots each time. Run logs each stop, each probe and why
-// it resumes.
+// pauses of 42 s in all, or of 50 s if Run has stopped shortly before. It takes longer if
+// Receive returns fewer messages, as with WithFairByKey. If hundreds of messages of a key
+// follow each other, Run resumes about once a minute in an outage, which then costs about
+// twice as many failed visits, and as many as the operator has slots each time. Run logs
+// each stop, each probe and why it resumes.
 //
-// To Run, a batch of bad messages whose error is unknown looks like an outage: such a
-// batch passes with two messages a second. Let the function name the errors that are
-// permanent.
+// To Run, a batch of bad messages whose error is unknown looks like an outage: it passes
+// with two messages a second. Let the function name the errors that are permanent.
 func WithFloodGuard(share float64, window int) RunOption {
 	if !(share > 0 && share <= 1) || window < 1 {
 		panic(fmt.Sprintf("delivery: WithFloodGuard: a share of %v of a window of %d: want a share above 0 and at most 1, and a window of at least 1",

@@ -23,11 +23,10 @@ type OnEngine interface {
 //
 //	func (s counted) Unwrap() delivery.Source[Order] { return s.Source }
 //
-// [Run] unwraps the source to find its queue ([OnEngine]), to count lost leases and
-// refused settlements, and to end the calls of purged messages. Without Unwrap, a worker
-// runs no jobs of the queue's engine, `weir workers` does not show the queue as its
-// source, and calls of purged messages run to their end. [Queue.Source] unwraps its first
-// source in the same way.
+// [Run] and [Queue.Source] unwrap the source to find its queue ([OnEngine]), to count
+// lost leases and refused settlements, and to end the calls of purged messages. Without
+// Unwrap, a worker runs no jobs of the queue's engine, `weir workers` does not show the
+// queue as its source, and calls of purged messages run to their end.
 //
 // A wrapper that passes other messages on makes them by [message.With], so that they are
 // settled and keep their delivery. It settles the messages that it filters out, and then

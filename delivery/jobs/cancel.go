@@ -16,8 +16,8 @@ import (
 //
 // Older jobs of the queue run first: pause or cancel a job that takes long.
 // [Jobs.Matching] counts the messages beforehand. Messages that are put after the start
-// stay. The job finds earlier messages even if they move to another of these queues while
-// it runs, with these exceptions, which may stay:
+// stay. Earlier messages are found even if they move to another of these queues while the
+// job runs, with these exceptions, which may stay:
 //   - messages that a merge sends back to the queue,
 //   - messages of a queue that is not on this engine, such as a topic of Kafka, if they
 //     reach their first layer,
@@ -70,13 +70,12 @@ type queuePass struct {
 
 // nextPass returns the pass after the pass that a job has ended, or nil if that was the
 // last. A job of a family makes two passes over each queue, in the order in which
-// messages move. Each ends at the position of the last message when it begins. So the job
-// ends even if messages are put faster than it lists them, and it finds messages that
-// move while it runs:
+// messages move. Each ends at the position of the last message when it begins, so the job
+// ends even if messages are put faster than it lists them. It finds messages that move
+// while it runs:
 //   - A message that moves to a later queue does so before the passes over its own queue
 //     have ended, so the passes over the later queue include it.
-//   - In an outage a message returns to the same queue. The second pass includes the
-//     messages that have returned during the first.
+//   - In an outage a message returns to the same queue. The second pass includes it.
 func (j *Jobs) nextPass(ctx context.Context, job *Job) (*queuePass, error) {
 	isFull := job.Max > 0 && job.Done >= job.Max
 	if !job.Family || isFull {

@@ -29,10 +29,10 @@ const maxIDPrefix = 900 // of an edited message; an id has 1,024 bytes at most
 
 // Edit puts a message with another payload into the queue to, and removes the message
 // that was listed as e from queue, in a transaction with a line of the log. It returns
-// the edit, recorded as a job that has ended. The new message has an id of its own and
-// the old id in its header Edited-From. It starts as for a first visit, without the
-// request id, so its calls are new requests. The error matches [store.ErrChanged] if e is
-// gone, is leased, or was taken since; then the queues stay as they are.
+// the edit, recorded as a job that has ended. The new message has a new id and the old id
+// in its header Edited-From. It starts as for a first visit, without the request id, so
+// its calls are new requests. The error matches [store.ErrChanged] if e is gone, is
+// leased, or was taken since; then the queues stay as they are.
 func (j *Jobs) Edit(ctx context.Context, queue string, e store.Entry, to string, payload []byte, by, why string) (Job, error) {
 	spec := Spec{Do: store.Merge, Queue: queue, To: to, Filter: store.Filter{IDs: []string{e.Meta.ID}}, By: by, Why: why}
 	if err := spec.check(); err != nil {

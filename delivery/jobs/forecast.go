@@ -9,12 +9,10 @@ import (
 )
 
 // Forecast counts what a merge would do with the messages of its queue at the time now:
-// Done counts the messages that it would send back, and the other fields count the
-// messages that would stay ([Spec.SendsBack]). Of spec it uses Queue, Filter, MaxMerges,
-// UnsafeToRepeat and LeaveLapsed.
-//
-// Forecast reads all of the messages, page by page. If ctx ends meanwhile, it returns the
-// counts so far, and an error.
+// Done counts the messages that it would send back, and the other fields the messages
+// that would stay ([Spec.SendsBack]). Of spec it uses Queue, Filter, MaxMerges,
+// UnsafeToRepeat and LeaveLapsed. It reads all of the messages, page by page. If ctx ends
+// meanwhile, it returns the counts so far, and an error.
 func Forecast(ctx context.Context, s store.Lister, spec Spec, now time.Time) (Progress, error) {
 	var p Progress
 	err := storearg.Each(ctx, s, spec.Queue, spec.Filter, func(e store.Entry) error {

@@ -159,7 +159,6 @@ func (h *historyWriter) close(ctx context.Context, about *Worker) error {
 	return h.store(ctx, queue, points)
 }
 
-// count counts the messages of the queue for a point, if this worker is the counter.
 func (h *historyWriter) count(ctx context.Context, queue string, p *HistoryPoint) error {
 	begun := h.jobs.Clock.Now()
 	if !h.counts || p.Waiting != notCounted || begun.Before(h.next) {
@@ -223,7 +222,6 @@ func (h *historyWriter) isIdle(ended []HistoryPoint) bool {
 	})
 }
 
-// drop removes points that the engine has.
 func (h *historyWriter) drop(written []HistoryPoint) {
 	last := written[len(written)-1]
 	if last.Waiting != notCounted {

@@ -63,16 +63,16 @@ type Config struct {
 	// removed messages: with the queue of the job, and the key of its filter, or "" if
 	// unknown. It is called within about a second, perhaps several times for a job. On an
 	// engine that cannot announce a change ([store.Keeper].Watch), such as JetStream and
-	// SQLite, Work looks for such jobs once a second while Busy returns true: it reads
-	// one record for each queue that had a cancelled key. A nil Busy is always true.
+	// SQLite, Work looks for such jobs once a second while Busy returns true (nil means
+	// always): it reads one record for each queue that had a cancelled key.
 	Cancelled func(queue, key string)
 	Busy      func() bool
 
 	// QueuesPaused, if not nil, is called by [Jobs.Work] with the queues that people have
 	// paused ([Jobs.PauseQueue]): at the start, within about a second of each change, and
 	// perhaps again. With an error they could not be read, and the last orders hold. On
-	// an engine that cannot announce a change, the process reads them once a second, for
-	// all of its workers together. It must not block.
+	// an engine that cannot announce a change, the process reads them once a second for
+	// all of its workers. It must not block.
 	QueuesPaused func(paused []QueueOrder, err error)
 
 	// KeysHeld, if not nil, is called by [Jobs.Work] with the keys that people hold

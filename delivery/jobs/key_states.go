@@ -20,9 +20,8 @@ type KeyState struct {
 // IsCalled reports whether the key is neither held nor down.
 func (s *KeyState) IsCalled() bool { return s.Hold == nil && s.Down == nil }
 
-// KeyStates returns the counts of [Keys], whether people hold the keys, and whether
-// workers report that they are down. The keys that are held or down come first, even
-// without messages. It needs the time of Keys.
+// KeyStates returns the counts of [Keys], and which keys people hold or workers report
+// down. These keys come first, even without messages. It needs the time of Keys.
 //
 // Workers report every 20 s, each the 256 keys that have been down for longest, and only
 // keys that are UTF-8. They do so if the tenants of their backend are the keys

@@ -34,10 +34,10 @@ type QueueOrder struct {
 // worker without a backend tries again after 20 s. Messages can be put meanwhile, and
 // jobs run.
 //
-// Workers that run a version of weir without this order do not obey it: they never report
-// Paused. The relay of an outbox does not obey it either. PauseQueue returns an error if
-// the name is the name of a layer or of the dead letters of another queue, and on an
-// engine that is not a [store.Keeper].
+// The relay of an outbox, and workers that run a version of weir without this order, do
+// not obey it: they never report Paused. PauseQueue returns an error if the name is the
+// name of a layer or of the dead letters of another queue, and on an engine that is not a
+// [store.Keeper].
 func (j *Jobs) PauseQueue(ctx context.Context, queue, by, why string) (QueueOrder, error) {
 	return j.orderQueue(ctx, QueueOrder{Queue: queue, Event: "pause", Paused: true, By: by, Why: why})
 }

@@ -87,7 +87,7 @@ func workersOf(ctx context.Context, from reader) (list []Worker, err error) {
 // may mend a missing table or right while the worker runs. If the worker has a queue, its
 // history ([Jobs.History]) takes another transaction a minute, and less while it is idle.
 // about returns the report, without the fields that name the process. steer, which may be
-// nil, gets the orders of people to backends, at the start and when they have changed, and
+// nil, gets people's orders to backends, at the start and when they have changed, and
 // perhaps again. The worker also reports at once when the paused queues have changed.
 func (j *Jobs) Work(ctx context.Context, about func() Worker, steer func(BackendOrder)) {
 	b := &beats{Jobs: j, about: about, id: strings.ToLower(rand.Text()[:10]), running: map[string]bool{}, told: map[int]bool{}}

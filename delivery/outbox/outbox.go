@@ -42,9 +42,10 @@
 //
 // A message refused 16 times, which takes about an hour, goes to the dead letters: the
 // queue with the outbox's name followed by " dead", such as "mails dead", and not the
-// DeadLetters of a delivery.Queue. While every message fails, all stay. An error that matches [store.ErrFull] refuses no messages:
-// they are tried again each second. A message that is damaged in the store goes to the
-// dead letters at once, with the cause [store.Undecodable].
+// DeadLetters of a delivery.Queue. While every message fails, all stay. An error that
+// matches [store.ErrFull] refuses no messages: they are tried again each second. A
+// message that is damaged in the store goes to the dead letters at once, with the cause
+// [store.Undecodable].
 //
 // A message whose relay died while it published may have killed it. From then on it is
 // published alone, and after the fifth relay that died with it, it goes to the dead

@@ -346,7 +346,7 @@ func (s *Source[T]) write(hs []*handle, f func([]store.Lease) error) error {
 	return nil
 }
 
-// forget removes messages that the source no longer has to settle. Called with mu held.
+// forget removes settled messages. Called with mu held.
 func (s *Source[T]) forget(hs []*handle) {
 	for _, h := range hs {
 		h.forgotten = true
@@ -355,7 +355,6 @@ func (s *Source[T]) forget(hs []*handle) {
 	s.settled = slices.DeleteFunc(s.settled, func(h *handle) bool { return h.forgotten })
 }
 
-// noteSettledAfterLoss notes messages that were settled after their leases were lost.
 func (s *Source[T]) noteSettledAfterLoss(hs []*handle) {
 	if len(hs) == 0 {
 		return

@@ -16,6 +16,6 @@ const forGood = storearg.ForGood
 const longestNack = forGood / 4
 
 // IsSetAside reports whether a message in a layer, or behind others of its key, was set
-// aside: it is due in more than 50 years. The other messages there are due within their
-// layer's delay, or within longestNack.
+// aside: it is due in more than 50 years. The others are due within their layer's delay,
+// or within longestNack.
 func IsSetAside(due, now time.Time) bool { return due.Sub(now) > forGood/2 }

@@ -34,8 +34,7 @@ const (
 
 var errSourceClosed = errors.New("weir: the source is closed")
 
-// Source returns the messages of a queue, as a delivery.Source. Any number of sources, on
-// any number of machines, share a queue.
+// Source returns the messages of a queue, as a delivery.Source.
 //
 // A message that was rejected, or whose payload the codec cannot read, goes to the dead
 // letters, with its bytes as received and the reason in its history. If the store fails
@@ -45,8 +44,8 @@ var errSourceClosed = errors.New("weir: the source is closed")
 //
 // A message whose lease has ended may have killed its process. It is returned alone. The
 // next message follows when it is settled, or after a head start of 100 ms to 5 s, which
-// grows with the number of its ended leases. Sources can share head starts
-// ([WithHeadStarts]). After five ended leases a message goes to the dead letters.
+// grows with the number of its ended leases. After five ended leases a message goes to
+// the dead letters.
 //
 // The Visit of a received message is one more than the stored visits. If a message in
 // flight here is taken again, because its lease had ended, it joins the delivery in
