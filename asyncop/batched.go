@@ -13,7 +13,7 @@ import (
 )
 
 // Batched makes an [AsyncFunction] of a blocking call for several elements, such as a
-// lookup of many keys or a bulk insert.
+// bulk insert.
 //
 //	users := asyncop.Batched(func(ctx context.Context, ids []int) ([]asyncop.Result[User], error) {
 //		return db.Users(ctx, ids) // a result for each id, in the order of ids
@@ -32,14 +32,13 @@ import (
 // # Members
 //
 // Each member has its own slot, timeout, attempts and retries. call returns a result for
-// each element, in order. Result.Err is the error of a member; [ErrNoResult] means that
-// it does not have a result. An error of call, a panic, and a wrong number of results are
-// errors of all members. Members are retried in later batches.
+// each element, in order. Result.Err is its error; [ErrNoResult] means that it does not
+// have a result. An error of call, a panic, and a wrong number of results are errors of
+// all members. Members are retried in later batches.
 //
 // The call continues after a member has timed out. Its context ends with the last member,
-// and has the latest of their deadlines. Attempt numbers and values of an
-// [observe.Observer] are only in the contexts that [MemberContexts] returns. Use those
-// for requests that exactlyonce tracks, which fail without an id.
+// and has the latest of their deadlines. Attempt numbers and values of observers are only
+// in the contexts of [MemberContexts]: requests that exactlyonce tracks fail without them.
 //
 // # Permits
 //
@@ -53,8 +52,8 @@ import (
 // elements fail.
 //
 // call may keep and change the slice ins, but not the values its elements point to.
-// maxWait should be well below the timeout of the elements. Batched panics if maxSize < 1
-// or maxWait < 0. The constructors refuse a nil call.
+// maxWait should be well below the timeout. Batched panics if maxSize < 1 or maxWait < 0.
+// The constructors refuse a nil call.
 func Batched[IN, OUT any](
 	call func(ctx context.Context, ins []IN) ([]Result[OUT], error), maxSize int, maxWait time.Duration,
 ) AsyncFunction[IN, OUT] {
@@ -68,8 +67,7 @@ func Batched[IN, OUT any](
 
 // MemberContexts returns the contexts of the elements of a call of [Batched], in order,
 // if ctx is the context of the call, and nil otherwise. They end with their attempts, and
-// have the number of the attempt ([AttemptFromContext]) and the values of observers. The
-// caller may change the slice.
+// have the number of the attempt ([AttemptFromContext]) and the values of observers.
 func MemberContexts(ctx context.Context) []context.Context {
 	members, _ := ctx.Value(ctxkey.Members{}).([]context.Context)
 	return slices.Clone(members) // the batch reads its own slice during the call

@@ -7,8 +7,7 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/call"
 )
 
-// Blocking makes an [AsyncFunction] of a blocking call. Running calls have goroutines,
-// which are reused.
+// Blocking makes an [AsyncFunction] of a blocking call. Goroutines are reused.
 //
 // An error that is [ErrNoResult], wrapped or not, completes the attempt without a result.
 // predicates.EmptyResult may ask for another attempt. A panic or runtime.Goexit is a
@@ -36,11 +35,10 @@ type blocking[IN, OUT any] struct {
 	many func(ctx context.Context, in IN) ([]OUT, error)
 }
 
-// blockingHost runs blocking calls: an attempt of an operator. Wrappers need not know it,
-// because it is found through the context.
+// blockingHost runs blocking calls: an attempt of an operator. Wrappers need not know it.
 type blockingHost interface {
-	// RunBlocking runs task on a goroutine. ctx is the context of the call. late is why
-	// the call must not be made, or nil. It must not be made either if ctx has ended.
+	// RunBlocking runs task on a goroutine. ctx is the context of the call, which must
+	// not be made if ctx has ended or late, the reason against it, is not nil.
 	RunBlocking(ctx context.Context, task func(late error))
 }
 
@@ -122,7 +120,7 @@ func directCall[IN, OUT any](fn AsyncFunction[IN, OUT]) *blocking[IN, OUT] {
 }
 
 // AttemptFromContext returns the number of the attempt of ctx, from 1, or 0 without one.
-// A message of a queue begins at 1 at each visit: message.MetaFromContext has the visit.
+// A message begins at 1 at each visit: message.MetaFromContext has the visit.
 func AttemptFromContext(ctx context.Context) int {
 	n, _ := ctx.Value(call.NumberKey{}).(int)
 	return n

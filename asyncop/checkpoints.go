@@ -12,16 +12,16 @@ import (
 // WithCheckpoints makes the operator take part in the checkpoints of a pipeline. c is its
 // *checkpoint.Coordinator. The operator needs a name ([WithName]) that is the same in
 // each run. On a barrier it reports the elements that are not settled, in input order,
-// and lets the barrier overtake them (law C1). After a restart, restored elements are
-// called before new input.
+// and lets the barrier overtake them (law C1). Restored elements are called before new
+// input.
 //
 //	asyncop.WithCheckpoints(coordinator)
 //	asyncop.WithCheckpoints(coordinator, asyncop.State[Order, Receipt]{
 //		Results: codec.JSON[Receipt](), Retries: asyncop.TimeSpent,
 //	})
 //
-// At a barrier the loop copies the elements in flight, in about 20 ns each. Another
-// goroutine encodes the copy, which takes IN and 48 bytes per element.
+// At a barrier the loop copies the elements in flight, in about 20 ns each. The copy,
+// which another goroutine encodes, takes IN and 48 bytes per element.
 //
 // Without this option, barriers wait in the queue like watermarks, so a checkpoint takes
 // as long as the elements in flight.
@@ -52,25 +52,23 @@ type CheckpointState interface {
 // State sets how a checkpoint stores an operator's elements, and how much restored
 // elements keep: see [WithCheckpoints].
 type State[IN, OUT any] struct {
-	// Inputs encodes the inputs. The default is codec.Default. Another goroutine encodes
-	// them during their calls, so the calls must not change them.
+	// Inputs encodes the inputs. The default is codec.Default. Calls must not change
+	// inputs, which another goroutine encodes.
 	Inputs codec.Codec[IN]
 	// Results encodes results that are not yet emitted, so that their calls are not
-	// repeated after a restart. nil means that they are not stored. They are encoded
-	// while the pipeline runs, so downstream must not change them.
+	// repeated after a restart. nil means that they are not stored. Downstream must not
+	// change results, which another goroutine encodes.
 	Results codec.Codec[OUT]
-	// Retries selects how much of their attempts and timeout restored elements keep. By
-	// default both start again.
+	// Retries selects how much of their attempts and timeout restored elements keep.
 	//
 	// With LatencyFirst and TimeSpent, an attempt that ran at the checkpoint is repeated
-	// with the same number, and a complete element whose results were not stored is
-	// called again with the number of its last attempt, and with the whole timeout. An
-	// element without time left times out at once, unless that would fail the pipeline.
+	// with the same number. So is the last attempt of a complete element whose results
+	// were not stored, with the whole timeout. An element without time left times out at
+	// once, unless that would fail the pipeline.
 	//
 	// An element in back-off always waits for the rest of it (law C3), which ends when it
-	// would have ended without the restart, by the wall clock, so downtime counts. It is
-	// never longer than the rest at the checkpoint, even if the clock was set back. A
-	// step before the retry (strategies.Action.Before) is not kept.
+	// would have ended without the restart, by the wall clock, so downtime counts. A step
+	// before the retry (strategies.Action.Before) is not kept.
 	Retries RetryState
 	// Overflow limits the elements that the operator reads past its capacity, to reach a
 	// barrier or the marker of the end of the input behind them. 0 means 1,024, a
@@ -103,18 +101,17 @@ func (s State[IN, OUT]) apply(cfg *config) {
 }
 
 // RetryState sets how much a restored element keeps of the time before the crash: the
-// three choices of FLIP-232. With the zero value, as in Flink, it keeps only the wait: it
-// starts with attempt 1 and the whole timeout.
+// three choices of FLIP-232. By default, as in Flink, it keeps only the wait: it starts
+// with attempt 1 and the whole timeout.
 type RetryState uint8
 
 const (
 	fromScratch RetryState = iota // keeps only the wait
 	// LatencyFirst keeps the attempts, and counts all the time since the first attempt,
 	// including downtime. The rest of the timeout is timeout − (now − first execution),
-	// but at least timeout/(maxRetries+1) and a tenth of the timeout, which allows an
-	// attempt. FLIP-232 prints now() − firstExecTime, apparently by mistake. The strategy
-	// must have a method MaxRetries() int, or wrap a strategy with this method and return
-	// it from a method Unwrap() any.
+	// but at least timeout/(maxRetries+1) and a tenth of the timeout. (FLIP-232 prints
+	// now() − firstExecTime, apparently by mistake.) The strategy, or a strategy inside
+	// it (Unwrap() any), must have a method MaxRetries() int.
 	LatencyFirst
 	// TimeSpent keeps the attempts, and counts only the time before the crash: timeout −
 	// time spent, but at least a tenth of the timeout.
@@ -140,8 +137,8 @@ func (s *frontend[IN, OUT]) findStateful(constructor string) {
 	}
 }
 
-// chooseCodecs sets the codecs, and panics if they have other types. If codec.Default
-// refuses the type of the inputs, the panic names State.Inputs.
+// chooseCodecs sets the codecs, and panics if they have other types, or if codec.Default
+// refuses the inputs.
 func (s *frontend[IN, OUT]) chooseCodecs(constructor string) {
 	of := func(what string, v any) string { return fmt.Sprintf("is not a codec for the %s, of type %T", what, v) }
 	s.state.Inputs = typed[codec.Codec[IN]](constructor, "WithCheckpoints", s.inputCodec, of("inputs", *new(IN)))

@@ -21,22 +21,22 @@
 //	for row, err := range op.Results(slices.Values(keys)) {
 //
 // [AsyncWaitOperator.ResultsOf] does so without another goroutine, for short calls and
-// loop bodies. [Map] calls a function for each element of a slice.
+// loop bodies. [Map] is for a slice.
 //
 // # Vocabulary
 //
 //   - An element is an item of the stream: a record of type IN, a message, or a control
 //     element such as a [Watermark].
-//   - A slot is a unit of an operator's capacity. An element holds a slot from its
-//     acceptance until all its results have been emitted.
+//   - A slot is a unit of an operator's capacity. An element holds a slot until all its
+//     results have been emitted.
 //   - An attempt is a call for an element. Its outcome is an error or any number of
 //     results.
 //   - A retry is an attempt after the first. The strategy decides whether and when to
 //     retry; its predicate selects the outcomes to retry.
 //   - An element in back-off waits for its retry. It holds a slot, but no permit and no
 //     goroutine.
-//   - A permit is the right to run a call: see [WithMaxConcurrentCalls], and
-//     [WithBackend] for permits that operators share.
+//   - A permit is the right to run a call: see [WithMaxConcurrentCalls] and, for permits
+//     that operators share, [WithBackend].
 //   - The timeout limits the total time of an element, over all its attempts: see also
 //     [WithTimeoutFor].
 //   - A message is an element with an acknowledgement: see Messages below.
@@ -67,7 +67,7 @@
 // nor is the outcome of a fallback ([HandleFailure]). A retry that could not start before
 // the deadline is not made: the element waits for its deadline or, with
 // [WithEarlyTimeout], ends at once. With n retries allowed there are at most n+1 attempts
-// (A4). Timers never fire early (T1), and keep firing while downstream is blocked.
+// (A4). Timers never fire early (T1).
 //
 // Ordered operators emit in input order. Unordered operators emit in the order of
 // completion, but watermarks keep their place in the stream. The results of an element
@@ -88,19 +88,17 @@
 //   - Stop is called
 //
 // Err is set before Out is closed. Later elements are discarded and counted until
-// upstream closes In, so goroutines do not leak (F1). A source of go-streams cannot see
-// the end of the operator: give the operator its cancel function ([WithUpstreamCancel]).
-// Operators and flows of weir upstream end with a [*DownstreamError], unless
-// [WithUpstreamRunning].
+// upstream closes In, so goroutines do not leak (F1). To end a source of go-streams, use
+// [WithUpstreamCancel]. Operators and flows of weir upstream end with a
+// [*DownstreamError], unless [WithUpstreamRunning].
 //
 // At the end of the input of a flow (A5)
 //
 //   - elements that were not started get their first attempt
 //   - elements in back-off get a last attempt at once, or after a wait that a server
-//     demanded, as by Retry-After, up to the deadline
+//     demanded, up to the deadline
 //   - running attempts are awaited
-//   - further retries are not made; elements whose retries were cut are counted and
-//     logged
+//   - further retries are not made, but counted and logged
 //
 // [WithDrainRetries] lets retries finish instead, as Results always does. Retries end
 // when the operator notices the end, which requires a free slot. In a stream with
@@ -110,9 +108,8 @@
 // # Failures
 //
 // An error or a panic in user code is an outcome of its element (A6). So is
-// runtime.Goexit in code that may block; in code on the operator's loop, it fails the
-// operator. An element fails if such an outcome is not retried, or if its time runs out.
-// Then
+// runtime.Goexit in code that may block; on the loop, it fails the operator. An element
+// fails if such an outcome is not retried, or if its time runs out. Then
 //
 //   - a fallback may return results in place of the failure ([HandleFailure])
 //   - without a fallback, or if it fails, the failure policy decides
@@ -159,8 +156,7 @@
 //			IdempotentIf(isIdempotent))
 //
 // FLIP-232's strategies are policies that use only the number and the outcome of an
-// attempt. A reason that is always retried depends only on the deadline, a cancel and the
-// end of the input.
+// attempt. A reason that is always retried does not ask CanRetry or the strategy.
 //
 // # Concurrency
 //

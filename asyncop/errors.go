@@ -24,9 +24,9 @@ var (
 	// another attempt, with [WithExhaustedAsFailure].
 	ErrRetriesExhausted = errors.New("asyncop: retries exhausted: the last result still matches the retry predicate")
 
-	// ErrBackendDown is matched by the [*TimeoutError] of an element whose time ran out
-	// while its backend was down, or never let it start: see [WithBackend]. A call whose
-	// own error matches it has failed: to make it later, use [predicates.WithSnooze].
+	// ErrBackendDown is matched by the [*TimeoutError] of an element that timed out while
+	// it waited for its backend: see [WithBackend]. A call whose own error matches it has
+	// failed: to make it later, use [predicates.WithSnooze].
 	ErrBackendDown = message.ErrBackendDown
 
 	// ErrBudgetSpent is matched by the error of an operator whose calls have used up its
@@ -64,10 +64,9 @@ type TimeoutError struct {
 
 	// InDoubt is true if an attempt may have taken effect: it was running, or ended
 	// without proof of the contrary. The proof is a report of stage ClientDispatch, an
-	// error of that stage if the policy looks at reasons, or a reason that allows
-	// non-idempotent retry. A refusal that a server keeps for all attempts of a request
-	// also proves it for the earlier attempts: see caller.Transport of package
-	// exactlyonce. Every call before a restart is in doubt.
+	// error of that stage if the policy looks at reasons, a reason that allows
+	// non-idempotent retry, or a later refusal that the server keeps for all attempts
+	// (caller.Transport of package exactlyonce). Every call before a restart is in doubt.
 	InDoubt bool
 
 	waited  error // why it waited for its backend at the end, or nil
@@ -119,10 +118,10 @@ func (e *TimeoutError) Timeout() bool { return true }
 func (e *TimeoutError) Format(f fmt.State, verb rune) { format(f, verb, e) }
 
 // AttemptTimeoutError is the outcome of an attempt that took longer than
-// [WithAttemptTimeout] allows. It matches context.DeadlineExceeded. netretry.Classifier
-// and classifiers that include it (httpretry, pgretry, couchbase, hbase) name it
-// netretry.TimedOut, or netretry.NotSent if the call was provably not sent. With
-// grpcretry and sqliteretry, chain netretry.Classifier behind them.
+// [WithAttemptTimeout] allows. It matches context.DeadlineExceeded. netretry.Classifier,
+// which httpretry, pgretry, couchbase and hbase include, names it netretry.TimedOut, or
+// netretry.NotSent if the call was provably not sent. Chain it behind grpcretry and
+// sqliteretry.
 type AttemptTimeoutError struct {
 	Limit   time.Duration // the attempt timeout
 	Attempt int           // from 1
@@ -205,8 +204,8 @@ func (e *ElementError) Unwrap() error { return e.Err }
 // Format implements fmt.Formatter. %+v adds the stack of a panic.
 func (e *ElementError) Format(f fmt.State, verb rune) { format(f, verb, e) }
 
-// AbandonedError is the operator's Err when it ended, other than by the failure of an
-// element, with elements in flight.
+// AbandonedError is the operator's Err when it ended with elements in flight, other than
+// by the failure of one.
 type AbandonedError struct {
 	Cause     error // such as context.Cause of the context that ended
 	Abandoned int   // elements that had not ended
@@ -247,10 +246,9 @@ func (e *TypeError) Error() string {
 // Unwrap returns its error. See [WithUpstreamRunning].
 type DownstreamError = wiring.DownstreamError
 
-// PanicError is a panic of user code, or its call of runtime.Goexit, as by FailNow of
-// package testing. Value is the argument of panic, or an error for runtime.Goexit. Unwrap
-// returns Value if it is an error. Stack is the stack of the goroutine that panicked, and
-// %+v writes it.
+// PanicError is a panic of user code, or its call of runtime.Goexit. Value is the
+// argument of panic, or an error for runtime.Goexit. Unwrap returns Value if it is an
+// error. Stack is the stack of the goroutine that panicked, and %+v writes it.
 type PanicError = guard.PanicError
 
 // format writes err. %+v adds the stack of the first panic in it.

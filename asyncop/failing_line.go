@@ -15,9 +15,9 @@ const (
 	failingShare  = 10
 )
 
-// failingLine is the state of the line about failing attempts. It is owned by the loop.
+// failingLine is the state of the line about failing attempts.
 type failingLine struct {
-	isFailing     bool          // attempts have failed since the counts below
+	isFailing     bool          // since the counts below
 	failingSince  time.Duration // when the loop noticed
 	begun, failed int64         // attempts, at the last line, or when all had last succeeded
 }

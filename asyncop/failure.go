@@ -11,7 +11,7 @@ import (
 // ([WithFailureSink]).
 type Failure[IN any] struct {
 	Element      IN
-	Err          error         // of the last attempt, a *TimeoutError, ErrRetriesExhausted, or the reason of the operator's end
+	Err          error         // of the last attempt, a *TimeoutError, ErrRetriesExhausted, or the cause of the operator's end
 	Abandoned    bool          // the end of the operator, whose reason is Err, cut the element off
 	Attempts     int           // begun
 	Elapsed      time.Duration // since the element took its slot
@@ -20,16 +20,15 @@ type Failure[IN any] struct {
 
 	// NoRetryReason is why the element was not retried: Refused (retries are used up, or
 	// the strategy does not allow one), Finishing (the input has ended: see
-	// WithDrainRetries), OverBudget, TooManyWaiting, or Failed. It is Final if no
-	// predicate asked for another attempt, or if the element ended otherwise, such as by
-	// its timeout.
+	// WithDrainRetries), OverBudget, TooManyWaiting, or Failed. Otherwise, such as after
+	// a timeout, it is Final.
 	NoRetryReason strategies.NoRetryReason
 
 	// Reason is the reason of its last outcome, or zero. The classifier of a reason-aware
 	// strategy has named it. Without one that knows the outcome, it is the error's own
 	// reason: by [predicates.WithReason], or by package httpretry, which knows HTTP
-	// statuses and errors of connections. A rejection ([predicates.NewRejection]), such
-	// as a status of 402, means that the call was refused for good, without effect.
+	// statuses and errors of connections. A rejection ([predicates.NewRejection]) means
+	// that the call was refused for good, without effect.
 	Reason predicates.Reason
 	// Reasons are the reasons of its retries, from a reason-aware strategy.
 	Reasons predicates.ReasonSet
@@ -46,7 +45,6 @@ type Failure[IN any] struct {
 	BackendDown, OthersAnswered bool
 
 	// InDoubt is true if an attempt may have taken effect: see [TimeoutError.InDoubt].
-	// Call UnsafeToRepeat before you send the element again.
 	InDoubt bool
 
 	// Deduplicated is true if the element is in doubt, and the server recognises repeats
@@ -62,16 +60,15 @@ type Failure[IN any] struct {
 // element is sent again. It is true if all of these hold:
 //
 //   - The call is in doubt (InDoubt): it may have taken effect.
-//   - The call is not idempotent. An element that implements [predicates.Idempotent]
-//     decides this. For other elements the policy of the operator does
-//     (strategies.Policy.IdempotentIf), and by default no call is idempotent.
+//   - The call is not idempotent. The element decides this by [predicates.Idempotent], or
+//     the policy by strategies.Policy.IdempotentIf. By default calls are not idempotent.
 //   - No predicate of a FLIP-232 strategy asked for another attempt after the last one. A
-//     predicate that asks for a repeat states that such calls may be repeated, even if
-//     the retries are used up. The reasons of a reason-aware strategy do not state this.
+//     predicate that asks for a repeat allows it, even if the retries are used up.
+//     Reasons of a policy do not.
 //
 // With a FLIP-232 strategy or NoRetry, each failure is in doubt unless its stage is
-// ClientDispatch or its Reason proves the contrary. If the calls are idempotent, declare
-// it with [predicates.Idempotent] or strategies.PolicyOf(strategy).Idempotent().
+// ClientDispatch or its Reason proves the contrary. Declare idempotent calls with
+// [predicates.Idempotent] or strategies.PolicyOf(strategy).Idempotent().
 func (f Failure[IN]) UnsafeToRepeat() bool {
 	return unsafeToRepeat(f.InDoubt, f.NoRetryReason, f.policy, f.Element)
 }

@@ -80,7 +80,7 @@ func (s *frontend[IN, OUT]) newNode() *wiring.Node {
 		UpstreamCut:      func(err error) { s.driver.CutByUpstream(err) },
 	}
 	if s.coordinator != nil {
-		_ = node.MarkCheckpointed() // the next step is unknown yet
+		_ = node.MarkCheckpointed() // not linked yet
 	}
 	return node
 }

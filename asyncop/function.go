@@ -14,12 +14,11 @@ import (
 //
 //   - [Opener]: Open is called before the first element.
 //   - [io.Closer]: Close is called once per operator whose Open succeeded, after the last
-//     element. Calls that ignored the end of their context may still be running. After a
-//     clean end, an error of Close becomes Err of the operator.
+//     element. Calls that ignore their context may still be running. After a clean end,
+//     an error of Close becomes Err.
 //   - [TimeoutHandler]: Timeout is called for elements that ran out of time.
 //
-// A function that serves several operators is called from several loops, so it must be
-// safe for concurrent use.
+// A function of several operators must be safe for concurrent use.
 type AsyncFunction[IN, OUT any] interface {
 	// AsyncInvoke starts the call for in and returns. result is completed later, from any
 	// goroutine, or at once. It is called on the operator's loop, for one element at a
@@ -37,7 +36,7 @@ type AsyncFunction[IN, OUT any] interface {
 	// A returned error or a panic is an outcome of the attempt like
 	// [ResultFuture.CompleteExceptionally], unless it was completed before.
 	// runtime.Goexit (FailNow of package testing) fails the operator with an error that
-	// names the code and matches [*PanicError]. This applies to all code on the loop:
+	// names the code and matches [*PanicError]. So it does in all code on the loop:
 	// predicates, strategies that do not block, observers, and functions of options.
 	AsyncInvoke(ctx context.Context, in IN, result ResultFuture[OUT]) error
 }
@@ -92,9 +91,9 @@ type Opener interface {
 //		return []Row{{Key: f.Element}}, nil
 //	})
 //
-// If fallback returns no error and no results, the element ends without a result. An
-// error replaces the failure and goes to the failure policy: for failures that fallback
-// does not handle, return f.Err. The outcome is never retried (law A3).
+// Without an error and results, the element ends without a result. An error replaces the
+// failure and goes to the failure policy: for failures that fallback does not handle,
+// return f.Err. The outcome is never retried (law A3).
 //
 // fallback runs on a goroutine of its own and may block, without a permit. ctx has the
 // fallback's own deadline: see [WithHandlerLimit]. If fallback exceeds it or panics, the
@@ -126,8 +125,8 @@ func (f *withFallback[IN, OUT]) Unwrap() any { return f.AsyncFunction }
 
 type fallback interface{ isFallback() }
 
-// lookupsOf returns the lookups of fn, or nil. A wrapper of another package has none,
-// because it may call its function for another element.
+// lookupsOf returns the lookups of fn, or nil. A wrapper of another package may call its
+// function for another element.
 func lookupsOf[IN any](fn any) call.Lookups[IN] {
 	for {
 		l := call.LookupsOf[IN](fn)

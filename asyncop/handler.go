@@ -43,7 +43,7 @@ func handlersOf[IN, OUT any](fn AsyncFunction[IN, OUT]) (handlers []handler[IN, 
 }
 
 // handle calls the handlers in order, each with the error of its predecessor, until one
-// succeeds. A panic of the last one reaches the caller.
+// succeeds.
 func handle[IN, OUT any](
 	ctx context.Context, handlers []handler[IN, OUT], f Failure[IN], timedOut bool,
 ) (results []OUT, err error) {

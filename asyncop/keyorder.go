@@ -11,8 +11,7 @@ import (
 )
 
 // KeyOrderedWait is [UnorderedWait] with calls in order for each key, such as changes of
-// an account or messages of a chat. Elements of the same key are called in sequence.
-// Different keys do not wait for each other (law K1).
+// an account or messages of a chat. Different keys do not wait for each other (law K1).
 //
 //	in   -- a1 -- a2 -- b1 ----------------------------
 //	calls   [a1-----------][a2------]
@@ -30,11 +29,10 @@ import (
 //     is dropped at once.
 //   - A [Blocking] call keeps its key until it returns, even if its attempt or its
 //     element has timed out. So a call that ignores its context blocks its key, including
-//     retries of its own element. A callback-style call ends with its attempt.
-//   - A watermark keeps its position; an element behind it still waits for an earlier
-//     element of its key.
-//   - A restored element waits for earlier elements of its key. State of an unordered
-//     operator can be restored.
+//     its own retries. A callback-style call ends with its attempt.
+//   - A watermark keeps its position, but elements still wait for their keys across it.
+//   - A restored element waits for earlier elements of its key. The state may be from an
+//     unordered operator.
 //   - A key is remembered while an element of it is in flight. The number of keys is
 //     unlimited.
 //

@@ -25,8 +25,8 @@ type lineKey struct {
 	group counting.Key
 }
 
-// mostLineGroups limits the groups with lines of their own. Other failures share a group
-// for each level.
+// mostLineGroups limits the groups with lines of their own. Others share a group for each
+// level.
 const mostLineGroups = 100
 
 var otherFailures = counting.Key{Kind: "failures of further groups"}

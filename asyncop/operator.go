@@ -113,9 +113,9 @@ func UnorderedWait[IN, OUT any](
 	return newOperator("UnorderedWait", true, fn, timeout, capacity, strategies.NoRetry[OUT](), opts)
 }
 
-// OrderedWaitWithRetry is [OrderedWait] with retries: an element whose outcome matches
-// the strategy's predicate is called again, after the strategy's back-off and as often as
-// it allows.
+// OrderedWaitWithRetry is [OrderedWait] with retries: if the outcome of an element
+// matches the strategy's predicate, it is called again, after the back-off and as often
+// as the strategy allows.
 //
 // A result that is not retried is emitted, unless [WithExhaustedAsFailure].
 //
@@ -264,8 +264,8 @@ func (op *AsyncWaitOperator[IN, OUT]) In() chan<- any {
 }
 
 // Out returns the channel of the results, which the operator closes. With checkpoints,
-// only flow.FanOut may branch it: the run fails if a function of go-streams that branches
-// or joins streams reads it.
+// only flow.FanOut may branch it: the run fails if a function of go-streams branches or
+// joins it.
 func (op *AsyncWaitOperator[IN, OUT]) Out() <-chan any {
 	op.use("Out", byOut)
 	if op.driver.Coordinator != nil {
@@ -304,10 +304,10 @@ func (op *AsyncWaitOperator[IN, OUT]) Via(next streams.Flow) streams.Flow {
 // A sink that has stopped reading does not block To forever. When the operator is
 // cancelled, or the context of Stop ends, To delivers results for half a second, then
 // logs and counts the rest (Stats.Undelivered), and returns. An operator that fails, or
-// ends cleanly, delivers as long as the sink takes results. Only if its context ends, or
-// the deadline of a Stop passes, after the end of the operator, To may give up: after a
-// failure in the same way, and after a clean end when the sink does not take a result for
-// half a second. If the sink has taken all results after a clean end, To waits for its
+// ends cleanly, delivers as long as the sink takes results. If its context ends, or the
+// deadline of a Stop passes, after the end of the operator, To gives up: after a failure
+// in the same way, and after a clean end when the sink does not take a result for half a
+// second. If the sink has taken all results after a clean end, To waits for its
 // completion.
 //
 // It panics if sink is a sink of package checkpoint that takes elements of another type
@@ -351,8 +351,7 @@ func (op *AsyncWaitOperator[IN, OUT]) Err() error { return op.driver.Err() }
 func (op *AsyncWaitOperator[IN, OUT]) Done() <-chan struct{} { return op.driver.Done() }
 
 // InputClosed returns a channel that is closed when upstream has closed In and
-// Stats.Discarded is final. After a clean end that is before Done. An operator that has
-// ended early discards elements until then.
+// Stats.Discarded is final. After a clean end that is before Done.
 func (op *AsyncWaitOperator[IN, OUT]) InputClosed() <-chan struct{} { return op.driver.InputClosed() }
 
 // Wait waits for Done and returns Err. In the body of a loop over ResultsOf, Wait and
@@ -368,8 +367,8 @@ func (op *AsyncWaitOperator[IN, OUT]) Wait() error {
 //
 // If ctx ends first, Stop cancels the remaining elements and returns when Err is set,
 // with an error that matches [ErrStopped] and the cause of ctx. The failure sink and the
-// function's Close may still be running then, so wait for Done before the program ends.
-// Stop always waits for a running Open, and for the Close of a clean end.
+// function's Close may still run, so wait for Done before the program ends. Stop always
+// waits for a running Open, and for the Close of a clean end.
 //
 // If the checkpoint.Coordinator drains the stream, and the marker of the end of the input
 // has come, Stop only waits for the coordinator to end the operator.

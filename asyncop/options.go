@@ -99,8 +99,8 @@ func (c *config) setFailurePolicy(option string) {
 
 // WithClock sets the clock of the operator's timers. The default is the real clock. The
 // clock must not go back. A clock.Mock makes times exact in tests, as testing/synctest
-// does. With a mock, contexts of attempts lack deadlines, because a real dialer would
-// compare it with the real time.
+// does. With a mock, contexts of attempts lack deadlines, because dialers compare them
+// with the real time.
 func WithClock(c clock.Clock) Option {
 	guard.RefuseNil("asyncop: WithClock", "clock", c)
 	return func(cfg *config) { cfg.clock = c }
@@ -249,15 +249,15 @@ func WithDropOnFailure() Option {
 	return func(cfg *config) { cfg.setFailurePolicy("WithDropOnFailure") }
 }
 
-// WithFailureSink makes the operator call take for each element that fails, and continue
-// with other elements. take writes the element to a table, a queue, or the dead letters
-// of package delivery. By default the first failure fails the pipeline.
+// WithFailureSink makes the operator call take for each element that fails, and continue.
+// take writes the element to a table, a queue, or the dead letters of package delivery.
+// By default the first failure fails the pipeline.
 //
 //	asyncop.WithFailureSink(orders.TakeFailure) // of a *delivery.Queue
 //
 // When take returns nil, the element is taken and its slot is free. After an error or a
 // panic, take is called again: after 100 ms, then after twice as long each time, up to 10
-// s, by the operator's clock, as long as the operator runs. A clean end waits for it.
+// s, as long as the operator runs. A clean end waits for it.
 //
 // An error that matches [message.ErrRefused] means that take can never take the element.
 // A message is then rejected, and ends among the dead letters of its source. An element

@@ -25,13 +25,13 @@ import (
 //
 // The input is iterated on a goroutine of its own, which may run ahead of the operator by
 // the buffer ([WithBuffer]), by at least one element. A panic of the input fails the
-// operator. Elements must not be changed after they were yielded. While the body of the
-// loop runs, results hold their slots, and timers keep firing.
+// operator. Elements must not be changed after they were yielded. While the body runs,
+// results hold their slots, and timers fire.
 //
 // A break out of the loop cancels the operator with [ErrStopped]. Done is closed at the
-// end of the loop. Only an input that is waiting ends later, with its next element: see
-// [WithUpstreamCancel]. Results on their way, at most a buffer full, are dropped,
-// although Stats counts them as emitted.
+// end of the loop. Only an input that waits ends later, with its next element: see
+// [WithUpstreamCancel]. Results in the buffer are dropped, although Stats counts them as
+// emitted.
 //
 // When the input ends, retries continue, up to the timeout of each element. A flow is
 // different: see [WithDrainRetries].
@@ -95,7 +95,7 @@ func putAll[T any](input iter.Seq2[T, error], put func(T) bool) error {
 //     that had not reached the body when the loop ended, or for which the body panicked
 //
 // A message that the input has not yielded by the end of the loop is not settled: end the
-// input, and close its source. docs/messages.md has a program.
+// input, and close its source, as in docs/messages.md.
 func (op *AsyncWaitOperator[IN, OUT]) Messages(input iter.Seq2[message.Message[IN], error]) iter.Seq2[message.Message[OUT], error] {
 	guard.RefuseNil("asyncop: Messages", "input", input)
 	op.mustHaveNoCheckpoints("Messages")
@@ -184,9 +184,9 @@ func FromSlice[IN any](elements []IN) (next func() (v IN, ok bool)) {
 }
 
 // ResultsOf is [AsyncWaitOperator.Results] without another goroutine: the operator runs
-// on the goroutine of the loop over its results. It calls next for each element, until ok
-// is false. next must not wait, because the whole operator would wait: an input that
-// waits, such as a channel, goes through Results.
+// on the goroutine of the loop over its results. It calls next until ok is false. next
+// must not wait, because the whole operator would: an input that waits, such as a
+// channel, goes through Results.
 //
 // With short calls it takes about two thirds of the time of Results. But the body of the
 // loop should be short: meanwhile calls and retries do not start, timers do not fire, and
