@@ -2,12 +2,12 @@ package lookup
 
 import "time"
 
-// Cache keeps the results of loads. ottercache of ext/otter is a Cache. lookuptest has
-// tests for your own.
+// Cache keeps the results of loads. See ottercache of ext/otter, and lookuptest for your
+// own.
 //
 // Its methods are called on the loops of operators and on goroutines of clients. They
-// must not block or call the [Function] that uses the cache, and must be safe for
-// concurrent use. A cache may drop an entry at any time, and belongs to one Function.
+// must not block or call the [Function], and must be safe for concurrent use. A cache may
+// drop entries at any time, and belongs to one Function.
 type Cache[K comparable, V any] interface {
 	// Get returns the entry of key, unless it is missing or has expired.
 	Get(key K) (entry Entry[V], ok bool)
@@ -21,7 +21,7 @@ type Cache[K comparable, V any] interface {
 type Entry[V any] struct {
 	Results []V   // empty in a negative entry
 	Err     error // of a failed load; usually nil, see [WithErrorTTL]
-	// TTL is how long the entry may be used after Put, however often it is read. 0 means
+	// TTL limits the use of the entry, from Put on, however often it is read. 0 means
 	// that the cache decides.
 	TTL time.Duration
 }

@@ -11,33 +11,33 @@
 //		func(o Order, u User) Enriched { return Enriched{Order: o, Name: u.Name} })
 //	op := asyncop.OrderedWait(enriched, 5*time.Second, 1000)
 //
-// The lookup function gets only the key, and its value is for all elements with that key.
-// [Join] combines each element with the value. Without a cache (nil) calls are only
-// shared. A call with an effect for each element does not belong here.
+// The lookup function gets only the key. [Join] combines each element with the value.
+// Without a cache (nil) calls are only shared. Calls with an effect for each element do
+// not belong here.
 //
 // # Vocabulary
 //
 //   - A lookup is an attempt of an element.
-//   - A load is a call of the wrapped function. It may answer many lookups.
+//   - A load is a call of the wrapped function, for one or many lookups.
 //   - A hit is a lookup that the cache answers. A miss begins or joins a load.
-//   - An entry is the outcome of a load in the cache: results, an absence of results (a
-//     negative entry), or an error.
+//   - An entry is the outcome of a load in the cache: results, their absence (a negative
+//     entry), or an error.
 //
 // # Sharing
 //
-// There is a single load per key at a time. Its results, error or panic are the outcome
-// of all lookups that wait for it.
+// A key has a single load at a time. Its results, error or panic are the outcome of all
+// lookups that wait for it.
 //
 //   - A lookup that is cancelled or runs out of time fails alone. The load continues for
-//     the others, and its context ends with the last of them. This context has the values
-//     of the lookup that began the load, but not its deadline.
+//     the others, and its context ends with the last of them. It has the values of the
+//     lookup that began the load, but not its deadline.
 //   - After a lookup has timed out, the next lookup begins a new load. So a call that
-//     hangs costs a single timeout, not a timeout for each later element.
-//   - If a load fails, the elements of an operator that waited for it share its retry: the
-//     strategy is asked once, about the oldest element that is still there, and its
+//     hangs costs a single timeout.
+//   - If a load fails, the elements of an operator that waited for it share its retry:
+//     the strategy is asked once, about the oldest element that is still there, and its
 //     decision is for all. Elements with this key that come before the retry wait for it.
-//     So a key that fails is loaded as often as the strategy retries one element, however
-//     many elements ask for it. Only one retry is taken from a retry budget.
+//     So a key that fails is loaded as often as the strategy retries one element, with
+//     one retry from the retry budget at a time.
 //   - An element keeps its own timeout.
 //
 // # Permits
@@ -46,23 +46,20 @@
 // lookup that joins a load, needs neither: it starts even while all permits are taken or
 // a backend refuses calls, and does not use the backend's rates and limits. This requires
 // that the [Function] is the function of the operator, or is inside [Join] and
-// asyncop.HandleFailure only. Inside a wrapper of your own, which may look up another key
-// than its element, each lookup takes a permit, and a hit gets back what it has taken
-// from the rates.
+// asyncop.HandleFailure only. Inside a wrapper of your own, each lookup takes a permit,
+// and a hit gives its cost back to the rates.
 //
 // # Reasons
 //
 // The reported stage of a load (predicates.ReportStage, ReportSent) counts for all
-// lookups that waited for it. A lookup that joined is in doubt if the request is, because
-// its retry would repeat the request. An error from the cache is in stage ClientDispatch,
-// unless it carries a later stage.
+// lookups that waited for it. A lookup that joined is in doubt if the request is. An
+// error from the cache is in stage ClientDispatch, unless it carries a later stage.
 //
 // # Negative entries, errors and retries
 //
 // A negative entry or an error does not answer a retry, which loads again or joins a
-// load. So a strategy with predicates.EmptyResult works with a cache in between. Other
-// results are kept, even if a strategy retries them, so return an error for a value that
-// is not ready yet.
+// load. So predicates.EmptyResult works with a cache. Other results are kept, even if a
+// strategy retries them, so return an error for a value that is not ready yet.
 //
 // # Concurrency
 //

@@ -12,9 +12,8 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// Function looks up values by keys. It shares the calls of a function, and keeps their
-// outcomes in a cache. [New] makes one. It is an asyncop.AsyncFunction of keys; [Join]
-// makes a function of elements. It is safe for concurrent use.
+// Function looks up values by keys. [New] makes one. It is an asyncop.AsyncFunction of
+// keys; [Join] makes a function of elements. It is safe for concurrent use.
 type Function[K comparable, V any] struct {
 	// Written once, then read-only.
 	sharing[K]
@@ -32,11 +31,9 @@ type Function[K comparable, V any] struct {
 }
 
 // New wraps fn so that one call per key runs at a time, for all elements that ask for the
-// key meanwhile, and puts cache in front of it. cache may be nil. fn gets only the key,
-// because its result is for all elements with that key.
+// key meanwhile, and puts cache in front of it. cache may be nil.
 //
-// fn may be any function, including asyncop.Blocking and asyncop.Batched. Its optional
-// interfaces stay reachable. New panics if fn is nil.
+// The optional interfaces of fn stay reachable. New panics if fn is nil.
 func New[K comparable, V any](fn asyncop.AsyncFunction[K, V], cache Cache[K, V], opts ...Option) *Function[K, V] {
 	if guard.IsNil(fn) {
 		panic("lookup: New: nil function")
@@ -122,7 +119,7 @@ func (f *Function[K, V]) get(ctx context.Context, key K) (entry Entry[V], ok boo
 const anyStored = -1
 
 // join adds w to the load of key, or to a new load. It returns nil instead of a new load
-// if outcomes were stored since f.stored was stored: the cache may have an entry by now.
+// if outcomes were stored since f.stored was stored: see the cache first.
 func (f *Function[K, V]) join(key K, w *waiter[V], stored int64) (l *load[K, V], isNew bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock() // even if the key cannot be hashed
@@ -157,8 +154,8 @@ func (f *Function[K, V]) detach(l *load[K, V]) {
 }
 
 // Forget removes the entry of key from the cache, when the value has changed. A running
-// load still answers its waiters, but is not stored, and the next lookup begins a new
-// load. The cache must not call Forget.
+// load answers its waiters, but is not stored, and the next lookup begins a new load. The
+// cache must not call Forget.
 func (f *Function[K, V]) Forget(key K) {
 	f.mu.Lock()
 	if l := f.current[key]; l != nil {

@@ -9,20 +9,18 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// Join returns a function that looks up the value of an element and combines the two:
+// Join returns a function that combines each element with its value:
 //
 //	func(o Order, u User) Enriched { return Enriched{Order: o, Name: u.Name} })
 //
-// values is a [Function], or any function of keys, including asyncop.Blocking and
-// asyncop.Batched. Its optional interfaces stay reachable if they do not depend on types.
-// key returns the key of an element. It is called on the loop, at least once for each
-// attempt, and again while the element waits. join is called for each value with the
-// element, on the goroutine that delivers the value. An element without a value does not
-// have a result. key and join must not block, and must be safe for concurrent use. A
-// panic fails the element.
+// values is a [Function], or any function of keys. Its optional interfaces stay reachable
+// if they do not depend on types. key is called on the loop, at least once for each
+// attempt. join is called for each value, on the goroutine that delivers the value. An
+// element without a value does not have a result. key and join must not block, and must
+// be safe for concurrent use. A panic fails the element.
 //
-// Elements share values, which must not be changed. Join panics if an argument is nil,
-// and if values has a Timeout method for other types, which would not be called: put
+// Values are shared, and must not be changed. Join panics if an argument is nil, and if
+// values has a Timeout method for other types, which would not be called: put
 // asyncop.HandleFailure around the join.
 func Join[K, V, IN, OUT any](
 	values asyncop.AsyncFunction[K, V], key func(in IN) K, join func(in IN, value V) OUT,

@@ -107,8 +107,7 @@ func (l *load[K, V]) CompleteExceptionally(err error) {
 }
 
 // end takes the first outcome, stores it and hands it to the waiters. The load leaves the
-// map after the outcome is stored, so that a lookup in between does not begin another
-// load.
+// map after that, so that a lookup in between does not begin another load.
 func (l *load[K, V]) end(results []V, err error) {
 	f := l.f
 	f.mu.Lock()
@@ -128,8 +127,8 @@ func (l *load[K, V]) end(results []V, err error) {
 	l.settle(results, err)
 }
 
-// settle hands the outcome to the waiters. A failed load can be reserved until all have
-// its error, so that a lookup which comes meanwhile shares their failure.
+// settle hands the outcome to the waiters. A failed load can be reserved until then, so
+// that a lookup which comes meanwhile shares the failure.
 func (l *load[K, V]) settle(results []V, err error) {
 	f := l.f
 	if err != nil {
@@ -330,8 +329,8 @@ func (l *load[K, V]) add(w *waiter[V]) {
 	l.joined++
 }
 
-// present returns the waiters, perhaps with some that have left, their number so far, and
-// whether another lookup is about to wait.
+// present returns the waiters(some may have left), their number so far, and whether
+// another lookup is about to wait.
 func (l *load[K, V]) present() (waiters []*waiter[V], joined int, isReserved bool) {
 	l.f.mu.Lock()
 	defer l.f.mu.Unlock()
@@ -362,8 +361,8 @@ func (r *report) ReportStage(stage predicates.Stage) {
 	r.stage = max(r.stage, stage)
 }
 
-// ReportSent counts a request, even if it is deduplicated: it has the identity of the
-// lookup that began the load, so another lookup's retry would not be recognised.
+// ReportSent counts a request, even if it is deduplicated: another lookup's retry would
+// have another identity.
 func (r *report) ReportSent(bool) (counted bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
