@@ -1,6 +1,6 @@
-// Package observe has the interfaces and data types of observers of an operator, which
-// add metrics, traces, request ids, or windows on the input. It imports only package
-// predicates, so observers do not need package asyncop.
+// Package observe has the interfaces and data types of observers of an operator, for
+// metrics, traces, request ids, or windows on the input. Observers need not import
+// package asyncop.
 //
 //   - An [Observer] is called with the events of elements. A [Gate] may hold the input
 //     back, and a [CheckpointedObserver] has a state.

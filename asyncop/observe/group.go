@@ -3,7 +3,7 @@ package observe
 import "time"
 
 // Group is a group of elements that failed for the same reason and with the same error,
-// apart from numbers and ids in its text. See asyncop.AsyncWaitOperator.Groups.
+// apart from numbers and ids. See asyncop.AsyncWaitOperator.Groups.
 type Group struct {
 	Type   string `json:"type,omitempty"`   // of the error
 	Reason string `json:"reason,omitempty"` // "" without a reason

@@ -2,8 +2,7 @@ package observe
 
 import "context"
 
-// Observer is called with the events of an operator's elements, for metrics, traces or
-// request ids. See asyncop.WithObserver.
+// Observer is called with the events of an operator's elements. See asyncop.WithObserver.
 //
 //	Accepted ─▶ AttemptStarted ─▶ AttemptEnded ─▶ AttemptStarted ─▶ AttemptEnded ─▶ Ended
 //
@@ -11,28 +10,24 @@ import "context"
 // the only call for an element that came too late to be accepted.
 //
 // Calls are made in order and one at a time, on the operator's loop, so they must not
-// block. AttemptEnded and Ended come at the end of a step of the loop, some microseconds
-// after the event. Where results go through a buffer (asyncop.WithBuffer), they come when
-// at least half of it is free. Completions of attempts that have ended are only counted
-// ([Stats]).
+// block. AttemptEnded and Ended come some microseconds after the event. Where results go
+// through a buffer (asyncop.WithBuffer), they come when at least half of it is free. Late
+// completions are only counted ([Stats]).
 //
 // A panic in Accepted or AttemptStarted fails the attempt with a *asyncop.PanicError,
-// like a panic in the function. A panic in AttemptEnded or Ended is logged. Done waits
-// until the next step (Via, To) has taken the results.
+// like a panic in the function. A panic in AttemptEnded or Ended is logged.
 type Observer interface {
 	// Accepted is called when element has taken its slot, before its first attempt.
-	// restored is true if it comes from a checkpoint, so that it was accepted before the
-	// restart, too.
+	// restored is true if it comes from a checkpoint.
 	//
 	// The contexts of all attempts and of failure handlers have the values of the
-	// returned context, but not its end. ctx has the values of the operator's context
-	// (asyncop.WithContext). Return ctx or nil to add no values.
+	// returned context, but not its end. ctx has the values of the operator's context.
+	// Return ctx or nil to add none.
 	Accepted(ctx context.Context, element any, restored bool) context.Context
 
 	// AttemptStarted is called before the call of an attempt, with the context from
-	// Accepted. The contexts of the attempt, and of the classifiers and strategies that
-	// judge it, have the values of the returned context. attempt counts from 1, across
-	// restarts.
+	// Accepted. The contexts of the attempt, and of its classifiers and strategies, have
+	// the values of the returned context. attempt counts from 1, across restarts.
 	AttemptStarted(ctx context.Context, attempt int) context.Context
 
 	// AttemptEnded is called after the decision about a retry, with the context from
@@ -44,13 +39,13 @@ type Observer interface {
 	Ended(ctx context.Context, ending Ending)
 }
 
-// Gate is an [Observer] that may hold the input back, such as a window of requests or a
-// limit on memory. The operator asks it before it takes an element, so back-pressure
-// reaches the source. It is not asked for restored elements, unless a
-// [CheckpointedObserver] lacks a number for them. Its methods are called on the
-// operator's loop and must not block. A panic ends the operator.
+// Gate is an [Observer] that may hold the input back, such as a limit on memory. The
+// operator asks it before it takes an element, so back-pressure reaches the source. It is
+// not asked for restored elements, unless a [CheckpointedObserver] lacks their numbers.
+// Its methods are called on the operator's loop and must not block. A panic ends the
+// operator.
 type Gate interface {
-	// TryAdmit reports whether another element may come in. It may be called more often.
+	// TryAdmit reports whether another element may come in.
 	TryAdmit() bool
 
 	// Notify calls f once, from any goroutine, when TryAdmit may return true again, or at
@@ -75,31 +70,30 @@ type CheckpointedObserver interface {
 	Observer
 
 	// Restore is called once, before all other methods, by the operator's constructor.
-	// state is the result of Snapshot for the checkpoint that the operator resumes from,
-	// and numbers are the positive numbers of its elements, in input order. At a fresh
-	// start both are nil. An error fails the start of the coordinator.
+	// state is from Snapshot, and numbers are the positive numbers of the restored
+	// elements, in input order. At a fresh start both are nil. An error fails the start
+	// of the coordinator.
 	//
 	// request asks for a checkpoint soon, and does not wait. If that checkpoint fails, it
-	// is repeated. Any goroutine may call request, for example a [Gate] that keeps
-	// elements back until a checkpoint is complete.
+	// is repeated. Any goroutine may call it, for example a [Gate] that waits for a
+	// checkpoint.
 	Restore(state []byte, numbers []int64, request func()) error
 
 	// Restored is called in place of Accepted for an element of a checkpoint, with its
 	// number. Restored elements come first, in input order.
 	Restored(ctx context.Context, element any, number int64) context.Context
 
-	// Number returns the number of an element for the checkpoint that is being taken. ctx
-	// is from Accepted or Restored. An element with number 0 counts as new after a
-	// restart: it waits for the gates again.
+	// Number returns the number of an element for a checkpoint. ctx is from Accepted or
+	// Restored. An element with number 0 waits for the gates again after a restart.
 	Number(ctx context.Context) int64
 
-	// Snapshot returns the state, which must not be changed afterwards. It is called when
-	// the barrier of a checkpoint comes, after Number for each element with a slot.
-	// Checkpoints have ascending numbers, and may fail.
+	// Snapshot returns the state, which must not be changed afterwards. It is called
+	// after Number for each element with a slot. Checkpoints have ascending numbers, and
+	// may fail.
 	Snapshot(checkpoint uint64) []byte
 
 	// Completed is called when a checkpoint is stored, which includes earlier checkpoints
-	// that failed. It is not called on the operator's loop, so it may overlap other
-	// calls, and may come after the last Ended.
+	// that failed. It is not called on the loop, so it may overlap other calls, and may
+	// come after the last Ended.
 	Completed(checkpoint uint64)
 }

@@ -9,8 +9,7 @@ import "time"
 // where Failed is the element that failed the pipeline. The counts may lag by a step of
 // the operator's loop, some microseconds. They are exact when the operator is idle or has
 // ended. After the end only these change: Discarded until In is closed, Undelivered until
-// Via or To has delivered the results, and Running and LateCompletions while calls run
-// that ignore the end of their context.
+// Via or To has ended, and Running and LateCompletions while calls still run.
 type Stats struct {
 	Accepted  int64 // that took a slot; watermarks are not counted
 	Completed int64 // that left with their results, if any
@@ -44,11 +43,11 @@ type Stats struct {
 
 	LateCompletions int64 // completions without effect (law A2)
 	Discarded       int64 // elements that arrived after the operator stopped reading; final when In is closed (InputClosed)
-	Undelivered     int64 // emitted results that Via or To could not deliver after a cancel, because the next step stopped reading
-	Abandoned       int64 // elements in flight at the end of the operator, even if the failure sink took them then, and failed elements that it had not taken
+	Undelivered     int64 // emitted results that Via or To could not deliver after a cancel
+	Abandoned       int64 // elements in flight at the end of the operator, even if the failure sink took them then, and failed elements that were not taken
 
 	OldestAge time.Duration // since the oldest element in flight took its slot, or since the start of that step of the loop; 0 without elements
-	LastError error         // of an attempt, or timeout of an element; nil if all succeeded. Later successes do not reset it
+	LastError error         // of an attempt, or timeout of an element; successes do not reset it
 
 	LastErrorAge time.Duration // since LastError, or 0
 }
