@@ -377,6 +377,30 @@ func TestJobsHistory_Idle(t *testing.T) {
 	})
 }
 
+// The idle minutes of a worker that ends are no gap. A worker that ends within its first
+// minute, without messages, writes nothing.
+func TestJobsHistory_IdleWorkerEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, begun := memory.Open(), time.Now()
+		var a flowing
+		end := a.work(t, e)
+		time.Sleep(50 * time.Second)
+		end()
+		require.Empty(t, historyOf(t, e, begun))
+		for range 2 {
+			end = a.work(t, e)
+			time.Sleep(5*time.Minute + 20*time.Second)
+			end()
+		}
+		var minutes []string
+		for _, text := range historyOf(t, e, begun) {
+			at, _, _ := strings.Cut(text, ":")
+			minutes = append(minutes, at)
+		}
+		require.Equal(t, []string{"0s", "1m0s", "2m0s", "3m0s", "4m0s", "5m0s", "6m0s", "7m0s", "8m0s", "9m0s", "10m0s", "11m0s"}, minutes)
+	})
+}
+
 // The worker that counts was killed: its report says so after two minutes.
 func TestJobsHistory_CounterWasKilled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

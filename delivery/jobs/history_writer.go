@@ -153,8 +153,8 @@ func (h *historyWriter) close(ctx context.Context, about *Worker) error {
 	h.mu.Lock()
 	queue, points := h.queue, slices.Clone(h.points)
 	h.mu.Unlock()
-	if !slices.ContainsFunc(points, HistoryPoint.hasFlow) {
-		return nil
+	if len(points) <= 1 && !slices.ContainsFunc(points, HistoryPoint.hasFlow) {
+		return nil // a part of an idle minute
 	}
 	return h.store(ctx, queue, points)
 }
