@@ -2,6 +2,7 @@ package backend_test
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -368,6 +369,11 @@ func TestShared_RecoveryOfTheFleet(t *testing.T) {
 		for _, w := range fleet {
 			require.Zero(t, recoveryOf(w).Pace)
 		}
+		s.set(true)
+		fleet[0].Resume()
+		isDown := func(w *worker) bool { return w.Stats().State == backend.Down }
+		within(t, 15*time.Second, func() bool { return slices.ContainsFunc(fleet, isDown) })
+		require.Zero(t, recoveryOf(fleet[slices.IndexFunc(fleet, isDown)]).Pace)
 		stopAll(fleet)
 	})
 }
