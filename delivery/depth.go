@@ -22,7 +22,7 @@ type depth struct {
 	clock  clock.Clock
 
 	// lock has capacity 1 and guards the fields below. A call holds it while it counts,
-	// because other calls would count the same.
+	// because others would count the same.
 	lock    chan struct{}
 	free    int // messages that this process may still put
 	counted time.Time

@@ -74,8 +74,8 @@ func (s *queueSettings) missingInConsumer(engine store.Engine) (what, alternativ
 	return "", ""
 }
 
-// withoutAbilities removes the options that an engine may not support. A queue that lacks
-// an ability returns an error from each call, so it does not need them.
+// withoutAbilities removes the options that an engine may not support: each call of a
+// queue that lacks an ability returns an error.
 func (s *queueSettings) withoutAbilities() {
 	s.lease = 0
 	s.maxDepth = 0

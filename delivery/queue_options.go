@@ -54,8 +54,8 @@ type Layer struct {
 }
 
 // WithLayers adds layers in which failed messages wait for their next visit, in this
-// order. The default is no layers. [RetryAfter] is the short form for layers that only
-// have a delay. It panics if a field of a layer is out of its range.
+// order: see [RetryAfter], the short form. The default is no layers. It panics if a field
+// of a layer is out of its range.
 func WithLayers(layers ...Layer) QueueOption {
 	for i, l := range layers {
 		if l.Delay <= 0 || l.MaxConcurrent < 0 || !(l.Rate >= 0) || !(l.Jitter >= 0 && l.Jitter <= 1) {
@@ -143,12 +143,12 @@ func WithLease(d time.Duration) QueueOption {
 // matches [store.ErrFull] (package delivery/store) and names the queue. A worker whose
 // sink is full waits until there is room. A PutAll of more than n messages never fits:
 // its error matches [message.ErrRefused]. WithMaxDepth panics if n is less than 1. The
-// queue returns an error if the engine cannot count ([store.Inspector]).
+// engine must be a [store.Inspector].
 //
-// The bound does not apply to layers and dead letters, since failed messages must have a
-// place to go, nor to messages that are put in a transaction (postgres.PutTx and others).
-// The queue is counted once a second at most. Within that second other programs may
-// exceed the bound, and a repeated id counts as another message.
+// The bound does not apply to layers and dead letters, nor to messages that are put in a
+// transaction (postgres.PutTx and others). The queue is counted once a second at most.
+// Within that second other programs may exceed the bound, and a repeated id counts as
+// another message.
 func WithMaxDepth(n int) QueueOption {
 	if n < 1 {
 		panic(fmt.Sprintf("delivery: WithMaxDepth: %d is less than 1: leave the option out for a queue without a bound", n))
@@ -158,10 +158,10 @@ func WithMaxDepth(n int) QueueOption {
 
 // WithIdempotencyWindow sets the time for which the called service recognizes a repeated
 // request by its id (AnswerAge of exactlyonce/server). Subtract the difference between
-// the clocks of the two machines. With it, calls in doubt go to the layers: the next
+// the clocks of the two machines. With it, calls in doubt go to the layers, and the next
 // visit repeats the call under the same id, as a Tracker of exactlyonce/caller with a
-// Name does. By default each call in doubt becomes a dead letter. WithIdempotencyWindow
-// panics if d is not positive.
+// Name does. By default they become dead letters. WithIdempotencyWindow panics if d is
+// not positive.
 func WithIdempotencyWindow(d time.Duration) QueueOption {
 	if d <= 0 {
 		panic(fmt.Sprintf("delivery: WithIdempotencyWindow: %v is not positive: leave the option out if the service does not recognize ids", d))
@@ -185,13 +185,12 @@ func WithIdempotencyWindow(d time.Duration) QueueOption {
 // "<name>-blocked", go first: docs/ladder.md. An element of an operator that is not a
 // message of the queue, and a part of a message, are put at the end of their key when
 // they fail. The messages of a first source ([Queue.Source]) are not in order: put them
-// into the queue instead. The messages of the queue that wait for another visit count for
-// [WithMaxDepth], and as waiting in [Queue.Counts].
+// into the queue instead. Messages that wait for another visit count for [WithMaxDepth],
+// and as waiting in [Queue.Counts].
 //
 // A key with many messages does not keep other keys waiting, so [WithFairByKey] is not
-// needed: [NewQueue] panics if it is together with WithOrdered, and if a layer has a
-// limit of its own. Memory, SQLite and PostgreSQL support the option. With another engine
-// the queue returns an error ([store.InOrder]).
+// needed: [NewQueue] panics if both are set, or if a layer has a limit of its own.
+// Memory, SQLite and PostgreSQL support the option ([store.InOrder]).
 func WithOrdered() QueueOption {
 	return queueOption(func(s *queueSettings) { s.ordered = true })
 }
@@ -210,13 +209,12 @@ func (s *queueSettings) refuseCombinations(name string) {
 // WithFairByKey takes the messages of the keys ([Key]) in rounds, a message of each key.
 // So other keys do not wait behind a key that floods the queue, such as a customer with a
 // large import. At most n messages of a key are in flight in a worker, from the queue and
-// all its layers together, so that they do not fill its slots; 0 means no limit. Each
-// worker has a limit of its own. Messages without a key, and the messages of the first
-// source of [Queue.Source], are not counted and not limited. If the queue and a layer
-// give messages of a key at the same time, and the limit allows only one, the other goes
-// behind the due messages of its key. By default the oldest messages are taken first.
-// Give the operator at most as many slots as calls, and make it unordered: elements that
-// have a slot are called in their order.
+// all its layers together, so that they do not fill its slots; 0 means no limit. Messages
+// without a key, and the messages of the first source of [Queue.Source], are not counted
+// and not limited. If the queue and a layer give messages of a key at the same time, and
+// the limit allows only one, the other goes behind the due messages of its key. By
+// default the oldest messages are taken first. Give the operator at most as many slots as
+// calls, and make it unordered: elements that have a slot are called in their order.
 //
 // If the operator has a backend, the messages of a key whose tenant is down or held stay
 // in the queue and its layers (backend.TenantBreaker). So do the messages of a key that
@@ -226,9 +224,7 @@ func (s *queueSettings) refuseCombinations(name string) {
 // If other programs put messages without a key, they are taken when they are among the
 // oldest due messages of all keys: they may wait while the messages of a key stay in the
 // queue. Finding the next key takes an index step for each key in the queue.
-// WithFairByKey panics if n is negative, and [NewQueue] panics if it is together with
-// [WithOrdered]. The queue returns an error if the engine cannot take by key
-// ([store.ByKey]).
+// WithFairByKey panics if n is negative. The engine must be a [store.ByKey].
 func WithFairByKey(n int) QueueOption {
 	if n < 0 {
 		panic(fmt.Sprintf("delivery: WithFairByKey: %d is negative: 0 means no limit", n))

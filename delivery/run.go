@@ -25,10 +25,10 @@ const closeWait = 3 * time.Second
 // Operator is the operator that [Run] drives: an *asyncop.AsyncWaitOperator, or several
 // in a row behind the same two methods.
 //
-// If it has a method CheckRun(ctx context.Context) error, Run calls that first, with its
-// context, and returns its error. If op is an *asyncop.AsyncWaitOperator itself, Run
-// receives only as many messages as it has free slots, or expects to become free
-// meanwhile, and none in an outage. If only some tenants of its backend are down
+// Run first calls its method CheckRun(ctx context.Context) error, if there is one, and
+// returns its error. If op is an *asyncop.AsyncWaitOperator itself, Run receives only as
+// many messages as it has free slots, or expects to become free meanwhile, and does not
+// receive in an outage. If only some tenants of its backend are down
 // (backend.TenantBreaker), Run does not receive messages with their keys from a queue
 // with [WithFairByKey].
 type Operator[IN, OUT any] interface {
@@ -209,7 +209,7 @@ type worker[IN, OUT any] struct {
 	awaitSlots func(ctx context.Context) int // nil if the operator does not report its free slots
 
 	// feed is a lock: a channel of capacity 1. input holds it while the operator reads.
-	// run takes it at its end, and keeps it. So run ends after input has returned, and a
+	// run takes it at its end, and keeps it, so run ends after input has returned. A
 	// later call of input returns at once, because ended is closed.
 	feed  chan struct{}
 	ended chan struct{} // closed by run when the operator, its input and the sink have ended
@@ -227,10 +227,9 @@ type worker[IN, OUT any] struct {
 	tally
 }
 
-// setBatches sets how many messages are received and how many results are put at once, at
-// most. Without [WithBatch] they depend on the slots of the operator, if it is an
-// AsyncWaitOperator itself: an operator that embeds one may pass it other messages than
-// Run receives.
+// setBatches sets the most messages per Receive and results per put. Without [WithBatch]
+// they depend on the slots of the operator, if it is an AsyncWaitOperator itself: an
+// operator that embeds one may pass it other messages than Run receives.
 func (w *worker[IN, OUT]) setBatches() {
 	o, reportsSlots := w.op.(*asyncop.AsyncWaitOperator[IN, OUT])
 	if reportsSlots {
@@ -248,9 +247,8 @@ func (w *worker[IN, OUT]) setBatches() {
 	}
 }
 
-// open prepares the source. A queue becomes a source of the queue, one for each Run:
-// others may use the queue. If that panics, the operator is stopped, and the monitor is
-// free again.
+// open prepares the source. A queue becomes a new source of the queue. If that panics,
+// the operator is stopped, and the monitor is free again.
 func (w *worker[IN, OUT]) open() {
 	panics := true
 	defer func() {
@@ -369,9 +367,8 @@ func (w *worker[IN, OUT]) sinkFailed(err error) {
 	}
 }
 
-// end closes the source. If a worker was asked to end and cannot reach its queue, for
-// example because a cluster lacks a leader, that is not an error: its messages are
-// redelivered when their leases end.
+// end closes the source. If a worker was asked to end and cannot reach its queue, that is
+// not an error: its messages are redelivered when their leases end.
 func (w *worker[IN, OUT]) end(ctx context.Context, err error) (Summary, error) {
 	w.takeNoMore(errDrained)
 	w.releaseAll(errAborted)

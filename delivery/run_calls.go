@@ -9,8 +9,8 @@ import (
 	"github.com/weirflow/weir/internal/wait"
 )
 
-// ErrCallsRun is matched by the error of [Run] if calls run on after Run has returned,
-// although their contexts have ended. Its text has their number, and the ids of up to ten
+// ErrCallsRun is matched by the error of [Run] if calls run after its return, although
+// their contexts have ended. Its text has their number, and the ids of up to ten
 // messages. Do not close what these calls use.
 var ErrCallsRun = errors.New("calls still run")
 

@@ -44,8 +44,8 @@ func evidenceOf(v message.Settlement, again bool) evidence {
 }
 
 // flood finds out that most of the last new messages have failed (law D5). It judges
-// blocks of messages in the order in which they were received, because messages that fail
-// may end much sooner. Guarded by tally.mu.
+// blocks of messages in the order of receipt, because failing messages may end much
+// sooner. Guarded by tally.mu.
 type flood struct {
 	share  float64
 	window int
@@ -57,8 +57,7 @@ type flood struct {
 	err         error         // of the last new message that failed
 
 	// failedKey is the key of a block or of probes with one key, most of which have
-	// failed, until a message of another key is answered. Keys often arrive in long runs,
-	// so that many blocks have only one key.
+	// failed, until a message of another key is answered. Keys often arrive in long runs.
 	failedKey string
 
 	probes    *block // probes without a decision yet, or nil

@@ -115,8 +115,7 @@ func (w *worker[IN, OUT]) continueAfter(receiving context.Context, err error, fa
 }
 
 // freeSlots waits until the operator can take messages, and returns how many to receive,
-// or 0 if the run or the operator has ended. Other messages stay in the source, for other
-// workers.
+// or 0 if the run or the operator has ended.
 func (w *worker[IN, OUT]) freeSlots() int {
 	if w.awaitSlots == nil {
 		return w.batch

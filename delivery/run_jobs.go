@@ -252,7 +252,7 @@ func (w *worker[IN, OUT]) backend() gate.Backend {
 }
 
 // restrictKeys makes the source leave out the keys whose tenants are down at the
-// operator's backend, if the tenants are the keys: other tenants may have the same names.
+// operator's backend, if the tenants are the keys.
 func (w *worker[IN, OUT]) restrictKeys() {
 	b := w.backend()
 	if b != nil && w.tenantsAreKeys() {

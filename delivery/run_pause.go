@@ -115,7 +115,7 @@ func (p *pausing) err() error {
 }
 
 // await waits until the worker is not paused, and returns the context of the next
-// Receive: it ends with the run, and at the next pause. It calls atPause before it waits
+// Receive, which ends with the run or at the next pause. It calls atPause before it waits
 // for the end of a pause.
 func (p *pausing) await(atPause func()) context.Context {
 	select {
@@ -142,9 +142,8 @@ func (p *pausing) await(atPause func()) context.Context {
 
 func (w *worker[IN, OUT]) paused() bool { return w.pausing.paused() != nil }
 
-// awaitResume waits while the worker is paused, and returns the context of the next
-// Receive. During the pause other workers can take the messages that the source has taken
-// and not returned yet.
+// awaitResume is await. During the pause other workers can take the messages that the
+// source has taken and not returned yet.
 func (w *worker[IN, OUT]) awaitResume() context.Context {
 	if w.pausing == nil { // its queues are not on an engine that keeps orders
 		return w.receiving

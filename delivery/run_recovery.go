@@ -201,7 +201,7 @@ func (r *recovery) pace(from gate.Recovery) int {
 
 // waiting returns the entries of a layer that may become due: their visits failed because
 // of an outage of the backend, and no worker has taken them since. A message that was
-// taken and released, such as a snoozed one, keeps the time that it got then.
+// taken and released, such as a snoozed one, keeps its new time.
 func (r *recovery) waiting(entries []store.Entry, backend string) (all []store.Entry) {
 	now := r.clock.Now().Add(r.ahead)
 	for _, e := range entries {

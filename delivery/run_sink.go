@@ -23,8 +23,8 @@ const (
 	aloneFor = time.Hour
 )
 
-// fill puts results into the sink until all have come and are put. When the messages are
-// to be released, it releases their results instead.
+// fill puts results into the sink until all are put. When the messages are to be
+// released, it releases their results instead.
 func (w *worker[IN, OUT]) fill(results <-chan message.Message[OUT]) {
 	f := filling[OUT]{results: results}
 	wait := firstWait
@@ -72,8 +72,8 @@ type filling[OUT any] struct {
 }
 
 // soloFailures are the rounds, since the sink has last taken a result, in which a result
-// put alone has failed. A failure counts against a result only if the sink was up: if it
-// took results before and after, in the same round.
+// put alone has failed. A failure counts only if the sink was up: if it took results
+// before and after, in the same round.
 type soloFailures struct {
 	first int  // the first such round, or 0
 	more  bool // there was another one
@@ -173,9 +173,9 @@ func (f *filling[OUT]) add(m message.Message[OUT], isOpen bool) {
 	}
 }
 
-// withID returns a result that has an id. A missing id becomes a random id, by which a
-// sink recognises a result that it has taken in a call that seemed to fail. Messages of
-// some sources other than queues lack ids.
+// withID returns a result with an id. A missing id, as of some sources other than queues,
+// becomes random: by the id a sink recognises a result that it has taken in a call that
+// seemed to fail.
 func withID[OUT any](m message.Message[OUT]) message.Message[OUT] {
 	if m.Meta().ID != "" { // Meta is called twice: a shared variable would be allocated for each message
 		return m

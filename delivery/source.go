@@ -42,9 +42,9 @@ type Source[T any] interface {
 type Sink[T any] interface {
 	// PutAll returns nil when all the values are safe; the caller then acknowledges the
 	// messages (law D1). After an error the caller puts them again, or releases them. A
-	// sink that has made some of them safe acknowledges those messages before it returns
-	// the error: the first settlement counts. It rejects a message that it can never
-	// take, or returns an error that matches [message.ErrRefused] when that message is
-	// put alone. If such a message lacks an acknowledgement, PutAll fails instead.
+	// sink that has made some of them safe acknowledges those before it returns the
+	// error: the first settlement counts. It rejects a message that it can never take, or
+	// returns an error that matches [message.ErrRefused] when that message is put alone.
+	// If such a message lacks an acknowledgement, PutAll fails instead.
 	PutAll(ctx context.Context, messages []message.Message[T]) error
 }

@@ -26,8 +26,8 @@ type Backend struct {
 	Waiting int       `json:"waiting"` // operators
 
 	// States are up to 32 states of the backend, the oldest first and the current one
-	// last. Down and probing count as a single state, an outage. It is empty if the
-	// worker runs an earlier version.
+	// last. Down and probing count as one state. It is empty if the worker runs an
+	// earlier version.
 	States []BackendState `json:"states,omitempty"`
 }
 
@@ -105,8 +105,7 @@ func readBackends(list []Backend) {
 
 // HoldBackend keeps calls of the backends with this name from starting, in all workers of
 // the engine, including later ones, until [Jobs.ResumeBackend]. Running calls continue.
-// The order reaches workers on PostgreSQL and in memory at once, and others within about
-// a second.
+// Workers on PostgreSQL and in memory obey at once, and others within about a second.
 func (j *Jobs) HoldBackend(ctx context.Context, name, by, why string) (BackendOrder, error) {
 	return j.orderBackend(ctx, name, "hold", by, why, func(o *BackendOrder) { o.Held = why + " (" + by + ")" })
 }

@@ -15,8 +15,7 @@ const mostOrigins = 100
 
 // bounds distinguish a family's messages that were put before a job started from later
 // messages. An earlier message is at most at Last in the queue where it was at the start.
-// If it has moved since then, the origin of its put ([message.Meta].Put) is at most at
-// Puts.
+// If it has moved since, the origin of its put ([message.Meta].Put) is at most at Puts.
 type bounds struct {
 	Last map[string]int64 `json:"last,omitempty"` // by queue: position of the last message
 	// By the origin of puts without its position, such as "orders/": the highest position
@@ -25,9 +24,8 @@ type bounds struct {
 }
 
 // readBounds returns the bounds and the number of a family's messages that match a filter
-// now. It does not list dead letters, which do not move on. It lists the queues in the
-// order in which messages move, so a message that moves meanwhile is found in the next
-// queue.
+// now, without the dead letters, which do not move on. It lists the queues in the order
+// in which messages move, so a message that moves meanwhile is found in the next queue.
 func readBounds(ctx context.Context, s store.Inspector, of family, f store.Filter) (b *bounds, total int, err error) {
 	b = &bounds{Last: map[string]int64{}, Puts: map[string]int64{}}
 	for _, queue := range of.ordered() {
@@ -86,7 +84,7 @@ func (b *bounds) includes(queue string, e *store.Entry) bool {
 }
 
 // originOf returns the origin of a message's put without its position, and the position,
-// or 0 if the origin lacks a comparable position.
+// or 0 if positions cannot be compared.
 func originOf(queue string, e *store.Entry) (origin string, position int64) {
 	put := storearg.OriginOfPut(queue, &e.Meta, e.Position, "")
 	slash := strings.LastIndexByte(put, '/')

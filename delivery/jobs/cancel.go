@@ -110,9 +110,8 @@ const (
 	keptKeysBytes = 4096
 )
 
-// cancelledKeys is the record of the last cancelled keys of a queue. Workers read it to
-// end the calls of these keys. It stays: there is one record of bounded size for each
-// queue with a cancelled key.
+// cancelledKeys is the record of the last cancelled keys of a queue, whose calls workers
+// end. There is one record of bounded size for each queue with a cancelled key.
 type cancelledKeys struct {
 	Keys    []cancelledKey `json:"keys"`              // the oldest first
 	Dropped int            `json:"dropped,omitempty"` // highest number that Keys lacks because of the limits
@@ -134,8 +133,8 @@ func readCancelled(r store.Record) cancelledKeys {
 	return c
 }
 
-// noteCancelled records for the workers of a queue that messages of a key were removed.
-// With isShort the record lacks keys, so workers look up all of their messages.
+// noteCancelled records that messages of a key were removed. With isShort the record
+// lacks keys, so workers look up all of their messages.
 func noteCancelled(ctx context.Context, tx store.Tx, queue, key string, isShort bool) error {
 	r := store.Record{Kind: kindCancelled, Name: queue}
 	var c cancelledKeys
@@ -185,8 +184,8 @@ type cancellations struct {
 	seen map[string]int // by queue: the highest number; nil before the first notify
 }
 
-// notify calls Cancelled for the keys that were cancelled since the last call. The first
-// call is without a key: the worker may have taken messages before.
+// notify calls Cancelled for the keys cancelled since the last call. The first call is
+// without a key: the worker may have taken messages before.
 func (c *cancellations) notify(ctx context.Context) error {
 	seen := map[string]int{}
 	err := each(ctx, c.jobs.engine, kindCancelled, func(r store.Record) error {

@@ -21,8 +21,8 @@ type GroupCount struct {
 }
 
 // CountGroups begins to count the dead letters of a queue that match f in groups, as
-// [Groups] does, but in steps, the newest messages first, so that their groups are seen
-// soon. Messages that arrive after the first step are left out.
+// [Groups] does, but in steps, the newest messages first. Messages that arrive after the
+// first step are left out.
 func CountGroups(s store.Lister, queue string, f store.Filter) *GroupCount {
 	return &GroupCount{
 		messages: storearg.ReadBackward(s, queue, f, store.Counts{}),

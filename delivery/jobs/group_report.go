@@ -26,9 +26,9 @@ const (
 	keptExampleText = 1000 // bytes of Group.ExampleText
 )
 
-// KeepGroups keeps a report in the engine, in place of the previous report. It sets Queue
-// and At, and keeps the 30 largest groups. The record stays when the queue changes; a
-// report without messages removes it.
+// KeepGroups replaces the report that the engine keeps. It sets Queue and At, and keeps
+// the 30 largest groups. The record stays when the queue changes; a report without
+// messages removes it.
 func (j *Jobs) KeepGroups(ctx context.Context, queue string, r GroupReport) error {
 	r.Queue = queue
 	if n := len(r.Groups) - keptGroups; n > 0 {
@@ -62,8 +62,8 @@ func (j *Jobs) KeepGroups(ctx context.Context, queue string, r GroupReport) erro
 	})
 }
 
-// KeptGroups returns the report that the engine keeps of a queue. It returns false if the
-// engine does not keep a report that this version can read.
+// KeptGroups returns the report that the engine keeps of a queue, or false if there is no
+// report that this version can read.
 func (j *Jobs) KeptGroups(ctx context.Context, queue string) (r GroupReport, isThere bool, err error) {
 	there, err := recordNamed(ctx, j.engine, kindGroups, queue)
 	if err != nil || there.Value == "" {

@@ -28,7 +28,7 @@ type Group struct {
 
 	// Keys, Providers and Replaced are up to three values that at least a tenth of the
 	// messages have, the most frequent first: their keys, their providers, and the words
-	// that # replaces in Error, each behind the word before it, such as "account 13".
+	// that # replaces in Error, each with the word before it, such as "account 13".
 	Keys      []Frequency `json:"keys,omitempty"`
 	Providers []Frequency `json:"providers,omitempty"`
 	Replaced  []Frequency `json:"replaced,omitempty"`
@@ -52,9 +52,9 @@ const (
 )
 
 // Groups returns the dead letters of a queue that match f in groups, the largest first.
-// It reads all of them, page by page, and keeps at most 500 groups: when there are more,
-// the smallest are merged into the last group, which has Rest. Messages that arrive after
-// it began are left out. [CountGroups] does the same in steps.
+// It reads all of them, page by page. The smallest beyond 500 groups are merged into the
+// last group, which has Rest. Messages that arrive after it began are left out.
+// [CountGroups] does the same in steps.
 func Groups(ctx context.Context, s store.Lister, queue string, f store.Filter) ([]Group, error) {
 	c := CountGroups(s, queue, f)
 	for {

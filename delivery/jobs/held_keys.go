@@ -82,7 +82,7 @@ func (j *Jobs) HoldKey(ctx context.Context, queue, key, by, why string) (KeyOrde
 }
 
 // ResumeKey ends a hold: workers take the messages of the key again within two seconds.
-// It returns an error that matches [fs.ErrNotExist] if the key is not held.
+// The error matches [fs.ErrNotExist] if the key is not held.
 func (j *Jobs) ResumeKey(ctx context.Context, queue, key, by, why string) (KeyOrder, error) {
 	o := KeyOrder{Queue: queue, Key: key, Event: "resume", By: by, Why: why}
 	err := j.checkKeyOrder(o)
@@ -98,13 +98,12 @@ func (j *Jobs) ResumeKey(ctx context.Context, queue, key, by, why string) (KeyOr
 }
 
 // HeldKeys returns the keys that people hold, by queue and key. An order that cannot be
-// read, because a later version has written it or it is damaged, has the queue, the key,
-// and a reason for people.
+// read, because it is damaged or of a later version, has the queue, the key, and a
+// reason.
 func (j *Jobs) HeldKeys(ctx context.Context) ([]KeyOrder, error) { return heldKeys(ctx, j.engine) }
 
-// orderKey writes the order for a key, and a line of the log, in one transaction (law
-// J2). A resume removes the record of the hold. check may refuse the order because of the
-// held keys.
+// orderKey writes or removes the hold of a key, and writes a line of the log, in one
+// transaction (law J2). check may refuse the order because of the held keys.
 func (j *Jobs) orderKey(ctx context.Context, o KeyOrder, check func(ctx context.Context, tx store.Tx, held []KeyOrder) error) (KeyOrder, error) {
 	err := j.update(ctx, func(ctx context.Context, tx store.Tx) error {
 		held, err := heldKeys(ctx, tx)
@@ -154,8 +153,7 @@ func (j *Jobs) checkKeyOrder(o KeyOrder) error {
 }
 
 // checkWorkers returns an error if a live worker of a queue cannot leave out keys, or if
-// neither messages nor workers belong to the queue. names are the names of queues with
-// messages.
+// neither messages (in the queues names) nor workers belong to the queue.
 func checkWorkers(ctx context.Context, tx store.Tx, queue string, names []string) error {
 	list, err := workersOf(ctx, tx)
 	if err != nil {
@@ -205,8 +203,8 @@ func heldKeys(ctx context.Context, from reader) (list []KeyOrder, err error) {
 }
 
 // heldName returns the name of a new record that holds a key: two quoted texts, since
-// records may not contain NUL, and keys may. Versions of Go differ in the characters that
-// they escape, so an existing record is changed by its own name.
+// keys may contain NUL, and records may not. Versions of Go escape differently, so an
+// existing record is changed by its own name.
 func heldName(queue, key string) string { return strconv.Quote(queue) + strconv.Quote(key) }
 
 func readHeldName(name string) (queue, key string, ok bool) {

@@ -14,11 +14,11 @@ import (
 // HistoryPoint describes a minute of a queue.
 type HistoryPoint struct {
 	At time.Time // the beginning of the minute, by the engine's clock
-	// Waiting is the number of messages of the queue and its layers soon after the minute,
-	// and Dead the number of its dead letters. Both are -1 if they were not counted.
+	// Waiting is the number of messages of the queue and its layers soon after the
+	// minute, and Dead the number of its dead letters: both -1 if not counted.
 	Waiting, Dead int
-	// In, Out and Failed are sums over the workers of the queue: the messages that were
-	// received for the first time, the visits that were done, and the visits that failed.
+	// In, Out and Failed are sums over the workers of the queue: messages received for
+	// the first time, visits done, and visits failed.
 	In, Out, Failed int
 }
 

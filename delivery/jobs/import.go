@@ -18,8 +18,8 @@ const recordTimeout = 10 * time.Second
 
 // Import runs put, which puts messages from outside into a queue, and records it in the
 // log: one line before put, and one with its counts after it. put returns how many
-// messages it has stored and how many it has left out. A process that is killed during
-// put leaves the first line.
+// messages it has stored and how many it has left out. If the process is killed during
+// put, only the first line is there.
 //
 // It returns the import as a completed job. If put fails, the job has its error, and
 // Import returns that error too.

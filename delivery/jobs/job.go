@@ -24,8 +24,8 @@ type Spec struct {
 	Max    int          `json:"max,omitempty"`   // most messages; 0 means no limit
 	Rate   float64      `json:"rate,omitempty"`  // messages a second; 0 means no limit
 
-	// Of a Merge: an entry that was merged so often stays, which ends the loop of a
-	// message that fails each time; 0 means [DefaultMaxMerges].
+	// Of a Merge: an entry that was merged so often stays, since it may fail each time; 0
+	// means [DefaultMaxMerges].
 	MaxMerges int `json:"maxMerges,omitempty"`
 	// Of a Merge: include entries in doubt ([store.RepeatInDoubt]). Their calls may have
 	// taken effect, and would be repeated under another id. Entries that the server still
@@ -36,9 +36,8 @@ type Spec struct {
 	LeaveLapsed bool `json:"leaveLapsed,omitempty"`
 
 	// Of a Purge: also remove messages in the layers of Queue, its queue of blocked
-	// messages and its dead letters, and end the calls that run for them: see
-	// [Jobs.CancelKey]. Queue must not be the name of such a queue, and Filter.Key is
-	// required.
+	// messages and its dead letters, and end their calls: see [Jobs.CancelKey]. Queue
+	// must not be the name of such a queue, and Filter.Key is required.
 	Family bool `json:"family,omitempty"`
 
 	By  string `json:"by"`  // its author
@@ -70,7 +69,7 @@ type Job struct {
 	Error     string    `json:"error,omitempty"`  // of the last step, which is tried again
 	Runner    string    `json:"runner,omitempty"` // process of the last step
 	// Sent are the ids of the messages that a merge with a Max of at most 10 has sent
-	// back, so that a person who tries a few can see how they end.
+	// back, to see how they end.
 	Sent []string `json:"sent,omitempty"`
 
 	// Its progress. A later version may know actions and filters that this version does

@@ -49,7 +49,7 @@ type Config struct {
 	Clock  clock.Clock   // for waits; default: the machine's
 	Logger *slog.Logger  // for failures, at warn level; default slog.Default()
 
-	// Local keeps jobs and log in this process, and they end with it, if the engine is a
+	// Local keeps jobs and log in this process, until its end, if the engine is a
 	// [store.Inspector] but not a [store.Keeper]. Such jobs only merge, purge and make
 	// due, and leave leased messages alone. If the process is killed, its claimed
 	// messages return after 30 s; then start the job again.
@@ -63,8 +63,8 @@ type Config struct {
 	// removed messages: with the queue of the job, and the key of its filter, or "" if
 	// unknown. It is called within about a second, perhaps several times for a job. On an
 	// engine that cannot announce a change ([store.Keeper].Watch), such as JetStream and
-	// SQLite, Work looks for such jobs once a second while Busy returns true (nil means
-	// always): it reads one record for each queue that had a cancelled key.
+	// SQLite, Work reads a record for each queue that had a cancelled key, once a second
+	// while Busy returns true (nil means always).
 	Cancelled func(queue, key string)
 	Busy      func() bool
 
@@ -220,12 +220,12 @@ func (j *Jobs) write(ctx context.Context, tx store.Tx, job *Job, event, by, why 
 }
 
 // Get returns a job. The error matches [fs.ErrNotExist] if the id is unknown; jobs that
-// ended long ago are only in the log. For a job that cannot be read, it returns an error,
-// and a Job with the known fields.
+// ended long ago are only in the log. For an unreadable job, it returns an error, and a
+// Job with the known fields.
 func (j *Jobs) Get(ctx context.Context, id int) (Job, error) { return get(ctx, j.engine, id) }
 
-// List returns the jobs, the newest first: all unfinished jobs, and the last 1,000 of the
-// others. The State of a job that cannot be read is unreadable.
+// List returns all unfinished jobs and the last 1,000 of the others, the newest first.
+// The State of a job that cannot be read is unreadable.
 func (j *Jobs) List(ctx context.Context) ([]Job, error) {
 	open, err := all(ctx, j.engine, kindJob)
 	if err != nil {

@@ -20,10 +20,9 @@ type KeyDown struct {
 	Workers int    `json:"workers,omitempty"` // workers of the queue
 }
 
-// KeysDown returns the keys that workers report to be down, by queue, and within a queue
-// the longest outage first. Workers that are silent at now do not count ([SilentAfter]).
-// If several workers report a key, State is the worst of their states, and Since the
-// earliest start.
+// KeysDown returns the keys that workers report to be down, by queue, the longest outage
+// first. Workers that are silent at now do not count ([SilentAfter]). If several workers
+// report a key, State is the worst of their states, and Since the earliest start.
 func KeysDown(workers []Worker, now time.Time) []KeyDown {
 	type name struct{ queue, key string }
 	readers := map[string]int{} // by queue
