@@ -14,7 +14,7 @@ import (
 type BackendCalls struct {
 	HasCost   bool    // User.CostOf returns the cost of an attempt, otherwise 1
 	HasTenant bool    // User.TenantOf returns its tenant
-	HasKey    bool    // its tenant is the key of its message, if it has a message
+	HasKey    bool    // the key of a message is its tenant
 	Budget    float64 // settled (reported, or else estimated) cost at which calls stop; 0 means no limit
 }
 
@@ -38,14 +38,14 @@ type atBackend[IN, OUT any] struct {
 
 // requestState is the state of an element at the backend.
 type requestState struct {
-	outages   int     // attempts that met an outage
+	outages   int
 	throttled int     // attempts that the service answered with a demand for fewer calls
 	restarts  int     // of its timeout: see waitOut
 	number    int     // of the attempt with this cost and tenant; 0 if unknown
 	cost      float64 // taken from the rate
 	refunded  int     // attempt whose cost was refunded, or 0
 	tenant    string
-	call      *gate.Call // the batch of its attempt
+	call      *gate.Call
 
 	// metOutage is true if the last attempt met an outage of the backend, or the element
 	// waited for its end until its time ran out. Outages of its tenant do not count.
@@ -88,12 +88,12 @@ func (b *atBackend[IN, OUT]) isVisited(s *Slot[IN, OUT]) bool {
 	return int(s.attempts) > b.requests.get(s.index).throttled
 }
 
-// takeRetry takes a retry from the retry budget, if there is one.
+// takeRetry takes a retry from the retry budget, if any.
 func (b *atBackend[IN, OUT]) takeRetry() bool {
 	return b.seat.MayRetry(b.core.Timers.Time(b.core.now))
 }
 
-// doneAsking reports that the operator has asked for all calls it can start.
+// doneAsking reports that the operator has asked for all calls.
 func (b *atBackend[IN, OUT]) doneAsking() {
 	b.seat.DoneAsking(b.core.Timers.Time(b.core.now), b.wasRefused)
 }
@@ -137,7 +137,6 @@ func (b *atBackend[IN, OUT]) admit(s *Slot[IN, OUT], isMember bool) permission {
 	}
 }
 
-// join adds s to the last batch.
 func (b *atBackend[IN, OUT]) join(s *Slot[IN, OUT]) permission {
 	b.request = gate.Request{Retry: s.attempts > 0}
 	p := b.askCost(s)
@@ -208,7 +207,7 @@ func (b *atBackend[IN, OUT]) refund(s *Slot[IN, OUT]) {
 	b.requests.ref(s.index).refunded = int(s.attempts)
 }
 
-// chargeNoRate records that the next attempt of s makes no call, so it is free.
+// chargeNoRate records that the next attempt of s makes no call.
 func (b *atBackend[IN, OUT]) chargeNoRate(s *Slot[IN, OUT]) {
 	b.requests.ref(s.index).refunded = int(s.attempts) + 1
 }

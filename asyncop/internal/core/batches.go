@@ -27,7 +27,7 @@ type Batches[IN, OUT any] struct {
 
 func (b *Batches[IN, OUT]) calls(elements int) int { return 1 + (elements-1)/b.MaxSize }
 
-// EndInput notes that the input has ended, so batches do not wait for more.
+// EndInput notes that batches need not wait for more elements.
 func (b *Batches[IN, OUT]) EndInput() { b.ended = true }
 
 // isComplete reports whether a batch can start now: it is full, or no other element can

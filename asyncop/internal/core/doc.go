@@ -2,7 +2,7 @@
 // retries, deadlines, and the contents of a checkpoint. It has no loop, no channels and
 // no logger.
 //
-// Laws, such as A5, are in section 3 of DESIGN.md.
+// DESIGN.md lists the laws, such as A5, in section 3.
 //
 // # Owner
 //

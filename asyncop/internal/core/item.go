@@ -13,7 +13,7 @@ type Item[IN, OUT any] struct {
 	In   IN
 	Rest any // see Kind
 
-	// The state of a restored element.
+	// Of a restored element.
 
 	// First is the start of the first attempt that counts, in Unix nanoseconds, or 0
 	// without attempts, also in earlier runs. If only attempts of earlier runs were made,

@@ -17,7 +17,7 @@ import (
 
 // Keys finds the lines of elements. It hides the key type from the core.
 type Keys[IN, OUT any] interface {
-	// line calls the key function and returns the line of the key, perhaps a new one.
+	// line calls the key function and returns the line of the key.
 	line(in IN) (*line[IN, OUT], error)
 	// forget removes a line without elements and calls.
 	forget(l *line[IN, OUT])
@@ -40,7 +40,6 @@ type linePosition[IN, OUT any] struct {
 	call       caller        // of its attempt
 }
 
-// caller is a call of one element, or of a batch.
 type caller interface {
 	// HasReturned reports whether the function of the call has returned.
 	HasReturned() bool
@@ -52,14 +51,13 @@ type outlivingCall[IN, OUT any] struct {
 	line *line[IN, OUT]
 }
 
-// keyOrder calls the elements of a key one after the other.
 type keyOrder[IN, OUT any] struct {
 	core *Machine[IN, OUT]
 
 	positions perSlot[linePosition[IN, OUT]]
 	heads     timers.Heap[*Slot[IN, OUT]] // fresh elements in input order
 	headed    time.Duration               // since when
-	numbers   time.Duration               // number of the newest linePosition
+	numbers   time.Duration               // of the newest linePosition
 	crowded   int                         // lines that have reached MaxWaitingPerKey
 	outliving []outlivingCall[IN, OUT]    // they hold the keys of elements that have continued
 }
@@ -137,7 +135,6 @@ func (o *keyOrder[IN, OUT]) findLine(in IN) (l *line[IN, OUT], err error) {
 	return l, err
 }
 
-// addHead adds s, which is fresh, to heads.
 func (o *keyOrder[IN, OUT]) addHead(s *Slot[IN, OUT]) {
 	if o.heads.Len() == 0 {
 		o.headed = o.core.now
@@ -146,7 +143,6 @@ func (o *keyOrder[IN, OUT]) addHead(s *Slot[IN, OUT]) {
 	o.core.fresh = o.head()
 }
 
-// head returns the element that makes its first attempt next, or nil.
 func (o *keyOrder[IN, OUT]) head() *Slot[IN, OUT] {
 	if t := o.heads.Peek(); t != nil {
 		return t.Value
@@ -154,7 +150,7 @@ func (o *keyOrder[IN, OUT]) head() *Slot[IN, OUT] {
 	return nil
 }
 
-// leavePhase updates heads, Machine.fresh and statistics when s enters phase p.
+// leavePhase updates heads, Machine.fresh and statistics when s enters p.
 func (o *keyOrder[IN, OUT]) leavePhase(s *Slot[IN, OUT], p phase) {
 	switch s.phase {
 	case fresh:
@@ -186,7 +182,7 @@ func (o *keyOrder[IN, OUT]) leaveLine(s *Slot[IN, OUT]) {
 	o.unlink(s)
 	wasFirst := p.prev == nil // p is from before unlink
 	if !wasFirst {
-		return // s ended at once, behind others
+		return // s ended behind others
 	}
 	for l.first != nil && l.first.phase == done {
 		g.Queue.Complete(l.first.entry)

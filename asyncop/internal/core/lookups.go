@@ -22,7 +22,6 @@ type lookups[IN, OUT any] struct {
 	changes         int64            // Changes at the last startOthers
 }
 
-// lookingUp is the state of an element.
 type lookingUp struct {
 	lineage    *lineage // nil unless it shares the attempts of its key
 	began      uint64   // generation of its last attempt
@@ -62,7 +61,7 @@ func (l *lookups[IN, OUT]) start(s *Slot[IN, OUT]) bool {
 		g.backend.chargeNoRate(s)
 	}
 	forming := g.forming
-	g.forming = nil // the attempt is not a member of a batch
+	g.forming = nil // not a member of a batch
 	l.reserved = r
 	g.begin(s)
 	l.reserved = nil
@@ -220,12 +219,10 @@ func (l *lookups[IN, OUT]) keepDecision(s *Slot[IN, OUT], d *decision.Decision) 
 	n.decision.NeedsBudget, n.decision.Before = false, nil // for one element only
 }
 
-// sharesKey reports whether s shares the attempts of its key.
 func (l *lookups[IN, OUT]) sharesKey(s *Slot[IN, OUT]) bool {
 	return l.states.get(s.index).lineage != nil
 }
 
-// shareLineage adds s to the elements that share n.
 func (l *lookups[IN, OUT]) shareLineage(s *Slot[IN, OUT], n *lineage) {
 	of := l.states.ref(s.index)
 	if of.lineage == nil {
@@ -234,7 +231,6 @@ func (l *lookups[IN, OUT]) shareLineage(s *Slot[IN, OUT], n *lineage) {
 	}
 }
 
-// leave removes s, which has its outcome, from its lineage.
 func (l *lookups[IN, OUT]) leave(s *Slot[IN, OUT]) {
 	n := l.states.get(s.index).lineage
 	if n == nil {

@@ -39,12 +39,12 @@ type Config[IN, OUT any] struct {
 
 	Restored Restored
 
-	// The optional parts. Zero means that the option is off.
+	// Optional parts; zero means off.
 	Keys             Keys[IN, OUT] // needs a queue without order
 	MaxWaitingPerKey int           // besides the called one; 0 means no limit
 	Batching         *Batching
 	Calls            *BackendCalls    // the backend of Host.Seat admits the attempts
-	Lookups          call.Lookups[IN] // elements with the same key share calls, answers and retries
+	Lookups          call.Lookups[IN] // elements with the same key share calls and retries
 	Handling         *Handling
 	OwnTimeouts      bool
 	ChecksResults    bool
@@ -172,8 +172,8 @@ type Machine[IN, OUT any] struct {
 	outOfOrder timers.Heap[*Slot[IN, OUT]] // live deadlines out of input order
 
 	now      time.Duration // the last reading of the clock
-	slept    bool          // since that reading the driver may have slept
-	ranCode  bool          // since that reading user code has run
+	slept    bool          // since then the driver may have slept
+	ranCode  bool          // since then user code has run
 	isExact  bool          // limits or back-offs depend on the time of user code
 	timesAll bool          // measure every attempt, even if it succeeded
 
@@ -256,13 +256,13 @@ func (g *Machine[IN, OUT]) addParts() {
 // Messages settles messages.
 func (g *Machine[IN, OUT]) Messages() *Messages[IN, OUT] { return &g.messages }
 
-// Observing calls the observers, or is nil.
+// Observing returns the observers' part, or nil.
 func (g *Machine[IN, OUT]) Observing() *Observing[IN, OUT] { return g.observing }
 
-// Batches forms batches, or is nil.
+// Batches returns the part for batches, or nil.
 func (g *Machine[IN, OUT]) Batches() *Batches[IN, OUT] { return g.batches }
 
-// HandOver offers failed elements to the failure sink, or is nil.
+// HandOver returns the part for the failure sink, or nil.
 func (g *Machine[IN, OUT]) HandOver() *HandOver[IN, OUT] { return g.sink }
 
 // State is the state of a core for its driver.
@@ -289,7 +289,7 @@ func (s *State) Counts() observe.Stats {
 	return c
 }
 
-// State returns the state of the core. It is read-only and valid until the next call.
+// State returns the state, which is read-only and valid until the next call.
 func (g *Machine[IN, OUT]) State() *State {
 	s := &g.state
 	s.Len = g.slots.taken
@@ -511,7 +511,7 @@ func (g *Machine[IN, OUT]) broke(name string, recovered any) error {
 	return err
 }
 
-// GoexitError is the failure of a run whose user code called runtime.Goexit on the loop.
+// GoexitError is the failure of a run that called runtime.Goexit on the loop.
 type GoexitError struct {
 	Code string // such as "AsyncInvoke"
 	Err  error  // a *guard.PanicError

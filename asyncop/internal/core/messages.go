@@ -34,7 +34,6 @@ type Messages[IN, OUT any] struct {
 	settlements fifo.Queue[settlement]
 }
 
-// settlement is a pending call of Settle.
 type settlement struct {
 	message call.Message
 	as      message.Settlement
@@ -56,17 +55,14 @@ func (m *Messages[IN, OUT]) attach(s *Slot[IN, OUT]) {
 	}
 }
 
-// isPurged reports whether s has a message that was purged.
 func (m *Messages[IN, OUT]) isPurged(s *Slot[IN, OUT]) bool {
 	return m.attached.get(s.index).IsPurged()
 }
 
-// key returns the key of the message of s, or "".
 func (m *Messages[IN, OUT]) key(s *Slot[IN, OUT]) string {
 	return m.attached.get(s.index).Meta().Key
 }
 
-// isPending reports whether s has a message that is not settled.
 func (m *Messages[IN, OUT]) isPending(s *Slot[IN, OUT]) bool {
 	return m.attached.get(s.index).Pending()
 }
@@ -112,7 +108,7 @@ func (m *Messages[IN, OUT]) isIdempotent(in IN) (isIdempotent bool) {
 	return isIdempotent
 }
 
-// Context returns the operator's context with the message of s.
+// Context returns the context for s, with its message.
 func (m *Messages[IN, OUT]) Context(s *Slot[IN, OUT]) context.Context {
 	if msg := m.attached.get(s.index); msg != (call.Message{}) {
 		return call.WithMessage(m.core.Host.Values, msg)
@@ -196,7 +192,6 @@ func (m *Messages[IN, OUT]) Settle() {
 	}
 }
 
-// settleAll settles messages until a source panics.
 func (m *Messages[IN, OUT]) settleAll() (err error) {
 	m.core.ranCode = true
 	returned := false

@@ -39,7 +39,6 @@ type Track struct {
 	broken  error           // of an observer that panicked in Accepted
 }
 
-// note is an event for observers.
 type note struct {
 	ctx     context.Context //nolint:containedctx // of the element or attempt
 	attempt observe.Outcome
@@ -293,7 +292,6 @@ func (o *Observing[IN, OUT]) Report() {
 	}
 }
 
-// reportAll reports events until an observer panics.
 func (o *Observing[IN, OUT]) reportAll() (err error) {
 	o.core.ranCode = true
 	returned := false
@@ -326,7 +324,6 @@ func (o *Observing[IN, OUT]) reportAll() (err error) {
 
 const keepEvents = 1024
 
-// emptied returns s without its values, for reuse.
 func emptied[E any](s []E) []E {
 	if cap(s) > keepEvents {
 		return nil

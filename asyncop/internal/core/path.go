@@ -66,7 +66,6 @@ func (g *Machine[IN, OUT]) takeSlot(in IN) *Slot[IN, OUT] {
 	return s
 }
 
-// introduction describes a new element to the optional parts.
 type introduction struct {
 	restored bool
 	number   int64 // of a restored element: see Observing.Numbers
@@ -107,7 +106,7 @@ func (g *Machine[IN, OUT]) nextStart() *Slot[IN, OUT] {
 // startable returns the number of elements that wait for a permit.
 func (g *Machine[IN, OUT]) startable() int { return g.ready.Len() + g.unbegun }
 
-// startNewest starts s, or the batch that s completes, if it may start now.
+// startNewest starts s, or the batch that s completes, if possible.
 func (g *Machine[IN, OUT]) startNewest(s *Slot[IN, OUT]) {
 	if g.lookups != nil && s.phase == fresh && g.lookups.start(s) {
 		return
@@ -122,7 +121,7 @@ func (g *Machine[IN, OUT]) startNewest(s *Slot[IN, OUT]) {
 	}
 }
 
-// startWaiting starts elements that wait for a permit, in the order of nextStart.
+// startWaiting starts elements in the order of nextStart.
 func (g *Machine[IN, OUT]) startWaiting() {
 	for n := 0; n < stepLimit && g.permits > 0; n++ {
 		if !g.start(g.nextStart()) {
@@ -265,7 +264,6 @@ func (g *Machine[IN, OUT]) newAttempt(s *Slot[IN, OUT]) *call.Attempt[OUT] {
 	return new(call.Attempt[OUT])
 }
 
-// countRetry counts the retry of s, and keeps its reason.
 func (g *Machine[IN, OUT]) countRetry(s *Slot[IN, OUT]) {
 	if s.retry&putOff != 0 { // it is the first attempt
 		s.retry = 0
@@ -613,7 +611,7 @@ func (g *Machine[IN, OUT]) readSituation(s *Slot[IN, OUT], v *predicates.Attempt
 	return situation
 }
 
-// judgeAnswer continues judge after a worker has asked the strategy about v.
+// judgeAnswer continues judge after a worker has asked the strategy.
 func (g *Machine[IN, OUT]) judgeAnswer(s *Slot[IN, OUT], v *predicates.Attempt[OUT], answer decision.Answer, isFree bool) {
 	returned := false
 	defer func() {
@@ -687,7 +685,6 @@ func (g *Machine[IN, OUT]) retriesFor(s *Slot[IN, OUT], reason predicates.Reason
 	return int(counts[i])
 }
 
-// countRetryFor counts a retry of s for a reason that the policy limits.
 func (g *Machine[IN, OUT]) countRetryFor(s *Slot[IN, OUT], reason predicates.Reason) {
 	i := g.Policy.LimitOf(reason)
 	if i < 0 {
@@ -700,7 +697,7 @@ func (g *Machine[IN, OUT]) countRetryFor(s *Slot[IN, OUT], reason predicates.Rea
 	(*counts)[i]++
 }
 
-// refuseRetry ends s without a retryfor which there was a reason.
+// refuseRetry ends s, although there was a reason for a retry.
 func (g *Machine[IN, OUT]) refuseRetry(s *Slot[IN, OUT], d *decision.Decision) {
 	s.noRetry = d.NoRetryReason
 	g.retryLog.write(s, d, false)
@@ -891,7 +888,6 @@ func (g *Machine[IN, OUT]) endWait(s *Slot[IN, OUT]) {
 	}
 }
 
-// endAttemptAtDeadline ends the attempt of s at the deadline of s.
 func (g *Machine[IN, OUT]) endAttemptAtDeadline(s *Slot[IN, OUT]) {
 	wasCalled := s.phase == running
 	g.Timers.Cancel(&s.timer)

@@ -10,7 +10,7 @@ import (
 // asks the logger at most every 100 ms, because that runs user code.
 type retryLog[IN, OUT any] struct {
 	core       *Machine[IN, OUT]
-	logs       bool          // the last answer of User.LogsDebug
+	logs       bool
 	validUntil time.Duration // for logs
 }
 

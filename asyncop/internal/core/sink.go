@@ -34,7 +34,7 @@ type HandOver[IN, OUT any] struct {
 type offer struct {
 	call.Token
 	wait time.Duration // before the next offer
-	name *ctxkey.Offer // the same in all offers of the element, so that the sink recognises repeats
+	name *ctxkey.Offer // the same in all offers, so that the sink recognises repeats
 
 	// Written before done is closed.
 	err            error

@@ -12,7 +12,7 @@ import (
 	"github.com/weirflow/weir/timers"
 )
 
-// Slot holds an element until it leaves. It is owned by the core.
+// Slot is an element in the queue. It is owned by the core.
 //
 // A slot is small, because there may be a million. Values that only some elements have
 // are in a perSlot.
@@ -57,7 +57,7 @@ func doubtOf(isDeduplicated bool) doubt {
 	return notDeduplicated
 }
 
-// RetryKind is a set of bits that describe the awaited retry of an element.
+// RetryKind is a set of bits about the awaited retry.
 type RetryKind uint8
 
 // The first two bits are stored in checkpoints.
@@ -127,7 +127,7 @@ func (p phase) String() string {
 	}[p]
 }
 
-// WaitsForSink reports whether the element has failed and waits for the failure sink.
+// WaitsForSink reports whether the element waits for the failure sink.
 func (s *Slot[IN, OUT]) WaitsForSink() bool { return s.phase == failing }
 
 func (s *Slot[IN, OUT]) next() *Slot[IN, OUT] {
@@ -243,7 +243,7 @@ type reasons struct {
 	last    predicates.Reason    // of the last attempt, if it failed or asked for a retry
 }
 
-// keepSlots is how many free slots are kept after a burst.
+// keepSlots is how many free slots survive a burst.
 const keepSlots = 1024
 
 // take returns a slot that is zero except for its index.
@@ -336,7 +336,6 @@ func (t *perSlot[T]) ref(index uint32) *T {
 	return &t.at[index]
 }
 
-// take returns and clears a value.
 func (t *perSlot[T]) take(index uint32) T {
 	v := t.get(index)
 	t.clear(index)

@@ -2,10 +2,9 @@ package core
 
 import "time"
 
-// ownTimeouts gives elements the timeouts of User.TimeoutFor.
 type ownTimeouts[IN, OUT any] struct{ core *Machine[IN, OUT] }
 
-// of returns the timeout of an element, or an error if user code panics.
+// of returns the timeout of an element, or an error after a panic.
 func (o *ownTimeouts[IN, OUT]) of(in IN) (timeout time.Duration, err error) {
 	o.core.ranCode = true
 	returned := false

@@ -49,7 +49,7 @@ func (g *Machine[IN, OUT]) runOnWorker(
 	return true
 }
 
-// task is user code on a worker. Its element waits for its letter.
+// task is user code on a worker, for an element that waits for its letter.
 type task struct {
 	call.Token
 	broke error // panic or runtime.Goexit; written before the letter is posted
@@ -90,7 +90,6 @@ type question[OUT any] struct {
 	end    attemptEnd // of the attempt
 }
 
-// askOnWorker asks the strategy about the attempt of s in g.view.
 func (g *Machine[IN, OUT]) askOnWorker(s *Slot[IN, OUT], isFree bool) {
 	q := &question[OUT]{view: g.view, isFree: isFree, end: g.attemptEnd}
 	g.view, g.attemptEnd = predicates.Attempt[OUT]{}, attemptEnd{}
@@ -159,7 +158,6 @@ func (g *Machine[IN, OUT]) prepare(s *Slot[IN, OUT], a *call.Attempt[OUT], befor
 	return isMember
 }
 
-// prepared continues after the step before the attempt of s.
 func (g *Machine[IN, OUT]) prepared(s *Slot[IN, OUT]) {
 	if s.attempt.Completed() { // the step failed
 		g.conclude(s, completed)
