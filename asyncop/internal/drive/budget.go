@@ -28,7 +28,7 @@ func (d *Driver[IN, OUT]) endWhenSpent() {
 	}
 }
 
-// noteSum notes that the checkpoint of b has the final sum. The loop calls it.
+// noteSum notes that the checkpoint of b has the final sum.
 func (k *checkpointing[IN, OUT]) noteSum(b participant.Barrier) {
 	if k.budget.isRequested {
 		k.budget.barrier.Store(b.ID)

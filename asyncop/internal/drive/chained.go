@@ -23,7 +23,7 @@ func (d *Driver[IN, OUT]) switchGoroutine() bool {
 	return true
 }
 
-// Chained runs the loop on the caller's goroutine, with the input and the body of r.
+// Chained runs the loop on the caller's goroutine.
 func (d *Driver[IN, OUT]) Chained(r ChainedRange[IN, OUT]) {
 	p := &bodyPort[IN, OUT]{flowPort: flowPort[IN, OUT]{d}, r: &r}
 	handed := make(chan struct{})
@@ -74,11 +74,11 @@ func (d *Driver[IN, OUT]) breakOffLoop() {
 	d.finish()
 }
 
-// bodyPort is the input and the body of a range on the caller's goroutine.
+// bodyPort is the input and the body of a ChainedRange.
 type bodyPort[IN, OUT any] struct {
 	flowPort[IN, OUT] // its channels are not used
 	r                 *ChainedRange[IN, OUT]
-	numYielded        int  // results since other work
+	numYielded        int  // results since the loop did other work
 	broken            bool // the body has left the range
 }
 
@@ -118,7 +118,7 @@ func (p *bodyPort[IN, OUT]) put() bool {
 	return true
 }
 
-// letTimerInterrupt lets the next timer interrupt the results: the body may take long.
+// letTimerInterrupt lets the next timer interrupt the body.
 func (p *bodyPort[IN, OUT]) letTimerInterrupt() {
 	due := p.d.core.Next()
 	if due == core.Now || due == core.Never {

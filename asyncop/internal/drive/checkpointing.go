@@ -32,8 +32,8 @@ type checkpointing[IN, OUT any] struct {
 
 	// Owned by the loop.
 
-	// restoredNumbers are the numbers of the restored items, which come first in the
-	// backlog.
+	// restoredNumbers are the numbers of the first items of the backlog, which were
+	// restored.
 	restoredNumbers fifo.Queue[int64]
 
 	seen          uint64 // newest barrier that has arrived
@@ -67,7 +67,6 @@ var (
 	errStoppedAlone   = errors.New("asyncop: stopped by Stop, without a final checkpoint: use the Coordinator's Finish")
 )
 
-// joinCheckpoints registers the operator, and restores the backlog.
 func (d *Driver[IN, OUT]) joinCheckpoints() {
 	d.checkpoints = &checkpointing[IN, OUT]{d: d}
 	state, resumes := d.Coordinator.Register(d.Name, d.checkpoints)
@@ -128,7 +127,6 @@ func (d *Driver[IN, OUT]) fits(s *Snapshot[IN, OUT]) error {
 		"that observer; remove it after a final checkpoint without called elements, such as the checkpoint of a Drain")
 }
 
-// restoreObserver restores the observer's state and the elements' numbers.
 func (d *Driver[IN, OUT]) restoreObserver(s *Snapshot[IN, OUT]) error {
 	if d.Observer == nil || s.Observer == nil {
 		s.Numbers = make([]int64, len(s.Items))
@@ -147,7 +145,7 @@ func (k *checkpointing[IN, OUT]) wasAccepted() bool {
 	return k != nil && k.restoredNumbers.Len() > 0 && (k.d.Observer == nil || k.restoredNumbers.Peek() != 0)
 }
 
-// leastSpare is room for elements that arrive before the copy.
+// leastSpare is for elements that arrive before the copy.
 const leastSpare = 1024
 
 // Pending implements participant.Participant. It allocates the memory for the copy of the
@@ -203,8 +201,7 @@ func (k *checkpointing[IN, OUT]) holdSource(hold bool) {
 	}
 }
 
-// awaitStart waits until all participants have accepted their states, or the operator
-// must end.
+// awaitStart waits until all participants accept their states, or the operator must end.
 func (d *Driver[IN, OUT]) awaitStart() {
 	d.host.Parked.Store(true)
 	defer d.host.Parked.Store(false)
@@ -236,7 +233,7 @@ func (d *Driver[IN, OUT]) mayOverflow() bool {
 	return d.isAhead(&d.checkpoints.imminent) || d.isAhead(&d.checkpoints.triggered) && d.overflowLen() <= d.MaxOverflow
 }
 
-// isAhead reports whether an announced barrier or marker has not arrived yet.
+// isAhead reports whether an announced barrier or marker has not arrived.
 func (d *Driver[IN, OUT]) isAhead(a *announced) bool {
 	return a.barrier.Load() > d.checkpoints.seen || a.marker.Load() && d.input == inputOpen
 }
@@ -307,7 +304,6 @@ func (d *Driver[IN, OUT]) copyInFlight(b participant.Barrier) (s Snapshot[IN, OU
 	return s, err
 }
 
-// snapshotObserver adds the observer's state, and the numbers of the items.
 func (d *Driver[IN, OUT]) snapshotObserver(id uint64, s *Snapshot[IN, OUT]) {
 	s.Numbers = append(make([]int64, 0, len(s.Items)), d.observing.Numbers(d.Observer.Number)...)
 	s.Numbers = slices.AppendSeq(s.Numbers, d.checkpoints.restoredNumbers.All())
@@ -321,7 +317,7 @@ func (k *checkpointing[IN, OUT]) restOf(it *core.Item[IN, OUT], now time.Duratio
 	return max(0, it.Wait-(now-k.backlogFilled))
 }
 
-// report encodes and reports the state of a barrier, or err, on a new goroutine.
+// report encodes and reports a state, or err, on a new goroutine.
 func (d *Driver[IN, OUT]) report(b participant.Barrier, s Snapshot[IN, OUT], err error) {
 	var state participant.State
 	if err == nil {
@@ -403,7 +399,7 @@ func (d *Driver[IN, OUT]) awaitInputEnd() error {
 	return nil
 }
 
-// endCheckpoints reports a stream that ends without a final barrier.
+// endCheckpoints reports a missing final barrier.
 func (d *Driver[IN, OUT]) endCheckpoints(err error) {
 	switch {
 	case d.checkpoints == nil:

@@ -27,7 +27,7 @@ type Config[IN, OUT any] struct {
 	Context context.Context //nolint:containedctx // from the user
 	Clock   clock.Clock
 	Name    string
-	Buffer  int // size of In and Out
+	Buffer  int
 
 	Reorders bool // results may leave out of order
 
@@ -36,7 +36,7 @@ type Config[IN, OUT any] struct {
 
 	CancelUpstream context.CancelCauseFunc // or nil
 	Node           *wiring.Node            // of the operator in its pipeline
-	DrainRetries   bool                    // retries always continue after the end of the input
+	DrainRetries   bool                    // see WithDrainRetries
 
 	Coordinator participant.Host // nil without checkpoints
 	State       StateCodec[IN, OUT]
@@ -54,8 +54,8 @@ type User[IN, OUT any] interface {
 	// AbandonedError returns the error of a run that ended with n elements in flight.
 	// onRequest means that this operator or an earlier step was cancelled or stopped.
 	AbandonedError(cause error, byElement, onRequest bool, n int) error
-	// EndedOnRequest reports whether err, from the input, means that an earlier step was
-	// cancelled or stopped.
+	// EndedOnRequest reports whether err means that an earlier step was cancelled or
+	// stopped.
 	EndedOnRequest(err error) bool
 	// BudgetError returns the error of a run that has spent its budget.
 	BudgetError(spent float64) error

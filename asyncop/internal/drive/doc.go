@@ -1,7 +1,7 @@
 // Package drive is the loop of an operator. It moves items from a port into the core, and
 // results from the core into the port.
 //
-// Laws, such as C1, are in section 3 of DESIGN.md.
+// DESIGN.md lists the laws, such as C1, in section 3.
 //
 //   - driver.go: a [Driver] is the loop. Each step looks for signals, runs a step of the core,
 //     accepts elements, handles a barrier and emits results. If there was no work, the loop

@@ -45,7 +45,7 @@ type Driver[IN, OUT any] struct {
 	life          life
 	input         inputState
 	current       *attachment[IN, OUT]           // the port in use
-	plain         bool                           // a value of type IN is neither a control element nor a message
+	plain         bool                           // values of type IN are neither control elements nor messages
 	letsIn        bool                           // the next element may take a slot: see prepareRead
 	drainsRetries bool                           // after the end of the input
 	backlog       fifo.Queue[core.Item[IN, OUT]] // enters the core before new items
@@ -74,14 +74,14 @@ type Driver[IN, OUT any] struct {
 	brokeOff     bool          // a range over the results ended early; set before done is closed
 	delivery     delivery      // by Via or To
 	late         lateElements
-	gateWillWake atomic.Bool // the loop, when the gate opens
+	gateWillWake atomic.Bool // a closed gate will wake the loop
 	published    published   // for other goroutines
 }
 
 // upNext is the value to emit next.
 type upNext[OUT any] struct {
 	loaded     bool
-	barrier    bool                   // next is a barrier, which overtakes the queue; otherwise the value is from the head
+	barrier    bool                   // next is a barrier, which overtakes the queue; otherwise it is from the head
 	next       any                    // as out carries it; nil for an unconverted result
 	results    []OUT                  // remaining, of the head
 	numResults int                    // of the head
@@ -258,7 +258,7 @@ func (d *Driver[IN, OUT]) step() bool {
 	switch {
 	case busy:
 		d.yielded = false
-	case !d.yielded && d.core.State().Running > 0: // for calls that are about to complete, one more step is cheaper than a sleep
+	case !d.yielded && d.core.State().Running > 0: // for calls about to complete, one more step is cheaper than a sleep
 		d.yielded = true
 		runtime.Gosched()
 	default:
@@ -357,7 +357,7 @@ func (d *Driver[IN, OUT]) giveWay() {
 	}
 }
 
-// sendWorkers sends workers for calls that the previous step offered and that still wait.
+// sendWorkers sends workers for offered calls that still wait.
 func (d *Driver[IN, OUT]) sendWorkers() {
 	if d.offered > 0 {
 		d.offered = 0

@@ -96,7 +96,7 @@ func (d *Driver[IN, OUT]) cleanUp() {
 	}
 }
 
-// refuseRest ends the items that have not left and have no slot.
+// refuseRest ends the items without a slot.
 func (d *Driver[IN, OUT]) refuseRest(kept bool) {
 	for _, part := range d.parts { // the last part releases the message: see message.Split
 		d.messages.Release(message.With(part, struct{}{}))
@@ -266,19 +266,18 @@ func (d *Driver[IN, OUT]) discardFromIn() {
 	}
 }
 
-// startDiscarding starts discard once, if there is an upstream that will close In.
+// startDiscarding starts discard once, if upstream will close In.
 func (d *Driver[IN, OUT]) startDiscarding() {
 	if d.late.discards.Load() && d.late.wired.Load() {
 		d.late.discarder.Do(func() { go d.discard() })
 	}
 }
 
-// mayDiscard reports whether elements may arrive after the end of the loop.
 func (d *Driver[IN, OUT]) mayDiscard() bool {
 	return d.late.discards.Load() && d.late.wired.Load() && d.input != inputClosed
 }
 
-// discard receives elements until upstream closes In, so that upstream does not block.
+// discard receives elements until upstream closes In.
 func (d *Driver[IN, OUT]) discard() {
 	n := 0 // not reported yet
 	for v := range d.in {
@@ -322,7 +321,6 @@ func (d *Driver[IN, OUT]) logDiscarded() {
 // Err returns nil before the end and after a clean end.
 func (d *Driver[IN, OUT]) Err() error { return d.err.get() }
 
-// sharedError is an error that one goroutine sets and others get.
 type sharedError struct{ is atomic.Pointer[error] }
 
 func (e *sharedError) set(err error) { e.is.Store(&err) }

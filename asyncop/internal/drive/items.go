@@ -179,7 +179,7 @@ func (d *Driver[IN, OUT]) receivedControl(v any) {
 	case participant.Barrier:
 		d.final = b.Kind.Final()
 		if b.Kind == participant.Suspend {
-			d.drainsRetries = true // the stream continues in the next run, so this operator lets its elements retry
+			d.drainsRetries = true // the stream continues, so elements may retry
 		}
 		if err := d.Node.MarkCheckpointed(); err != nil { // law C2
 			d.core.End(guard.Wrap("asyncop", err))
@@ -199,7 +199,7 @@ func (d *Driver[IN, OUT]) receivedControl(v any) {
 			it.Rest = b
 		}
 		switch {
-		case isEndOfInput(b): // it keeps its position, but ends retries at once, also for the backlog
+		case isEndOfInput(b): // it keeps its position, but ends retries at once
 			d.input = inputMarked
 			d.endRetriesAndWaits()
 			it = core.Marker[IN, OUT](b)

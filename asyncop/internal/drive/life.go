@@ -29,7 +29,6 @@ const (
 	finished
 )
 
-// inputState is the state of the input.
 type inputState uint8
 
 const (
@@ -43,7 +42,7 @@ const (
 
 func (d *Driver[IN, OUT]) failed() bool { return d.core.State().Failure != nil }
 
-// suspended reports whether the final checkpoint has the elements in flight.
+// suspended reports whether elements are left to the final checkpoint.
 func (d *Driver[IN, OUT]) suspended() bool { return d.host.Suspended.Load() }
 
 // suspend leaves the elements in flight to the final checkpoint.

@@ -18,7 +18,6 @@ type leaving struct {
 	by    *reader
 }
 
-// noteEmitted notes that the results of an element were emitted.
 func (d *Driver[IN, OUT]) noteEmitted() {
 	r := d.observing.TakeLeaving()
 	if r == nil { // a control element
@@ -37,7 +36,6 @@ func (d *Driver[IN, OUT]) mayObserve() bool {
 	return d.leaving.Len() > 0 && d.leaving.Peek().upTo <= d.leaving.Peek().by.settled.Load()
 }
 
-// settleAndReport settles messages, and calls the observers with new events.
 func (d *Driver[IN, OUT]) settleAndReport() {
 	d.messages.Settle()
 	if d.observing == nil {
@@ -71,7 +69,6 @@ func (d *Driver[IN, OUT]) reportEnd() {
 	afterTheEnd(d.observing.MayReport, d.observing.Report, d.User.LogObserverPanic) // an event is not repeated after a panic
 }
 
-// settleMessages settles messages after the loop.
 func (d *Driver[IN, OUT]) settleMessages() {
 	afterTheEnd(d.messages.MaySettle, d.messages.Settle, d.User.LogSourcePanic)
 }
@@ -85,8 +82,7 @@ func afterTheEnd(more func() bool, f func(), broke func(err error)) {
 	}
 }
 
-// refused reports that an element, perhaps with a message, was not accepted: Discarded or
-// Kept.
+// refused reports that an element was not accepted: Discarded or Kept.
 func (d *Driver[IN, OUT]) refused(how observe.EndKind, m call.Message) {
 	d.messages.Release(m)
 	if d.observing != nil {

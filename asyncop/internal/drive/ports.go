@@ -37,7 +37,6 @@ type port[IN, OUT any] interface {
 	close()
 }
 
-// attachment is a port for the loop.
 type attachment[IN, OUT any] struct {
 	port          port[IN, OUT]
 	drainsRetries bool // after the end of the input
@@ -94,7 +93,7 @@ func (p *transferPort[IN, OUT]) close() {
 	p.d.discardFromIn()
 }
 
-// ringPort takes elements from a ring and puts results into another, without boxing.
+// ringPort takes elements from a ring and puts results into another.
 type ringPort[IN, OUT any] struct {
 	d   *Driver[IN, OUT]
 	in  inlet[IN]

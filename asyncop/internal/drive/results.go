@@ -12,7 +12,7 @@ import (
 type Range[IN, OUT any] struct {
 	Iterate  func(put func(IN, call.Message) bool) error // until put returns false
 	Yield    func(OUT, call.Message, error) bool
-	Messages bool // values come with messages; otherwise the messages are zero
+	Messages bool // values come with messages
 }
 
 // Results drives the operator with the input and the body of r.

@@ -94,10 +94,10 @@ func (r *ring[T]) exhausted() bool { return r.ended.Load() && r.len() == 0 }
 // inlet is a ring from which the loop takes.
 type inlet[T any] struct {
 	ring   *ring[T]
-	feeder call.Sleeper  // puts values
+	feeder call.Sleeper  // the goroutine that puts
 	until  atomic.Uint64 // values up to this tail have a slot; it never falls
 
-	// surplus is the number of values that may be put beyond until. The feeder sets it.
+	// surplus is how many values may be put beyond until. The feeder sets it.
 	surplus atomic.Int64
 
 	// Owned by the feeder. They describe the last fetch.
@@ -128,7 +128,6 @@ func (i *inlet[T]) put(v T, m call.Message) bool {
 	return false
 }
 
-// take returns the next value, for the loop.
 func (i *inlet[T]) take() (v T, m call.Message, ok bool) {
 	v, m, ok = i.ring.take()
 	if ok && i.feeder.Parked.Load() && i.ring.halfEmpty() {
@@ -137,8 +136,7 @@ func (i *inlet[T]) take() (v T, m call.Message, ok bool) {
 	return v, m, ok
 }
 
-// announceSlots announces the free slots for values that were not taken yet. The loop
-// calls it.
+// announceSlots announces the free slots. The loop calls it.
 func (i *inlet[T]) announceSlots(free int) {
 	i.until.Store(i.ring.head.Load() + uint64(free)) //nolint:gosec // it is not negative
 	if i.feeder.Parked.Load() && i.mayFetch() {
@@ -196,7 +194,6 @@ func (i *inlet[T]) awaitSlots(ctx context.Context) int {
 	return 0
 }
 
-// mayFetch reports whether awaitSlots may return.
 func (i *inlet[T]) mayFetch() bool { return i.freeSlots()+int(i.surplus.Load()) > 0 }
 
 // stop ends the inlet.
@@ -210,8 +207,8 @@ func (i *inlet[T]) stop() {
 type outlet[T any] struct {
 	ring        *ring[T]
 	putterWaits atomic.Bool // for space
-	wakeUp      func()      // the loop
-	reader                  // takes values
+	wakeUp      func()      // wakes the loop
+	reader                  // the goroutine that takes
 
 	observed bool // the reader settles values
 }

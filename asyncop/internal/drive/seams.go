@@ -16,14 +16,14 @@ func (d *Driver[IN, OUT]) Host() *call.Host { return d.host }
 // Workers is for tests.
 func (d *Driver[IN, OUT]) Workers() *call.Workers[IN, OUT] { return d.workers }
 
-// Step is for tests: it runs one step of a driver that was not started.
+// Step is for tests: it runs one step.
 func (d *Driver[IN, OUT]) Step() bool { return d.step() }
 
-// Finish is for tests: it ends a driver that was not started.
+// Finish is for tests.
 func (d *Driver[IN, OUT]) Finish() { d.finish() }
 
-// Pause is for tests: it returns the duration of the last copy.
+// Pause is for tests: the duration of the last copy.
 func (d *Driver[IN, OUT]) Pause() time.Duration { return d.checkpoints.pause }
 
-// Jobs is for tests: it returns the jobs that were not offered.
+// Jobs is for tests: the jobs that were not offered.
 func (d *Driver[IN, OUT]) Jobs() []call.Job[IN, OUT] { return d.jobs }

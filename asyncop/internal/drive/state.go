@@ -29,7 +29,6 @@ type Snapshot[IN, OUT any] struct {
 	Numbers  []int64 // of the items; 0 for control elements; empty without an observer
 }
 
-// hasCalls reports whether an element in flight may have been called.
 func (s *Snapshot[IN, OUT]) hasCalls() bool {
 	return slices.ContainsFunc(s.Items, func(it core.Item[IN, OUT]) bool { return it.Kind == core.Record && it.First != 0 })
 }
@@ -61,7 +60,7 @@ type StateCodec[IN, OUT any] struct {
 // pieceSize is the approximate size of a piece of a state.
 const pieceSize = 1 << 20
 
-// Encode returns the state of a snapshot. Codecs are user code, which the caller guards.
+// Encode returns the state of a snapshot. The caller guards the codecs.
 func (s StateCodec[IN, OUT]) Encode(snapshot Snapshot[IN, OUT]) (state participant.State, err error) {
 	b := s.appendHead(nil, &snapshot)
 	items := snapshot.Items
@@ -109,7 +108,6 @@ func (s StateCodec[IN, OUT]) Encode(snapshot Snapshot[IN, OUT]) (state participa
 	return append(state, b), nil
 }
 
-// appendHead appends the part before the items.
 func (s StateCodec[IN, OUT]) appendHead(b []byte, snapshot *Snapshot[IN, OUT]) []byte {
 	b = append(b, stateVersion)
 	b = varint.AppendBytes(b, codec.SchemaOf(s.Inputs))
@@ -216,8 +214,8 @@ func (s StateCodec[IN, OUT]) decodeSchemas(d *varint.Reader) (StateCodec[IN, OUT
 	return s.withSchemas(inputs, results)
 }
 
-// decodeRecord decodes a record after the observer's number. number is its index for
-// errors, from 1.
+// decodeRecord decodes a record after the observer's number. number is its index, from 1,
+// for errors.
 func (s StateCodec[IN, OUT]) decodeRecord(d *varint.Reader, it *core.Item[IN, OUT], number int) (err error) {
 	attempts := d.Uvarint()
 	if attempts > math.MaxInt32 {
@@ -260,7 +258,6 @@ func (s StateCodec[IN, OUT]) resultSchema() []byte {
 	return append([]byte{1}, codec.SchemaOf(s.Results)...)
 }
 
-// withSchemas returns a codec for values with these schemas.
 func (s StateCodec[IN, OUT]) withSchemas(inputs, results []byte) (StateCodec[IN, OUT], error) {
 	var err error
 	s.Inputs, err = codec.WithSchema(s.Inputs, inputs)

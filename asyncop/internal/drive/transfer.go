@@ -189,7 +189,7 @@ func (t *Transfer[IN, OUT]) End() {
 	}
 }
 
-// delivery is a driver's state for its Transfer. Any goroutine may use it.
+// delivery is a driver's state for its Transfer, for any goroutine.
 type delivery struct {
 	transfer    atomic.Pointer[stoppable] // or nil
 	cut         atomic.Bool               // by a cancel; set before ended is closed
@@ -217,8 +217,8 @@ func (d *Driver[IN, OUT]) stopDeliveryAt(ctx context.Context) {
 	})
 }
 
-// cutDelivery records a cancel with err. Steps downstream that cannot deliver end after
-// the grace.
+// cutDelivery records a cancel with err. Later steps that cannot deliver end after the
+// grace.
 func (d *Driver[IN, OUT]) cutDelivery(err error) {
 	d.delivery.cut.Store(true)
 	if node := d.Node; node.HasDownstream() {
