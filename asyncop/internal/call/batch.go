@@ -31,7 +31,7 @@ type Batch[IN, OUT any] struct {
 	ctxs []context.Context // of the function's calls
 
 	returned atomic.Bool  // the call has returned, or is not made
-	ended    atomic.Int64 // how many of ctxs, from the first, are known to have ended
+	ended    atomic.Int64 // at least so many of ctxs have ended, counted from the first
 	signal   signal       // the end of the call's context
 	watched  sync.Once    // starts watch when needed
 }
@@ -49,10 +49,10 @@ type Member[IN, OUT any] struct {
 	room  [1]OUT
 }
 
-// wait is for a task that must end before the call, unless its member ends.
+// wait is for a task before the call, unless its member ends.
 type wait struct{ done, ended <-chan struct{} }
 
-// NewBatch returns a batch for at most size members. The caller has taken its permits.
+// NewBatch returns a batch of at most size members, whose permits the caller has taken.
 func NewBatch[IN, OUT any](host *Host, of any, size int) *Batch[IN, OUT] {
 	return &Batch[IN, OUT]{host: host, of: of, members: make([]Member[IN, OUT], 0, size)}
 }
@@ -139,7 +139,7 @@ func (b *Batch[IN, OUT]) Close() bool {
 // result of call completes the element at i. A panic or runtime.Goexit in call fails all
 // elements (law A6).
 func (b *Batch[IN, OUT]) Run(call func(ctx context.Context, ins []IN) (outcome func(i int, out Future[OUT]))) {
-	defer func() { // runs even after runtime.Goexit, and last: the members' letters are posted before the permit is free
+	defer func() { // runs after runtime.Goexit, too, and last: letters are posted before the permit is free
 		b.returned.Store(true)
 		b.host.FreeBackendPermit(b.Stamp)
 		b.host.freed.Add(1)

@@ -23,7 +23,7 @@ var (
 	_ Cancellable = (*Member[any, any])(nil)
 )
 
-// Deadline returns the latest deadline, if all members have one.
+// Deadline returns the latest deadline if all members have one.
 func (b *Batch[IN, OUT]) Deadline() (latest time.Time, ok bool) {
 	for _, m := range b.ctxs {
 		deadline, ok := m.Deadline()
@@ -71,13 +71,12 @@ func (b *Batch[IN, OUT]) ongoing() context.Context {
 	return nil
 }
 
-// end returns a context that ends with the last member.
 func (b *Batch[IN, OUT]) end() context.Context {
 	b.watched.Do(b.watch)
 	return b.signal.context()
 }
 
-// watch fires the signal when all members have ended, and watches one at a time.
+// watch fires the signal when all members have ended.
 func (b *Batch[IN, OUT]) watch() {
 	if m := b.ongoing(); m != nil {
 		context.AfterFunc(m, b.watch)

@@ -1,7 +1,7 @@
 // Package call has the state that goroutines share while an operator runs: the calls, and
 // the mailbox that brings their results to the loop.
 //
-// Laws, such as A2, are in section 3 of DESIGN.md.
+// DESIGN.md lists the laws, such as A2, in section 3.
 //
 //   - A [Token] ties code that runs elsewhere to the element that waits for it. It is the
 //     context of the code, and its letter to the loop. An [Attempt] is the token of a

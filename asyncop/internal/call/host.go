@@ -27,7 +27,7 @@ type Host struct {
 	Lease    gate.Leased       // Seat, if its permits depend on a lease, or nil
 	Around   Reporter          // the outer call, or nil
 
-	_ [64]byte // separates fields of other goroutines from fields of the loop
+	_ [64]byte // separates other goroutines' fields from the loop's
 
 	// For any goroutine.
 	Sleeper   // wakes the loop
@@ -123,10 +123,10 @@ type Letter struct {
 // Mailbox is a lock-free stack of letters, which the loop takes as a whole. Posting costs
 // one compare-and-swap. A channel would cost more, and block when full.
 type Mailbox struct {
-	head atomic.Pointer[Letter] // newest first, or closed; any goroutine posts, the loop takes
+	head atomic.Pointer[Letter] // newest first, or closed
 }
 
-// closed is the head of a mailbox whose loop has ended.
+// closed is the head of a closed mailbox.
 var closed Letter
 
 // Post puts letters into the mailbox and wakes the loop, which takes them together. They
@@ -147,7 +147,7 @@ func (h *Host) Post(newest, oldest *Letter) {
 	}
 }
 
-// Take empties the mailbox, and returns the letters, chained by Next, oldest first.
+// Take returns all letters, chained by Next, oldest first.
 func (m *Mailbox) Take() *Letter {
 	if m.head.Load() == nil {
 		return nil
@@ -222,7 +222,7 @@ type Workers[IN, OUT any] struct {
 	jobs   fifo.Queue[Job[IN, OUT]] // guarded by mu
 	idle   int                      // guarded by mu: waiting and not woken
 	due    int                      // guarded by mu: how many jobs are due, from the oldest
-	coming bool                     // guarded by mu: a worker is on its way, new or woken
+	coming bool                     // guarded by mu: a worker is on its way
 	end    bool                     // guarded by mu: idle workers end
 }
 
@@ -316,7 +316,7 @@ func (w *Workers[IN, OUT]) work() {
 			j.Task()
 		case j.Attempt.Host.Lease != nil:
 			w.callLeased(j)
-		case j.Attempt.Late() != nil: // its timeout or operator ends the element (law A5)
+		case j.Attempt.Late() != nil: // the element has ended or must end (law A5)
 			j.Attempt.Returned()
 		default:
 			w.call(j.Attempt, j.In, j.Attempt, nil)
@@ -324,7 +324,6 @@ func (w *Workers[IN, OUT]) work() {
 	}
 }
 
-// callLeased makes a call whose permit depends on a lease.
 func (w *Workers[IN, OUT]) callLeased(j Job[IN, OUT]) {
 	a := j.Attempt
 	end, err := a.Host.beginCall(a, a.Ref.Stamp)

@@ -45,7 +45,6 @@ func (s *Sharing[IN]) lookupsOf(function any) Lookups[IN] {
 	return s.lookups
 }
 
-// sharer is a type that embeds Sharing.
 type sharer[IN any] interface {
 	lookupsOf(function any) Lookups[IN]
 }

@@ -54,5 +54,5 @@ func (o *outliving) removeReturned() {
 	o.tokens = kept
 }
 
-// isOutliving reports whether a function that has occupied the attempt has not returned.
+// isOutliving reports whether a function that has occupied the attempt still runs.
 func (t *Token) isOutliving() bool { return t.state.Load()&(occupied|returned) == occupied }

@@ -1,6 +1,6 @@
 package call
 
-// Hold is for tests: no worker is sent to due jobs before resume.
+// Hold is for tests: no worker is sent before resume.
 func (w *Workers[IN, OUT]) Hold() (resume func()) {
 	set := func(coming bool) {
 		w.mu.Lock()
@@ -12,12 +12,12 @@ func (w *Workers[IN, OUT]) Hold() (resume func()) {
 	return func() { set(false) }
 }
 
-// Due is for tests: it returns the number of due jobs.
+// Due is for tests.
 func (w *Workers[IN, OUT]) Due() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.due
 }
 
-// Asked is for tests: it reports whether the context's end is observed.
+// Asked is for tests.
 func (t *Token) Asked() bool { return t.signal.Load() != nil }

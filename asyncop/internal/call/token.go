@@ -46,7 +46,7 @@ const (
 	// released: the loop has released the attempt, whose function may still run. Release
 	// sets it only if a function runs.
 	released
-	// dispatching, sent, answered: reported stages, of which the latest counts.
+	// dispatching, sent, answered: reported stages. The latest counts.
 	dispatching
 	sent
 	answered
@@ -212,8 +212,8 @@ type Released struct {
 	Stage        predicates.Stage // the latest
 	InDoubt      bool             // a request was reported and not refused
 	Deduplicated bool             // the servers recognise all such requests
-	// OperatorPermit is set if the operator's permit is free. Otherwise the call's
-	// goroutine frees it.
+	// OperatorPermit is set if the operator's permit is free. Otherwise the call frees
+	// it.
 	OperatorPermit bool
 	// BackendPermit is set if the backend's permit becomes free.
 	BackendPermit bool
@@ -335,7 +335,6 @@ func NewReserving[OUT any]() *Attempt[OUT] {
 	return a
 }
 
-// roomy is an attempt with space for one result.
 type roomy[OUT any] struct {
 	Attempt[OUT]
 	room [1]OUT

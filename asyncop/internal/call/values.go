@@ -35,10 +35,9 @@ func ValuesOf(c context.Context) context.Context {
 	return context.WithValue(context.WithValue(endless, ctxkey.Message{}, nil), ctxkey.Delivery{}, nil)
 }
 
-// plainValues is a context that changes nothing.
 type plainValues struct{ context.Context }
 
-// withMessage is a context with a message, whose history is built on demand.
+// withMessage is a context with a message.
 type withMessage struct {
 	context.Context
 	message Message
