@@ -51,8 +51,8 @@ type Status struct {
 	InFlight    int // received, and not settled
 	Redelivered int // of Received: had a visit before
 	// LeasesLost is how many messages were delivered again while the worker had them,
-	// because their leases were not extended in time: their calls are repeated. A source
-	// that is not a queue counts them if it has a method LeasesLost() int.
+	// because their leases were not extended in time. A source that is not a queue counts
+	// them if it has a method LeasesLost() int.
 	LeasesLost int
 	// SettlementsRefused is how often the engine has refused to record how a message was
 	// settled: see docs/dead-letters.md. Only a source that is a queue counts them.
@@ -93,8 +93,8 @@ func (m *Monitor) Status() Status {
 
 // Ready returns nil if the worker receives, or people have paused its queue, and its
 // engines answer, else the reason. It asks the engines that keep jobs, at most once in
-// ten seconds while they answer, for two seconds at most. Other sources and sinks are not
-// asked: a failing source shows in Receive.
+// ten seconds while they answer, for two seconds at most. A failure of another source
+// shows in Receive.
 func (m *Monitor) Ready(ctx context.Context) error {
 	s := m.Status()
 	switch {

@@ -169,9 +169,8 @@ func NewQueue[T any](engine store.Engine, name string, opts ...QueueOption) *Que
 	return q
 }
 
-// others returns a function that finds the queues in which messages wait, and which this
-// program does not have: other versions' layers, and an earlier version's queue of
-// messages that wait behind others of their key.
+// others returns a function that finds queues of waiting messages that this program does
+// not have: other versions' layers, and an earlier version's "-blocked" queue.
 func (s *queueSettings) others(inspector store.Inspector, queue string) func(context.Context) ([]string, error) {
 	var once sync.Once
 	own := len(s.layers)
@@ -263,10 +262,10 @@ func Headers(headers map[string]string) PutOption {
 func Key(key string) PutOption { return func(m *store.Message) { m.Meta.Key = key } }
 
 // Deadline sets the time after which a message is useless. It travels with the message
-// over layers, queues and machines. A message past its deadline is not given to an
-// operator, and a message that would have to wait beyond it is not kept for its next
-// visit: both become dead letters, with the cause "expired". The function of an operator
-// finds it in [message.Meta].
+// over layers, queues and machines; the function of an operator finds it in
+// [message.Meta]. A message past its deadline is not given to an operator, and a message
+// that would have to wait beyond it is not kept for its next visit: both become dead
+// letters, with the cause "expired".
 func Deadline(t time.Time) PutOption { return func(m *store.Message) { m.Meta.Deadline = t } }
 
 // Encode returns a value as the message that Put would put, for functions such as
@@ -501,9 +500,8 @@ func (q *Queue[T]) opened() (Source[T], error) {
 }
 
 // Close releases messages that were received and not settled, and waits until the
-// settlements of the others are recorded. It ends Receive for good, so that a loop that
-// has not noticed yet takes no messages. It closes neither the engine nor the source of a
-// [Run]; the other methods of the queue can be used after it.
+// settlements of the others are recorded. It ends Receive for good. It closes neither the
+// engine nor the source of a [Run]; the other methods of the queue can be used after it.
 func (q *Queue[T]) Close(ctx context.Context) error {
 	q.mu.Lock()
 	s := q.source
@@ -524,9 +522,8 @@ type QueueCounts struct {
 	Age      time.Duration // of the oldest message in the queue
 }
 
-// Counts counts the messages of the queue. They move while it counts, from the queue to
-// layers and dead letters, and it counts in that order: every message is counted, some
-// perhaps twice.
+// Counts counts the messages of the queue, then of its layers, then the dead letters.
+// Since messages move in that order, every message is counted, some perhaps twice.
 func (q *Queue[T]) Counts(ctx context.Context) (c QueueCounts, err error) {
 	inspector, ok := q.engine.(store.Inspector)
 	if !ok {

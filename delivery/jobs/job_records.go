@@ -7,8 +7,7 @@ import (
 	"slices"
 )
 
-// jobRecords are the records of jobs, to compare with the log. Not safe for concurrent
-// use.
+// jobRecords are jobs' records, to compare with the log. Not safe for concurrent use.
 type jobRecords struct {
 	latest int            // the highest id
 	ended  map[int]string // texts of ended jobs (textOf) by id; a matching line removes the job

@@ -32,8 +32,7 @@ func Keys(ctx context.Context, e store.Engine, queue string, f KeyFilter) ([]sto
 	return countKeys(ctx, e, queue, f, nil)
 }
 
-// countKeys counts the messages of a queue by key, and returns the keys in first before
-// the others.
+// countKeys is Keys, with the keys in first before the others.
 func countKeys(ctx context.Context, e store.Engine, queue string, f KeyFilter, first []string) ([]store.KeyCounts, error) {
 	counter, ok := e.(store.KeyCounter)
 	if !ok {

@@ -14,7 +14,7 @@ import (
 )
 
 // local keeps records in memory: see Config.Local. It claims the messages that it lists,
-// so that it can move and remove them.
+// to move and remove them.
 type local struct {
 	store.Inspector
 	memory *memory.Engine
@@ -55,7 +55,7 @@ func (l *local) Update(ctx context.Context, f func(context.Context, store.Tx) er
 	return l.memory.Update(ctx, func(ctx context.Context, tx store.Tx) error { return f(ctx, &localTx{tx, l}) })
 }
 
-// release releases the messages of a queue that List has claimed and that stay.
+// release releases a queue's messages that List has claimed and that stay.
 func (l *local) release(ctx context.Context, queue string) error {
 	l.mu.Lock()
 	var stay []store.Lease

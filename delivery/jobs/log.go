@@ -35,7 +35,7 @@ type Line struct {
 	Hash string `json:"-"`
 }
 
-// headName is the name of the record with the number and hash of the last line.
+// headName is the name of the record of the end of the log.
 const headName = "log"
 
 func hashOf(before, text string) string {
@@ -147,7 +147,6 @@ func nextID(ctx context.Context, from reader) (int, error) {
 	return 0, err
 }
 
-// cutError is the error for a log that ends before the first line of a job.
 type cutError struct{ last, job int }
 
 func (e cutError) Error() string {
@@ -159,10 +158,10 @@ func (cutError) Is(target error) bool { return target == ErrLogChanged }
 // lineName sorts as the number does.
 func lineName(n int) string { return fmt.Sprintf("%012d", n) }
 
-// Log returns the lines of the log, the oldest first. It ends with an error at a line
-// that was changed, is missing or was added by others, and names it. After the last line
-// it returns an error if the record of an ended job differs from the line about its end,
-// or if a job began after the last line. These errors match [ErrLogChanged]; others mean
+// Log returns the lines of the log, the oldest first. It ends with an error that names a
+// line that was changed, is missing or was added by others. After the last line it
+// returns an error if the record of an ended job differs from the line about its end, or
+// if a job began after the last line. These errors match [ErrLogChanged]; others mean
 // that the log could not be read.
 func (j *Jobs) Log(ctx context.Context) iter.Seq2[Line, error] {
 	return func(yield func(Line, error) bool) {
@@ -199,9 +198,9 @@ func (j *Jobs) Log(ctx context.Context) iter.Seq2[Line, error] {
 	}
 }
 
-// LogLine returns a line of the log by its number, such as the id of a job for its start.
-// It checks the line only against the line before. The error matches [fs.ErrNotExist] if
-// there is no such line.
+// LogLine returns a line of the log by its number, such as a job's id for its start. It
+// checks the line only against the line before. The error matches [fs.ErrNotExist] if the
+// line does not exist.
 func (j *Jobs) LogLine(ctx context.Context, n int) (Line, error) {
 	rs, err := j.engine.Records(ctx, kindLine, lineName(max(0, n-2)), 2)
 	if err != nil {
@@ -227,8 +226,8 @@ func (n missingLineError) Error() string {
 
 func (missingLineError) Is(target error) bool { return target == fs.ErrNotExist }
 
-// checkEnd returns an error if the last line that was read cannot be the end of the log.
-// Another line may have been written since.
+// checkEnd returns an error if the last line that was read cannot be the end of the log,
+// to which another line may have been added since.
 func (j *Jobs) checkEnd(ctx context.Context, last Line) error {
 	end, err := endOfLog(ctx, j.engine, 0)
 	if err != nil {
@@ -271,7 +270,7 @@ func readLine(r store.Record, before Line) (l Line, err error) {
 }
 
 // stored returns the line as its record has it: with the stored names, and without the
-// job's bounds, which may be long and are in the record of the job.
+// job's bounds, which may be long.
 func (l Line) stored() Line {
 	l.Job.Bounds = nil
 	if l.Backend == nil {

@@ -29,9 +29,9 @@ type Partition struct {
 func (p *Partition) InTrouble() bool { return p.State == Unowned || p.State == "failing" }
 
 // Owners returns the partitions in the reports of workers, with their owners: partitions
-// in trouble first, then by pipeline and name. If several workers report a partition, the
-// worker with the highest epoch owns it. A partition is without an owner if a worker
-// reports that later than the owner has reported: the owner was killed.
+// in trouble first, then by pipeline and name. Of several workers that report a
+// partition, the highest epoch owns it. A partition is without an owner if a worker
+// reports that, and the owner has not reported since: it was killed.
 func Owners(workers []Worker) (list []Partition) {
 	type key struct{ pipeline, name string }
 	owned, unowned := map[key]Partition{}, map[key]Partition{}

@@ -16,9 +16,9 @@ import (
 	"github.com/weirflow/weir/internal/wait"
 )
 
-// poller reads the orders of people on an engine that cannot announce changes, once a
-// second, and wakes the workers of this process when they have changed. So idle workers
-// cost the engine as much as a single one. Safe for concurrent use.
+// poller reads people's orders on an engine that cannot announce changes, once a second,
+// and wakes the workers of this process when they have changed. So idle workers cost the
+// engine as much as a single one. Safe for concurrent use.
 type poller struct {
 	engine  store.Keeper
 	clock   clock.Clock
@@ -29,8 +29,8 @@ type poller struct {
 	joined   int                   // watchers so far; guarded by pollers.mu
 }
 
-// wakeFunc makes a watcher read orders, and the cancelled keys if they have changed or if
-// they matter to it now. It does not block.
+// wakeFunc makes a watcher read orders, and the cancelled keys if they have changed or
+// matter to it now. It does not block.
 type wakeFunc func(cancelledChanged bool)
 
 // pollers has the running pollers. No other lock is taken while mu is held.
@@ -39,10 +39,8 @@ var pollers struct {
 	all []*poller
 }
 
-// poll wakes a watcher when orders on its engine may have changed, until ctx ends: at
-// once, since they may have changed before, and within a second of a change. It also
-// wakes the watcher when they cannot be read, so that the watcher reports that, and tries
-// again.
+// poll wakes a watcher until ctx ends: at once, within a second of a change of orders,
+// and when they cannot be read, so that the watcher reports that, and tries again.
 func (w *watcher) poll(ctx context.Context, wake wakeFunc) {
 	p := joinPoller(w, wake)
 	wake(false)
@@ -50,8 +48,7 @@ func (w *watcher) poll(ctx context.Context, wake wakeFunc) {
 	p.leave(w)
 }
 
-// joinPoller adds a watcher to the poller of its engine and clock, which it starts if
-// needed.
+// joinPoller adds a watcher to the poller of its engine and clock, which it may start.
 func joinPoller(w *watcher, wake wakeFunc) *poller {
 	pollers.mu.Lock()
 	defer pollers.mu.Unlock()
@@ -125,8 +122,8 @@ func (p *poller) run(ctx context.Context) {
 	}
 }
 
-// read reads the records of orders into last, and returns the kinds that have changed
-// since the last read. It reads the cancelled keys only while a worker is busy.
+// read reads the records of orders into last, and returns the kinds that have changed. It
+// reads the cancelled keys only while a worker is busy.
 func (p *poller) read(ctx context.Context, last map[string][]store.Record) (changed []string, err error) {
 	kinds := []string{kindPaused, kindHeld, backendKind}
 	if p.looksForCancelled() {

@@ -42,14 +42,14 @@ func (j *Jobs) PauseQueue(ctx context.Context, queue, by, why string) (QueueOrde
 	return j.orderQueue(ctx, QueueOrder{Queue: queue, Event: "pause", Paused: true, By: by, Why: why})
 }
 
-// ResumeQueue ends a pause: workers receive messages again within two seconds. It returns
-// an error that matches [fs.ErrNotExist] if the queue is not paused.
+// ResumeQueue ends a pause: workers receive messages again within two seconds. The error
+// matches [fs.ErrNotExist] if the queue is not paused.
 func (j *Jobs) ResumeQueue(ctx context.Context, queue, by, why string) (QueueOrder, error) {
 	return j.orderQueue(ctx, QueueOrder{Queue: queue, Event: "resume", By: by, Why: why})
 }
 
-// orderQueue writes the order for a queue, and a line of the log, in one transaction (law
-// J2). A resume removes the record of the pause.
+// orderQueue writes or removes the pause of a queue, and writes a line of the log, in one
+// transaction (law J2).
 func (j *Jobs) orderQueue(ctx context.Context, o QueueOrder) (QueueOrder, error) {
 	err := j.checkOrder(o.Event, fmt.Sprintf("queue %q", o.Queue), o.Queue, o.By, o.Why)
 	if err != nil {
@@ -79,7 +79,7 @@ func (j *Jobs) orderQueue(ctx context.Context, o QueueOrder) (QueueOrder, error)
 	return o, nil
 }
 
-// checkOrder checks the parts that orders for queues and keys share. target names the
+// checkOrder checks the common parts of orders for queues and keys. target names the
 // queue or key for people.
 func (j *Jobs) checkOrder(event, target, queue, by, why string) error {
 	_, isLocal := j.engine.(*local)
@@ -116,8 +116,8 @@ func keepOrder(ctx context.Context, tx store.Tx, r store.Record, l Line) error {
 }
 
 // PausedQueues returns the queues that people have paused. A record that cannot be read,
-// because a later version has written it or it is damaged, counts as a pause: it has only
-// a name, and a reason for people.
+// because it is damaged or of a later version, counts as a pause: it has only a name, and
+// a reason.
 func (j *Jobs) PausedQueues(ctx context.Context) ([]QueueOrder, error) {
 	return pauses(ctx, j.engine)
 }
@@ -148,7 +148,6 @@ func pauseOf(ctx context.Context, from reader, queue string) (o QueueOrder, isPa
 	return QueueOrder{}, false, err
 }
 
-// notPausedError is the error of a resume for a queue that is not paused.
 type notPausedError string
 
 func (queue notPausedError) Error() string {

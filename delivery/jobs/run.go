@@ -30,8 +30,8 @@ const (
 
 // Run runs a job in this process unless another process does, and returns it when it is
 // over or paused, or when ctx ends: then others can continue it. Older jobs of its queue
-// run first. While the engine is full ([store.ErrFull]), the job waits with that error as
-// its Error. progress, which may be nil, gets the job from time to time.
+// run first. While the engine is full ([store.ErrFull]), the job waits with that Error.
+// progress, which may be nil, gets the job from time to time.
 func (j *Jobs) Run(ctx context.Context, id int, progress func(Job)) (Job, error) {
 	if progress == nil {
 		progress = func(Job) {}
@@ -127,8 +127,7 @@ func (j *Jobs) runWhenRoom(ctx context.Context, queue string, full *fullness) er
 }
 
 // runUnderLock waits for the lock of a queue, and runs all of its jobs. locked, which may
-// be nil, is called with the lock held. If the lock is lost, runUnderLock returns
-// lock.ErrLost.
+// be nil, is called with the lock held. If the lock is lost, the error is lock.ErrLost.
 func (j *Jobs) runUnderLock(ctx context.Context, queue string, locked func()) error {
 	return lock.Hold(ctx, j.engine.Locks(), "weir-jobs/"+queue, j.runner, j.Lease, func(ctx context.Context, _ lock.Grant) error {
 		if locked != nil {
@@ -159,8 +158,8 @@ func (j *Jobs) runAll(ctx context.Context, queue string) error {
 	}
 }
 
-// run makes steps of a job until it is over, paused, or ctx ends. A failed step is
-// repeated.
+// run makes steps of a job until it is over, paused, or ctx ends. It repeats failed
+// steps.
 func (j *Jobs) run(ctx context.Context, job Job) error {
 	pause := firstWait
 	size := stepSize
@@ -195,8 +194,8 @@ func (j *Jobs) run(ctx context.Context, job Job) error {
 	return nil
 }
 
-// rest waits before the next step, and returns the current job. It ends when the job is
-// stopped, so that the next one can begin, and when its rate is changed.
+// rest waits before the next step, and returns the current job. It ends early when the
+// job is stopped or its rate is changed.
 func (j *Jobs) rest(ctx context.Context, job Job, d time.Duration) (Job, error) {
 	rate := job.Rate
 	for ; d > 0 && job.runs() && job.Rate == rate; d -= lookEach {
@@ -222,8 +221,7 @@ func (j *Jobs) noteError(ctx context.Context, job Job, cause error) {
 	_ = j.engine.Update(ctx, func(ctx context.Context, tx store.Tx) error { return j.write(ctx, tx, &job, "", "", "") })
 }
 
-// step makes one step of a job in one transaction, and returns the job and the wait
-// before the next step.
+// step makes one step of a job in one transaction, and returns the job and the next wait.
 func (j *Jobs) step(ctx context.Context, job Job, size int) (_ Job, _ time.Duration, err error) {
 	// The List of local claims the entries. The entries that stay are released.
 	if l, ok := j.engine.(*local); ok {
@@ -301,7 +299,7 @@ func (j *Jobs) entries(ctx context.Context, job Job, size int) ([]store.Entry, e
 	return j.engine.List(ctx, job.queue(), job.Filter, store.Page{After: job.After, Until: job.Until, Max: size})
 }
 
-// count counts the edits of entries that were done, and returns how long to wait.
+// count counts the edits that were done, and returns how long to wait.
 func (j *Job) count(edits []store.Edit, done []bool, entries []store.Entry, now time.Time) (again time.Duration) {
 	j.noteSent(edits, done)
 	n := 0
@@ -325,7 +323,6 @@ func pauseFor(n, rate float64) time.Duration {
 	return time.Duration(min(n/rate*float64(time.Second), float64(maxPause)))
 }
 
-// noteSent notes the ids of messages that a job with a small Max has sent back.
 func (j *Job) noteSent(edits []store.Edit, done []bool) {
 	if j.Do != store.Merge || j.Max < 1 || j.Max > mostSent {
 		return

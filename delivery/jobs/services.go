@@ -38,8 +38,8 @@ type ServiceProcess struct {
 // worst has the states of a backend, the worst first.
 var worst = []string{"held", "down", "probing", "ramping", "up"}
 
-// Services returns the backends that workers report, by name. Only processes that are not
-// silent at now count.
+// Services returns the backends that workers report, by name, without processes that are
+// silent at now.
 func Services(workers []Worker, now time.Time) []Service {
 	byName := map[string]*Service{}
 	for _, w := range workers {

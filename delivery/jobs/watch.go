@@ -13,8 +13,8 @@ import (
 
 const (
 	readEach = time.Second // people's orders, if changes are not announced
-	// The wait after an error that is permanent for the engine: the table is missing, or
-	// this user may not read it. People may mend that while the worker runs.
+	// The wait after an error that is permanent for the engine, such as a missing table
+	// or right, which people may mend while the worker runs.
 	readAfterRefusal = 20 * time.Second
 )
 
@@ -32,9 +32,9 @@ type watcher struct {
 
 // watch passes orders on until ctx ends: once at the start, then after each notice of the
 // engine, or within a second of a change if the engine cannot announce changes (poller).
-// While the engine fails to announce changes, it reads them once a second, and the
-// cancelled keys only while the worker is busy. After an error it reads again a second
-// later, and after a permanent error in a worker without a backend after 20 s.
+// While the engine fails to announce changes, it reads once a second, and the cancelled
+// keys only while the worker is busy. After an error it reads again a second later, and
+// after a permanent error in a worker without a backend after 20 s.
 func (w *watcher) watch(ctx context.Context) {
 	changed := make(chan struct{}, 1)  // orders and cancelled keys
 	readNext := make(chan struct{}, 1) // only orders
@@ -116,8 +116,8 @@ func (w *watcher) notify(ctx context.Context) error {
 }
 
 // passOrders reads the held keys, the paused queues and the orders for backends, and
-// passes them on. A worker receives its first message after QueuesPaused, so the held
-// keys come first.
+// passes them on. The held keys are first, since a worker receives messages after
+// QueuesPaused.
 func (w *watcher) passOrders(ctx context.Context) error {
 	var held, paused, steered error
 	if w.jobs.KeysHeld != nil {

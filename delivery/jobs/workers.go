@@ -24,8 +24,8 @@ const (
 )
 
 // Worker is the report of a worker about itself, made every 20 s. Its counts
-// (delivery.Summary), the state of its operators (asyncop.Stats) and its checkpoints
-// (checkpoint.Stats) are JSON, since workers may be of other versions.
+// (delivery.Summary), operators (asyncop.Stats) and checkpoints (checkpoint.Stats) are
+// JSON, since workers may be of other versions.
 type Worker struct {
 	ID      string    `json:"id"`
 	Host    string    `json:"host"`
@@ -65,8 +65,7 @@ func (w *Worker) Takes(queue string) bool {
 }
 
 // Workers returns the workers of the engine. A killed worker is among them for two
-// minutes, and until another worker notices. A worker whose report cannot be read has
-// only an ID.
+// minutes, and until another worker notices. An unreadable report has only an ID.
 func (j *Jobs) Workers(ctx context.Context) ([]Worker, error) { return workersOf(ctx, j.engine) }
 
 func workersOf(ctx context.Context, from reader) (list []Worker, err error) {
@@ -83,12 +82,12 @@ func workersOf(ctx context.Context, from reader) (list []Worker, err error) {
 }
 
 // Work reports a worker and runs jobs until ctx ends, as delivery.Run does beside its
-// messages. Without jobs that takes a transaction every 20 s, also after an error: people
-// may mend a missing table or right while the worker runs. If the worker has a queue, its
-// history ([Jobs.History]) takes another transaction a minute, and less while it is idle.
-// about returns the report, without the fields that name the process. steer, which may be
-// nil, gets people's orders to backends, at the start and when they have changed, and
-// perhaps again. The worker also reports at once when the paused queues have changed.
+// messages. Without jobs that takes a transaction every 20 s, also after an error, which
+// people may mend while the worker runs. If the worker has a queue, its history
+// ([Jobs.History]) takes another transaction a minute, and less while it is idle. about
+// returns the report, without the fields that name the process. steer, which may be nil,
+// gets people's orders to backends, at the start and when they have changed, and perhaps
+// again. The worker also reports at once when the paused queues have changed.
 func (j *Jobs) Work(ctx context.Context, about func() Worker, steer func(BackendOrder)) {
 	b := &beats{Jobs: j, about: about, id: strings.ToLower(rand.Text()[:10]), running: map[string]bool{}, told: map[int]bool{}}
 	b.history = newHistoryWriter(j, b.id)
@@ -204,7 +203,7 @@ func (b *beats) start(ctx context.Context, open []Job) {
 }
 
 // writeHistory writes the last minutes of the worker's queue beside the heartbeats, since
-// counting a long queue takes time. The next heartbeat tries again after an error.
+// counting may take long. The next heartbeat tries again after an error.
 func (b *beats) writeHistory(ctx context.Context) {
 	if !b.history.isDue() {
 		return
@@ -219,7 +218,7 @@ func (b *beats) writeHistory(ctx context.Context) {
 
 // removeSilent removes the workers without heartbeats (law W3), and returns the version
 // of the record of the worker with this id, or 0. Only the live worker with the first id
-// removes others: otherwise each of n workers would read n reports at each heartbeat.
+// removes others: otherwise each worker would read all reports at each heartbeat.
 func removeSilent(ctx context.Context, tx store.Tx, id string, now time.Time) (version int64, err error) {
 	first, err := tx.Records(ctx, kindWorker, "", 1)
 	if err != nil {
@@ -243,9 +242,9 @@ func removeSilent(ctx context.Context, tx store.Tx, id string, now time.Time) (v
 	return version, err
 }
 
-// isLive reports whether a worker has reported itself lately. A report from far in the
-// future does not count: the engine's clock has been set back since, and a live worker
-// has reported again.
+// isLive reports whether a worker has reported lately. A report from far in the future
+// does not count: the engine's clock has been set back, and a live worker has reported
+// again.
 func isLive(r store.Record, now time.Time) bool {
 	var report struct {
 		Seen time.Time `json:"seen"`

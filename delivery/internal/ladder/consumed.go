@@ -136,8 +136,8 @@ func (s *consumed[T]) Receive(ctx context.Context, n int) ([]message.Message[T],
 	}
 }
 
-// consumedDelivery is the handle of a message of a [store.Consumer], which does not keep
-// providers.
+// consumedDelivery is the [message.Delivery] of a message of a [store.Consumer], which
+// does not keep providers or purge messages.
 type consumedDelivery[T any] struct {
 	source   *consumed[T]
 	identity store.Identity
@@ -145,28 +145,22 @@ type consumedDelivery[T any] struct {
 	payload  []byte
 }
 
-// Owner implements [message.Delivery].
 func (d *consumedDelivery[T]) Owner() any { return d.source.ladder }
 
-// Visit implements [message.Delivery].
 func (d *consumedDelivery[T]) Visit() (id string, visit, merges int) {
 	return d.identity.ID, d.identity.Visit, d.identity.Merges
 }
 
-// AsReceived implements [message.Delivery].
 func (d *consumedDelivery[T]) AsReceived(encoded []byte) (payload, schema []byte, isSame bool) {
 	s := d.source
 	schema = codec.SchemaOf(s.codec)
 	return d.payload, schema, leases.Same(s.decoder, s.codec, schema, d.payload, encoded)
 }
 
-// IsPurged implements [message.Delivery]. A [store.Consumer] does not purge messages.
 func (d *consumedDelivery[T]) IsPurged() bool { return false }
 
-// Provider implements [message.Delivery].
 func (d *consumedDelivery[T]) Provider() string { return d.provider }
 
-// SetProvider implements [message.Delivery].
 func (d *consumedDelivery[T]) SetProvider(context.Context, string) (canKeep bool, err error) {
 	return false, nil
 }

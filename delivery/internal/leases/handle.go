@@ -10,8 +10,9 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// handle is the handle of a taken message that is not settled in the store. source,
-// position and message are written once. Source.mu guards the fields from lease to due.
+// handle is the [message.Delivery] of a taken message that is not settled in the store.
+// source, position and message are written once. Source.mu guards the fields from lease
+// to due.
 type handle struct {
 	source   sourceOfHandle
 	position int64         // if the store is a [store.Inspector]
@@ -46,27 +47,21 @@ type sourceOfHandle interface {
 	replaceBy(h *handle, m store.Message) bool
 }
 
-// Owner implements [message.Delivery].
 func (h *handle) Owner() any { return h.source.ownerOf() }
 
-// Visit implements [message.Delivery].
 func (h *handle) Visit() (id string, visit, merges int) {
 	m := &h.message.Meta
 	return m.ID, m.Visit, m.Merges
 }
 
-// AsReceived implements [message.Delivery].
 func (h *handle) AsReceived(encoded []byte) (payload, schema []byte, isSame bool) {
 	return h.source.asReceived(h, encoded)
 }
 
-// IsPurged implements [message.Delivery].
 func (h *handle) IsPurged() bool { return h.isPurged.Load() }
 
-// Provider implements [message.Delivery].
 func (h *handle) Provider() string { return *h.provider.Load() }
 
-// SetProvider implements [message.Delivery].
 func (h *handle) SetProvider(ctx context.Context, provider string) (canKeep bool, err error) {
 	return h.source.setProvider(ctx, h, provider)
 }
