@@ -47,8 +47,9 @@ type requestState struct {
 	tenant    string
 	call      *gate.Call
 
-	// metOutage is true if the last attempt met an outage of the backend, or the element
-	// waited for its end until its time ran out. Outages of its tenant do not count.
+	// metOutage is true if the last attempt met an outage of the backend, or the time of
+	// the element ran out while it waited for the end of an outage. Outages of its tenant
+	// do not count.
 	metOutage bool
 }
 
@@ -60,7 +61,7 @@ func (b *atBackend[IN, OUT]) forgiven(s *Slot[IN, OUT]) int {
 }
 
 // mayWaitOut reports whether s, which waits for a retry, may wait beyond its deadline for
-// the end of an outage (FromAttempt).
+// the end of an outage (FromAttempt), up to maxForgiven times.
 func (b *atBackend[IN, OUT]) mayWaitOut(s *Slot[IN, OUT]) bool {
 	g := b.core
 	isWaiting := s.phase == ready || s.phase == backoff
@@ -193,8 +194,8 @@ func (b *atBackend[IN, OUT]) hasJoined(s *Slot[IN, OUT]) bool {
 	return c != nil && c.Element != element(s)
 }
 
-// refund gives the cost of the attempt of s back to the rate, once. Its outcome needs no
-// call.
+// refund gives the cost of the attempt of s back to the rate, once. The outcome of s
+// needs no call of its own.
 func (b *atBackend[IN, OUT]) refund(s *Slot[IN, OUT]) {
 	of := b.requests.get(s.index)
 	if of.refunded == int(s.attempts) {

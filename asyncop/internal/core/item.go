@@ -13,12 +13,12 @@ type Item[IN, OUT any] struct {
 	In   IN
 	Rest any // see Kind
 
-	// Of a restored element.
+	// The state of a restored element.
 
-	// First is the start of the first attempt that counts, in Unix nanoseconds, or 0
-	// without attempts, also in earlier runs. If only attempts of earlier runs were made,
-	// and they do not count (KeepNothing), First is the start of this run, or the end of
-	// a back-off in it: see restoreFromScratch.
+	// First is the start of the first attempt that counts, in Unix nanoseconds. 0 means
+	// that no attempt was made, in this run or an earlier one. If only attempts of
+	// earlier runs were made, and they do not count (KeepNothing), First is the start of
+	// this run, or the end of a back-off in it: see restoreFromScratch.
 	First    int64
 	Spent    time.Duration // of its timeout
 	Wait     time.Duration // the rest of the back-off at the checkpoint, or 0
@@ -54,7 +54,7 @@ func (it *Item[IN, OUT]) SetResults(results []OUT) {
 	it.Kind, it.Rest = Completed, &call.Attempt[OUT]{Results: results}
 }
 
-// Items appends copies of the elements that law C1 asks for to into, in input order. The
+// Items appends to into copies of the elements that law C1 asks for, in input order. The
 // memory of into beyond its length must be zero.
 func (g *Machine[IN, OUT]) Items(into []Item[IN, OUT], withResults bool) []Item[IN, OUT] {
 	g.tick()

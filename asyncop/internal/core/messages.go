@@ -79,8 +79,8 @@ func (m *Messages[IN, OUT]) Head() call.Message {
 }
 
 // PrepareHead returns the message of the head, whose results leave next, or zero. It
-// notes whether the call is unsafe to repeat: if a sink can never take a result, the
-// message becomes a dead letter after a successful call.
+// notes whether the call is unsafe to repeat, because the message becomes a dead letter
+// if a sink can never take a result.
 func (m *Messages[IN, OUT]) PrepareHead() call.Message {
 	s := m.core.Queue.Head().Value
 	msg := m.attached.get(s.index)
@@ -108,7 +108,7 @@ func (m *Messages[IN, OUT]) isIdempotent(in IN) (isIdempotent bool) {
 	return isIdempotent
 }
 
-// Context returns the context for s, with its message.
+// Context returns the operator's context with the message of s.
 func (m *Messages[IN, OUT]) Context(s *Slot[IN, OUT]) context.Context {
 	if msg := m.attached.get(s.index); msg != (call.Message{}) {
 		return call.WithMessage(m.core.Host.Values, msg)

@@ -1018,7 +1018,8 @@ func (g *Machine[IN, OUT]) report(s *Slot[IN, OUT]) Report[IN] {
 	return r
 }
 
-// contextForReport returns the context of s with its observers' values or its message.
+// contextForReport returns the context of s from its observers, or the operator's with
+// its message.
 func (g *Machine[IN, OUT]) contextForReport(s *Slot[IN, OUT]) context.Context {
 	if len(g.Observers) > 0 { // g.observing may only count
 		return g.observing.contextForReport(s)

@@ -62,8 +62,8 @@ func (h *HandOver[IN, OUT]) callSink(ctx context.Context, o *offer, r Report[IN]
 	}
 }
 
-// take makes s, which has failed, wait for its offer to the sink: with key order, until
-// it is the first of its line.
+// take makes s, which has failed, wait for its offer to the sink. With key order, the
+// offer waits until s is the first of its line.
 func (h *HandOver[IN, OUT]) take(s *Slot[IN, OUT]) {
 	g := h.core
 	g.enter(s, failing)
@@ -168,7 +168,7 @@ func (h *HandOver[IN, OUT]) WasTaken(s *Slot[IN, OUT]) bool {
 
 // OfferAtEnd calls the sink for an element that Abandon has returned, unless until has
 // ended. For an element that was cut off, the sink gets cause in place of its last error,
-// but the returned report has the last error.
+// but the returned report has the last error. The context of the call ends with until.
 func (h *HandOver[IN, OUT]) OfferAtEnd(until context.Context, s *Slot[IN, OUT], cause error) (r Report[IN], declined error) {
 	_, values := h.newOffer(s)
 	ctx := call.WithEnd(values, until)

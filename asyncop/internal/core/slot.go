@@ -219,8 +219,9 @@ func (s *Slot[IN, OUT]) addDoubt(reason predicates.Reason, stage predicates.Stag
 
 // isRefused reports whether a request tracker knows that the servers have refused all
 // requests of the element of ctx. A server that deduplicates repeats its refusal to later
-// attempts, so neither a lost nor a refused attempt has had an effect. Other servers may
-// refuse a request that they have carried out before.
+// attempts. So if an attempt is refused, an earlier attempt whose answer was lost has not
+// had an effect either. Other servers may refuse a request that they have carried out
+// before.
 func isRefused(ctx context.Context) bool {
 	e, ok := ctx.Value(ctxkey.Tracked{}).(ctxkey.TrackedElement)
 	return ok && e.AllRefused()
