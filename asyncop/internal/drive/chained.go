@@ -97,8 +97,8 @@ func (p *bodyPort[IN, OUT]) take() bool {
 // result would be too expensive.
 const fewResults = 16
 
-// put yields the loaded result, unless there is other work, but at least one result in
-// between. The result has left when the body returns.
+// put yields the loaded result, unless there is other work. After other work it yields at
+// least one result. The result has left when the body returns.
 func (p *bodyPort[IN, OUT]) put() bool {
 	d := p.d
 	if d.host.Cancelled() { // checkSignals handles it

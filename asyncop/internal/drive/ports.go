@@ -20,7 +20,7 @@ type port[IN, OUT any] interface {
 	sleep()
 	// lookForWork reports whether take or put has work. Otherwise the goroutine at the
 	// other end, or a gate, will wake the loop. A port that sleeps on its channels need
-	// not report their work. Parked is set.
+	// not report their work. Parked is set, so that no wake-up is lost.
 	lookForWork() bool
 
 	// putCount returns the number of emitted results, and the reader that settles them
@@ -58,8 +58,8 @@ func (d *Driver[IN, OUT]) attach(a *attachment[IN, OUT]) {
 }
 
 // switchPort continues with the port of a, the attachment that the caller has looked at.
-// A newer attachment, which may need another goroutine, waits for the next step. It is
-// called before input is taken.
+// A newer attachment, which may need another goroutine, waits for the next step.
+// switchPort is called before input is taken.
 func (d *Driver[IN, OUT]) switchPort(a *attachment[IN, OUT]) {
 	if a != d.current {
 		close(d.out) // only the first port uses the channel

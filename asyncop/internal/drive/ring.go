@@ -226,7 +226,7 @@ func newOutlet[T any](size int, observed bool, wakeUp func()) *outlet[T] {
 }
 
 // lookForSpace reports whether the loop should continue to put. Otherwise the reader will
-// wake it. Parked is set.
+// wake it. Parked is set, so that no wake-up is lost.
 func (o *outlet[T]) lookForSpace() bool {
 	o.putterWaits.Store(true)
 	return o.ring.halfEmpty()
