@@ -62,7 +62,7 @@ type filling[OUT any] struct {
 	left    []message.Message[OUT]      // to be put next
 	refused []*refusal[OUT]             // results that the sink has not taken while it took others
 	taken   int                         // how often the sink has taken results: see noteTaken
-	down    bool                        // results put alone have failed, and the sink has not taken any since
+	down    bool                        // results put alone have failed since the sink last took one
 	round   int                         // number of the round, which puts the refused results that are due, then left
 	solo    soloFailures
 
@@ -87,7 +87,7 @@ type refusal[OUT any] struct {
 	last       string        // error of the last try, from [counting.Alike]
 	round      int           // filling.round of the last try
 	errWhileUp string        // the field last of a try while the sink was up, or "": see noteTaken
-	aloneSince time.Time     // only refused results were tried since then, and the sink has not taken any
+	aloneSince time.Time     // since then only refused results were tried, and all have failed
 	wait       time.Duration // between the last try and the next
 	due        time.Time     // of the next try
 }
@@ -303,7 +303,7 @@ func (w *worker[IN, OUT]) put(f *filling[OUT]) error {
 // result.
 func (w *worker[IN, OUT]) putEach(f *filling[OUT], some, rest []message.Message[OUT], hasTaken bool, err error) error {
 	var failed []*refusal[OUT]
-	unsure := 0 // index of the first in failed that has failed since the sink last took a result
+	unsure := 0 // first in failed that has failed since the sink last took a result
 	for i := range some {
 		if w.working.Err() != nil || !hasTaken && len(failed) == putsInARow {
 			f.left = slices.Concat(some[i:], rest, messagesOf(failed)) // others come first the next time

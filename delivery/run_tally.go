@@ -23,7 +23,7 @@ type Summary struct {
 	Failed     int           `json:"Nacked"`    // failed, and redelivered
 	Released   int           `json:"GivenBack"` // snoozed, or not done at the end or while a backend was down; redelivered
 	Purged     int           // purged in flight; their failures and results are not stored
-	Floods     int           // how often the flood guard has stopped the worker: see [WithFloodGuard]
+	Floods     int           // stops by the flood guard: see [WithFloodGuard]
 	Elapsed    time.Duration // of Run, without its wait for calls after their end
 }
 

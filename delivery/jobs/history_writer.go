@@ -60,7 +60,7 @@ type flow struct{ in, out, failed int }
 
 // flowOf returns the flow of a report.
 func flowOf(w *Worker) flow {
-	// The names are those of delivery.Summary as it is stored, and of outbox.Relay.
+	// The names of a stored delivery.Summary, and of outbox.Relay.
 	var c struct{ Received, Redelivered, Acknowledged, HandedOver, Rejected, Nacked int }
 	err := json.Unmarshal(w.Counts, &c)
 	if err != nil {

@@ -45,9 +45,9 @@ func (l *FileLock) Release() error {
 }
 
 // HoldFile waits for the lock of [TryFile], runs f while it holds the lock, and releases
-// it. It tries ten times a second. It returns the error of f, or the reason why it could
-// not get the lock: the cause of ctx with the holder, or an error of TryFile that does
-// not match [ErrHeld].
+// it. It tries ten times a second. It returns the error of f, or why it could not get the
+// lock: the cause of ctx with the holder, or an error of TryFile that does not match
+// [ErrHeld].
 func HoldFile(ctx context.Context, path string, f func(ctx context.Context) error) (err error) {
 	l, err := TryFile(path)
 	if guard.Is(err, ErrHeld) {

@@ -28,8 +28,8 @@ func WithClock(c clock.Clock) Option {
 	return func(o *options) { o.clock = c }
 }
 
-// WithoutWait makes [Hold] try once. If the lock is held, Hold returns the error of
-// Acquire, a [*Holding] with the owner's name. By default Hold waits.
+// WithoutWait makes [Hold] try once. If the lock is held, the error is a [*Holding] with
+// the owner's name.
 func WithoutWait() Option { return func(o *options) { o.once = true } }
 
 // Hold waits for a lock, runs f while it holds it, and releases it. While it waits, it

@@ -47,8 +47,8 @@ var (
 // effect.
 type Locks interface {
 	// Acquire gives the lock of a name to an owner for the time of the lease, or returns
-	// a *[Holding] as an error. It does not wait. The owner is only a text for people:
-	// the same owner cannot acquire its lock a second time.
+	// a *[Holding] as an error, without waiting. The owner is only a text for people: the
+	// same owner cannot acquire its lock a second time.
 	Acquire(ctx context.Context, name, owner string, lease time.Duration) (Grant, error)
 
 	// Extend makes the lease end after the time d from now. It returns ErrLost if the

@@ -90,8 +90,7 @@ func (m *Engine) replace(queue string, q *memoryQueue, e *memoryEntry, message s
 	q.set(e, due)
 }
 
-// keepOrder makes the queue keep its messages ordered by position from now on. Other
-// queues save the time for it.
+// keepOrder makes the queue keep its messages ordered by position from now on.
 func (q *memoryQueue) keepOrder() {
 	if q.order != nil {
 		return
@@ -138,8 +137,8 @@ func (q *memoryQueue) addToOrder(e *memoryEntry) {
 }
 
 // removeFromOrder removes a message. If it was the head of its key, the next message
-// becomes the head, due since now at the earliest: it comes after heads of other keys
-// that have waited longer.
+// becomes the head, due since now at the earliest, behind heads of other keys that have
+// waited longer.
 func (q *memoryQueue) removeFromOrder(e *memoryEntry, now time.Time) {
 	if q.order == nil || e.Meta.Key == "" || e.isAside {
 		return

@@ -3,7 +3,7 @@ package store
 import "time"
 
 // Add counts n messages with the same cause and reasons. They arrived at oldest or later,
-// and the first can be taken at next (zero if no message can). last is their highest
+// the first can be taken at next (zero if no message can), and last is their highest
 // position.
 func (c *Counts) Add(cause Cause, reasons []string, n int, oldest, next time.Time, last int64) {
 	if c.Messages == 0 || oldest.Before(c.Oldest) {

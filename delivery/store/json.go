@@ -59,8 +59,8 @@ func isEmbeddable(payload []byte) bool {
 }
 
 // UnmarshalJSON reads the output of MarshalJSON, even if reformatted. An unknown member
-// becomes a header whose name begins with "Weir-Message-", and MarshalJSON writes it as
-// it was.
+// becomes a header whose name begins with "Weir-Message-", which MarshalJSON writes as it
+// was.
 func (m *Message) UnmarshalJSON(b []byte) error {
 	var j messageJSON
 	later, err := messageMembers.Unmarshal(b, &j)

@@ -77,7 +77,7 @@ type Action string
 // The actions.
 const (
 	// Merge puts a message into another queue, and removes it from its own. A job sends
-	// dead letters back so, to be processed as for a first visit, with their history: it
+	// dead letters back so, to be processed as for a first visit, with their history, and
 	// adds 1 to Meta.Merges. An edit puts the message of its entry, due after its Delay.
 	// It is not done if a message with the same identity is there.
 	Merge Action = "merge"

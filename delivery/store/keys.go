@@ -34,7 +34,7 @@ type KeyCounts struct {
 	Dead    int       // dead letters
 	Oldest  time.Time // when the first waiting message arrived in its queue or layer; zero if Waiting is 0
 	// Next is the earliest time at which a waiting message can be taken: when its delay
-	// or another consumer's lease ends. It is zero if Waiting is 0, or if all waiting
-	// messages are held, or parked behind a held one ([InOrder]).
+	// or another consumer's lease ends. It is zero if all waiting messages are held, or
+	// parked behind a held one ([InOrder]), or if Waiting is 0.
 	Next time.Time
 }

@@ -95,8 +95,7 @@ type Store interface {
 	Amend(ctx context.Context, lease Lease, a Amendment) error
 }
 
-// Amendment is a change of a taken message: see [Store.Amend]. At least one field must be
-// set.
+// Amendment is the argument of [Store.Amend]. At least one field must be set.
 type Amendment struct {
 	// Provider replaces Meta.Provider. It has at most 1,024 bytes, or Amend returns
 	// [message.ErrRefused]. nil keeps the provider, and a pointer to "" removes it.
@@ -210,8 +209,7 @@ type KeyRound struct {
 	Except []string // keys to skip
 }
 
-// Waker is a store that notifies consumers when to look into a queue, so that they need
-// not poll it.
+// Waker is a store that notifies consumers when to look into a queue.
 type Waker interface {
 	// Wake calls wake once when it begins to listen, and when a message of a queue may
 	// have become due: it was put or released, or its delay or its lease has ended. It

@@ -15,7 +15,7 @@ import (
 )
 
 // consumed is the source of a queue and its layers on a [store.Consumer]. It calls
-// Consume at the first Receive, and again at the next one after a failure.
+// Consume at the first Receive, and again after a failure.
 type consumed[T any] struct {
 	ladder      *Ladder[T]
 	engine      store.Consumer

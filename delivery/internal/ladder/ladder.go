@@ -21,13 +21,13 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Layer is a delivery.Layer with its queue.
+// Layer is a delivery.Layer with its queue. Delay is required.
 type Layer struct {
 	Queue         string
-	Delay         time.Duration // required: above 0
-	Jitter        float64       // largest random addition, as a share of the delay: 0 to 1
-	MaxConcurrent int           // most messages of the layer in flight in this process; 0 means no limit
-	Rate          float64       // most messages of the layer that this process takes in a second; 0 means no limit
+	Delay         time.Duration
+	Jitter        float64
+	MaxConcurrent int
+	Rate          float64
 }
 
 // Config configures a ladder. The first four fields are required.
@@ -38,13 +38,13 @@ type Config[T any] struct {
 	DeadLetters string  // a queue of the store
 	Layers      []Layer // in order
 
-	// Others returns more queues in which messages wait, and which only another version
-	// has: its layers, and its "<name>-blocked". It may be nil.
+	// Others returns queues of waiting messages that only another version has: its
+	// layers, and its "<name>-blocked". It may be nil.
 	Others func(ctx context.Context) (queues []string, err error)
 	// IsLayer is the IsLayer of a [store.Consumption].
 	IsLayer func(name string) bool
 	// Remembers is how long the server remembers a request with an id, which allows calls
-	// in doubt in the layers. If it is 0, each call in doubt goes to the dead letters.
+	// in doubt in the layers. If it is 0, they go to the dead letters.
 	Remembers time.Duration
 
 	// InOrder keeps the order of keys in the queue Main: a message that fails waits in
@@ -166,7 +166,7 @@ func (l *Ladder[T]) queueOf(to failed.Route) string {
 }
 
 // fail ends the open sources with an error that only a person can repair, such as a
-// missing right. A retry would only hold the message.
+// missing right.
 func (l *Ladder[T]) fail(err error) {
 	l.open.Range(func(key, _ any) bool {
 		select {
@@ -210,8 +210,8 @@ func (l *Ladder[T]) ifOwn(d message.Delivery, meta *message.Meta) message.Delive
 	return d
 }
 
-// keepReceived gives a message the bytes as received, unless the program has changed the
-// value. So parts that the type lacks are kept.
+// keepReceived restores the received bytes, with parts that the type lacks, unless the
+// program has changed the value.
 func keepReceived(d message.Delivery, m *store.Message) {
 	if d == nil {
 		return

@@ -333,7 +333,7 @@ type answer[T any] struct {
 
 // ask asks the inputs that may be asked, and others as soon as they may be, until one has
 // answered or fill has something else to do. Then it ends the waiting Receives, and adds
-// their messages, if any.
+// their messages.
 func (s *source[T]) ask(ctx context.Context, n int) error {
 	asking, enough := context.WithCancel(ctx)
 	defer enough()
@@ -442,8 +442,8 @@ func wasInterrupted(asking context.Context, err error) bool {
 	return err != nil && asking.Err() != nil && errors.Is(err, context.Cause(asking))
 }
 
-// answered handles the answer of an input: it adds the messages that may be delivered now
-// to buffered, and returns the error.
+// answered adds the messages of an answer that may be delivered now to buffered, and
+// returns its error.
 func (s *source[T]) answered(asking context.Context, a answer[T]) error {
 	in := a.input
 	switch {

@@ -24,8 +24,8 @@ import (
 type KeysInFlight struct {
 	mu       sync.Mutex // guards the fields below
 	inFlight map[string]int
-	waiting  map[chan struct{}]bool // sources to wake: their last round left out keys
-	skipped  map[string]bool        // keys in flight that a round has left out: their sources wait for a settlement
+	waiting  map[chan struct{}]bool // sources to wake: they have left out keys
+	skipped  map[string]bool        // left-out keys in flight: their sources wait for a settlement
 	restrict func() (list []gate.Restriction, next time.Duration)
 	shares   map[string]float64 // of keys with their own limit, as of the last round
 	held     map[string]bool    // keys that people hold: limit 0; never changed, only replaced
