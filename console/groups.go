@@ -81,6 +81,19 @@ func (s *server) groupsOf(ctx context.Context, queue string, f store.Filter) gro
 	return t.shown
 }
 
+// lastGrouping returns the groups that people have seen last, without counting.
+func (s *server) lastGrouping(queue string, f store.Filter) grouping {
+	s.mu.Lock()
+	t := s.groups[filterValues(queue, f).Encode()]
+	s.mu.Unlock()
+	if t == nil {
+		return grouping{}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.shown
+}
+
 // groupTable returns the table of a queue and filter. A new table may replace another,
 // whose count ends.
 func (s *server) groupTable(queue string, f store.Filter) *groupTable {

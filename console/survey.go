@@ -68,8 +68,18 @@ func (s *server) surveyOf(ctx context.Context, do, queue string, f store.Filter)
 		v.CountedAt = last.at
 	default:
 		v.IsAtLeast = true
+		v.useGroups(s.lastGrouping(queue, f))
 	}
 	return v, nil
+}
+
+// useGroups takes the number of messages from a count of their groups, if it has counted
+// more than were looked at.
+func (v *survey) useGroups(g grouping) {
+	if g.Messages > v.Looked {
+		v.Count, v.CountedAt = g.Messages, g.At
+		v.IsAtLeast = g.IsPart
+	}
 }
 
 // longQueue returns the last count of a queue that is long: it has many messages, or its

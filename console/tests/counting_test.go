@@ -380,6 +380,25 @@ func TestConfirm_LastCount(t *testing.T) {
 	})
 }
 
+// The page before an action on a queue that takes long to count has the number of
+// messages whose groups were counted, with its age.
+func TestConfirm_CountOfGroups(t *testing.T) {
+	e := &counting{takes: 20 * time.Millisecond}
+	during(t, e, func(t *testing.T, get func(string) string) {
+		putLong(t, e)
+		e.hang("orders-dead")
+		require.Contains(t, get("/start?do=merge&queue=orders-dead"), "(at least 5,000)")
+		require.Contains(t, get("/queue?queue=orders-dead"), "The newest 10,000 failures")
+		html := get("/start?do=merge&queue=orders-dead")
+		require.Contains(t, html, "Send all messages that match (at least 10,000) back")
+		require.Regexp(t, `Counted at <time [^>]+>[^<]+</time>, 0 s ago\.`, html)
+		require.Contains(t, html, "Only the newest 8,000 were looked at.")
+		require.Contains(t, get("/start?do=merge&queue=orders-dead&provider=bank"), "(at least 3)", "the groups of another filter")
+		time.Sleep(time.Hour)
+		require.Contains(t, get("/start?do=merge&queue=orders-dead"), "Send 20,006 messages back")
+	})
+}
+
 // A page shows a new count and judges each message if the queue is short, or is counted in
 // time.
 func TestConfirm_QueueThatIsCountedInTime(t *testing.T) {
