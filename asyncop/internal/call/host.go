@@ -130,7 +130,7 @@ type Mailbox struct {
 var closed Letter
 
 // Post puts letters into the mailbox and wakes the loop, which takes them together. They
-// are chained from newest to oldest.
+// are chained from newest to oldest, and must not be in the mailbox already.
 func (h *Host) Post(newest, oldest *Letter) {
 	for {
 		head := h.Mail.head.Load()

@@ -172,8 +172,8 @@ func (t *Token) Finish(completes bool) {
 // Post posts the letter. The token continues.
 func (t *Token) Post() { t.Host.Post(&t.Letter, &t.Letter) }
 
-// Late returns why a call must not start for the token (law A5), or nil. The caller is
-// not the loop, which may not have noticed a cancel or the deadline.
+// Late returns why a call must not start for the token (law A5), or nil. The goroutine of
+// the call checks this, because the loop may not have noticed a cancel or the deadline.
 func (t *Token) Late() error {
 	switch h := t.Host; {
 	case t.state.Load()&contextEnded != 0:
@@ -212,8 +212,8 @@ type Released struct {
 	Stage        predicates.Stage // the latest
 	InDoubt      bool             // a request was reported and not refused
 	Deduplicated bool             // the servers recognise all such requests
-	// OperatorPermit is set if the operator's permit is free. Otherwise the call frees
-	// it.
+	// OperatorPermit is set if the operator's permit is free. Otherwise the goroutine of
+	// the call frees it.
 	OperatorPermit bool
 	// BackendPermit is set if the backend's permit becomes free.
 	BackendPermit bool
