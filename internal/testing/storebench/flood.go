@@ -42,7 +42,7 @@ func KeysBehindAFlood(t *testing.T, s OrderedEngine, countParked func() int) {
 	require.NoError(t, err)
 	require.Empty(t, none)
 	require.Less(t, countParked()-begun, 500, "a call does not pause")
-	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	ctx, stop := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer stop()
 	woken := make(chan struct{}, 1) // one is enough: the consumer takes after it
 	var waking sync.WaitGroup
