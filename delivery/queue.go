@@ -369,7 +369,7 @@ func (q *Queue[T]) PutAll(ctx context.Context, messages []message.Message[T]) er
 	return settleStored(sources, q.put(ctx, encoded, from))
 }
 
-// put puts messages. from has the deliveries that they were made of, or nil.
+// put puts messages. from has the deliveries of their originals, or nil.
 func (q *Queue[T]) put(ctx context.Context, ms []store.Message, from []message.Delivery) error {
 	var err error
 	if q.depth != nil {

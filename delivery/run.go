@@ -285,7 +285,6 @@ func (w *worker[IN, OUT]) open() {
 	panics = false
 }
 
-// run drives the operator until its end.
 func (w *worker[IN, OUT]) run(ctx context.Context) error {
 	results := make(chan message.Message[OUT], w.puts) // from the body of the loop to the sink; closed here
 	filled := make(chan struct{})                      // closed when the sink has all results
@@ -358,7 +357,6 @@ func (w *worker[IN, OUT]) breakOff() {
 	_ = w.op.Stop(w.working) // the loop over its results yields this error
 }
 
-// sinkFailed releases all messages, because the sink has failed for good.
 func (w *worker[IN, OUT]) sinkFailed(err error) {
 	if w.working.Err() == nil && guard.IsPermanent(err) {
 		w.sinkErr = fmt.Errorf("delivery: the sink has failed for good: %w", err)

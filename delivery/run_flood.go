@@ -115,7 +115,6 @@ func (f *flood) note(c countedIn, e evidence, err error) bool {
 	return false
 }
 
-// lengthenPause returns the pause before the next probe, longer than the last.
 func (f *flood) lengthenPause() time.Duration {
 	f.pause = min(max(firstPause, 2*f.pause), lastPause)
 	return f.pause
@@ -187,7 +186,7 @@ func (t *tally) flooded() bool {
 	return t.flood.stopped
 }
 
-// awaitProbe waits before the next probe. It returns false if the run is to end.
+// awaitProbe returns false if the run is to end.
 func (w *worker[IN, OUT]) awaitProbe() bool {
 	w.mu.Lock()
 	pause, last := w.flood.lengthenPause(), w.flood.err

@@ -39,7 +39,6 @@ func (b *block) receive(key string) *keyInBlock {
 	return k
 }
 
-// end notes the end of a message of the key k.
 func (b *block) end(k *keyInBlock, e evidence) {
 	b.ended++
 	if e != unanswered {
@@ -84,7 +83,6 @@ func (b *block) mostFailed() bool { return float64(b.failed) > b.share*float64(b
 
 func (b *block) isOneKey() bool { return len(b.keys) == 1 && b.withoutKey == 0 }
 
-// anyKey returns a key of the block, or "".
 func (b *block) anyKey() string {
 	for key := range b.keys {
 		return key

@@ -21,7 +21,6 @@ type heldKeys struct {
 	byEngine map[int]map[string]bool // by index; the maps do not change
 }
 
-// holdsKey reports whether people hold a key of the worker.
 func (w *worker[IN, OUT]) holdsKey(key string) bool {
 	held := w.held.now.Load()
 	return held != nil && (*held)[key]

@@ -38,7 +38,6 @@ func enginesOf[IN, OUT any](source Source[IN], sink Sink[OUT]) (all []jobsEngine
 	return all
 }
 
-// addQueue adds a queue to the engines, if its engine keeps jobs.
 func addQueue(all []jobsEngine, q OnEngine, isRead bool) []jobsEngine {
 	keeper, isKeeper := q.Engine().(store.Keeper)
 	if !isKeeper {
@@ -243,7 +242,6 @@ func reportOf(b gate.Backend) jobs.Backend {
 	return report
 }
 
-// backend returns the operator's backend that takes orders, or nil.
 func (w *worker[IN, OUT]) backend() gate.Backend {
 	if op, ok := w.op.(operatorWithBackend); ok {
 		return gate.Of(op.Backend())

@@ -11,7 +11,6 @@ import (
 	"github.com/weirflow/weir/delivery/jobs"
 )
 
-// errPaused ends a Receive when people pause a queue of the worker.
 var errPaused = errors.New("delivery: people have paused the queue")
 
 // pausing is whether people have paused a queue whose messages a worker takes

@@ -217,7 +217,6 @@ func (f *filling[OUT]) noteFailed() {
 	}
 }
 
-// next returns when the first refused result is due.
 func (f *filling[OUT]) next() time.Time {
 	return slices.MinFunc(f.refused, func(a, b *refusal[OUT]) int { return a.due.Compare(b.due) }).due
 }

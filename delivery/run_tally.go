@@ -165,8 +165,6 @@ func (t *tally) noteAsked(now time.Time) {
 	t.askedAt = now
 }
 
-// noteReceiveReturned notes that Receive has returned, with the error of a failure or
-// nil.
 func (t *tally) noteReceiveReturned(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -127,7 +127,6 @@ func (j *Job) State() string {
 	return "running"
 }
 
-// runs reports whether a step of the job may be made.
 func (j *Job) runs() bool {
 	return j.Ended.IsZero() && !j.Paused && !j.unreadable && j.Format <= format
 }

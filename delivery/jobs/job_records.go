@@ -43,7 +43,6 @@ func textOf(job Job) string {
 	return string(text)
 }
 
-// match compares the job of a line with its record.
 func (r *jobRecords) match(job Job) {
 	text, ok := r.ended[job.ID]
 	if ok && !job.Ended.IsZero() && text == textOf(job) {

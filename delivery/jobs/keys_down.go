@@ -56,7 +56,6 @@ func KeysDown(workers []Worker, now time.Time) []KeyDown {
 	return list
 }
 
-// and returns the key as two reports describe it.
 func (k KeyDown) and(other KeyDown) KeyDown {
 	if slices.Index(worst, other.State) < slices.Index(worst, k.State) {
 		k.State = other.State

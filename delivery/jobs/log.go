@@ -62,7 +62,6 @@ func appendLine(ctx context.Context, tx store.Tx, l Line) error {
 	return tx.Write(ctx, head)
 }
 
-// logEnd is the end of the log.
 type logEnd struct {
 	record store.Record // number and hash of the last line
 	lines  int          // number of the last line; 0 if the log is empty
@@ -103,7 +102,7 @@ func changed(format string, args ...any) error { return changedError{fmt.Sprintf
 var errHeadLost = changed("jobs: the record %q of the log was removed, although there are lines or jobs. Jobs and orders are refused "+
 	"until it is restored, since their lines cannot be written: see \"Jobs, and who did what\" in docs/dead-letters.md", kindHead)
 
-// headOfEmpty returns no records if the log is empty, or errHeadLost.
+// headOfEmpty returns an empty list if the log is empty, or errHeadLost.
 func headOfEmpty(ctx context.Context, from reader, own int) ([]store.Record, error) {
 	for _, kind := range []string{kindLine, kindJob, kindEnded} {
 		rs, err := from.Records(ctx, kind, "", 2)
@@ -248,7 +247,6 @@ func (j *Jobs) checkEnd(ctx context.Context, last Line) error {
 	return nil
 }
 
-// readLine reads the line behind another one.
 func readLine(r store.Record, before Line) (l Line, err error) {
 	n := before.N + 1
 	hash, text, _ := strings.Cut(r.Value, " ")

@@ -137,7 +137,6 @@ func pauses(ctx context.Context, from reader) (list []QueueOrder, err error) {
 	return list, err
 }
 
-// pauseOf returns the order that pauses a queue, if any.
 func pauseOf(ctx context.Context, from reader, queue string) (o QueueOrder, isPaused bool, err error) {
 	list, err := pauses(ctx, from)
 	for _, o := range list {

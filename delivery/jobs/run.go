@@ -85,7 +85,7 @@ func (j *Jobs) Run(ctx context.Context, id int, progress func(Job)) (Job, error)
 // fullness is why a job waits for a full engine. Safe for concurrent use.
 type fullness struct{ text atomic.Pointer[string] }
 
-// set notes the error of a full engine; nil means that there is room.
+// set notes the error of a full engine, or nil if there is room.
 func (f *fullness) set(err error) {
 	if err == nil {
 		f.text.Store(nil)
@@ -95,7 +95,6 @@ func (f *fullness) set(err error) {
 	f.text.Store(&text)
 }
 
-// reason returns the text of the error, or "".
 func (f *fullness) reason() string {
 	text := f.text.Load()
 	if text == nil {
@@ -141,7 +140,6 @@ func (j *Jobs) runUnderLock(ctx context.Context, queue string, locked func()) er
 	}, lock.WithClock(j.Clock))
 }
 
-// runAll runs the jobs of a queue, the oldest first.
 func (j *Jobs) runAll(ctx context.Context, queue string) error {
 	for {
 		list, err := all(ctx, j.engine, kindJob)
@@ -299,7 +297,6 @@ func (j *Jobs) entries(ctx context.Context, job Job, size int) ([]store.Entry, e
 	return j.engine.List(ctx, job.queue(), job.Filter, store.Page{After: job.After, Until: job.Until, Max: size})
 }
 
-// count counts the edits that were done, and returns how long to wait.
 func (j *Job) count(edits []store.Edit, done []bool, entries []store.Entry, now time.Time) (again time.Duration) {
 	j.noteSent(edits, done)
 	n := 0
