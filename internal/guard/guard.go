@@ -9,15 +9,15 @@ package guard
 //	call()
 //	g.Returned()
 //
-// It has two methods, rather than a function that takes the call, to avoid a closure.
+// Two methods, rather than a function that takes the call, avoid a closure.
 type Guard struct{ returned bool }
 
 // Returned records that the call has returned.
 func (g *Guard) Returned() { g.returned = true }
 
-// Close must be deferred. Unless the call has returned, it recovers and calls broken with
-// the value of the panic, or with nil if runtime.Goexit ends the goroutine. debug.Stack
-// in broken shows the stack of the call.
+// Close must be deferred. Unless the call has returned, it calls broken with the value of
+// the panic, or nil after runtime.Goexit. debug.Stack in broken shows the stack of the
+// call.
 func (g *Guard) Close(broken func(recovered any)) {
 	if !g.returned {
 		broken(recover())
@@ -25,8 +25,7 @@ func (g *Guard) Close(broken func(recovered any)) {
 }
 
 // Call runs f, which may block, on a goroutine of its own and waits for it. If f panics
-// or calls runtime.Goexit, Call returns the error that broken makes of the result of
-// recover, which is nil for Goexit. debug.Stack in broken shows the stack of f.
+// or calls runtime.Goexit, Call returns the error of broken, as in [Guard.Close].
 func Call(f func() error, broken func(recovered any) error) (err error) {
 	done := make(chan struct{})
 	go func() {
@@ -40,8 +39,8 @@ func Call(f func() error, broken func(recovered any) error) (err error) {
 	return err
 }
 
-// Each runs f as Call does for each i from 0 to n-1, and returns the errors by i. It
-// starts one goroutine for all calls, and another after each call that does not return.
+// Each calls f for i from 0 to n-1 as Call does, and returns the errors by i. It starts
+// one goroutine, and another after each call that does not return.
 func Each(n int, f func(i int) error, broken func(recovered any) error) []error {
 	errs := make([]error, n)
 	i := 0

@@ -7,7 +7,7 @@ import (
 )
 
 // Wrap returns an error that wraps err, with the message "name: message". It calls
-// err.Error only when its own message is needed.
+// err.Error on demand.
 func Wrap(name string, err error) error { return &named{name, err} }
 
 type named struct {

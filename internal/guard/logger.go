@@ -8,9 +8,8 @@ import (
 
 // Logger returns a logger for weir's own lines, which go to the handler of l, or of
 // slog.Default() if l is nil. It hides the secrets of URLs (see [Text]) in messages,
-// strings and errors. An error whose text changes still unwraps to the original, so a
-// handler finds its type. The handler is a user's and may panic: then the line is lost,
-// and the caller continues (law A6). A logger that Logger has returned is returned
+// strings and errors. A changed error unwraps to the original. If the handler panics, the
+// line is lost, and the caller continues (law A6). A logger of Logger is returned
 // unchanged.
 func Logger(l *slog.Logger) *slog.Logger {
 	if l == nil {
@@ -68,8 +67,8 @@ func redactedAttrs(attrs []slog.Attr) []slog.Attr {
 	return redacted
 }
 
-// redactedAttr returns an attribute without the secrets of URLs. A value that is neither
-// a string nor an error nor a group is unchanged.
+// redactedAttr returns an attribute without the secrets of URLs. It changes strings,
+// errors and groups.
 func redactedAttr(a slog.Attr) slog.Attr {
 	a.Value = a.Value.Resolve()
 	switch a.Value.Kind() {
@@ -96,7 +95,7 @@ func redacted(err error) error {
 	return &redactedError{err, text}
 }
 
-// redactedError replaces the text of an error that contains secrets of URLs.
+// redactedError replaces an error's text.
 type redactedError struct {
 	err  error
 	text string

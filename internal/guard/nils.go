@@ -2,8 +2,7 @@ package guard
 
 import "reflect"
 
-// IsNil reports whether v is nil or holds a nil of its type, such as a nil pointer in an
-// interface.
+// IsNil reports whether v is nil or holds a nil of its type.
 func IsNil(v any) bool {
 	switch r := reflect.ValueOf(v); r.Kind() {
 	case reflect.Invalid:
@@ -15,8 +14,8 @@ func IsNil(v any) bool {
 	}
 }
 
-// RefuseNil panics if an argument of a function is nil as defined by IsNil, with a
-// message such as "checkpoint: NewSource: nil input".
+// RefuseNil panics if an argument is nil (IsNil), with a message such as "checkpoint:
+// NewSource: nil input".
 func RefuseNil(function, argument string, v any) {
 	if IsNil(v) {
 		panic(function + ": nil " + argument)

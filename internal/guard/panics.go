@@ -22,8 +22,7 @@ type PanicError struct {
 // ErrGoexit is the Value of a [PanicError] after a call of runtime.Goexit.
 var ErrGoexit = errors.New("runtime.Goexit was called")
 
-// Recovered wraps the result of recover in a package. recovered is nil if runtime.Goexit
-// ends the goroutine.
+// Recovered wraps the result of recover in a package. nil means runtime.Goexit.
 func Recovered(inPackage string, recovered any) *PanicError {
 	if recovered == nil {
 		recovered = ErrGoexit
@@ -72,8 +71,7 @@ func Format(f fmt.State, verb rune, message string, stack []byte) {
 }
 
 // Frame returns the top frame of the user's code, such as "lookup.go:42 main.lookup", or
-// "". It skips the frames of the standard library and of this module, except for its
-// tests and its programs.
+// "". It skips the standard library and this module, except its tests and programs.
 func Frame(stack []byte) string {
 	library := func(string) bool { return false } // reports whether a file belongs to the standard library
 	below := belowRecover(stack)
@@ -104,7 +102,7 @@ func Frame(stack []byte) string {
 }
 
 // belowRecover returns the number of bytes of the stack from the frame of panic or Goexit
-// to the end. The frames above belong to the recovery.
+// to the end.
 func belowRecover(stack []byte) int {
 	for _, start := range []string{"\npanic(", "\nruntime.Goexit("} {
 		if i := bytes.Index(stack, []byte(start)); i >= 0 {
@@ -128,9 +126,8 @@ type marker struct{}
 var programs = [...]string{"examples/", "bench/", "cmd/"}
 
 // libraryOf returns a function that reports whether a file belongs to the standard
-// library. stack is the file and line of debug.Stack. Builds with -trimpath write import
-// paths instead of directories: then a first element without a dot is the standard
-// library, unless it is the path of the main module.
+// library. stack is the file and line of debug.Stack. With -trimpath, import paths whose
+// first element lacks a dot are the standard library, except the main module.
 func libraryOf(stack string) func(file string) bool {
 	dir, _, _ := strings.Cut(stack, "runtime/debug/stack.go:")
 	return func(file string) bool {
@@ -142,7 +139,7 @@ func libraryOf(stack string) func(file string) bool {
 	}
 }
 
-// mainModule returns the path of the main module of this program.
+// mainModule returns the path of the main module.
 var mainModule = sync.OnceValue(func() string {
 	info, _ := debug.ReadBuildInfo()
 	if info == nil {

@@ -16,7 +16,7 @@ func MarkPermanent(err error) error {
 }
 
 // IsPermanent reports whether err, or an error that it wraps, is marked. It returns false
-// if a method of err, which may be a user's error, panics.
+// if a method of err panics.
 func IsPermanent(err error) (is bool) {
 	defer func() { _ = recover() }()
 	_, is = errors.AsType[mark](err)

@@ -10,8 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// Secrets of URLs are redacted here, for every text that weir writes or stores: log
-// lines, progress lines, pages, stored errors, and the texts of weir's own errors.
+// Secrets of URLs are redacted here, for every text that weir writes or stores.
 // Passwords, users without a password (tokens), queries and fragments are hidden; scheme,
 // host, port and path are shown. docs/data-protection.md describes the rule to users.
 
@@ -46,7 +45,7 @@ func URL(u *url.URL) string {
 }
 
 // urls finds a URL in quotes, as package net/url writes it, up to the closing quote, and
-// any other up to a space or a quote.
+// others up to a space or a quote.
 var urls = regexp.MustCompile(`"[A-Za-z][A-Za-z0-9+.-]*://(?:[^"\\]|\\.)*|[A-Za-z][A-Za-z0-9+.-]*://[^\s"]+`)
 
 // WithoutSecrets returns a text in which the secrets of URLs are hidden.
@@ -63,8 +62,8 @@ func WithoutSecrets(text string) string {
 	})
 }
 
-// redact hides the secrets of a URL, which may lack a scheme, or of a list of URLs with
-// commas in between.
+// redact hides the secrets of a URL, perhaps without a scheme, or of a list of URLs with
+// commas.
 func redact(address string) string {
 	scheme, rest, ok := strings.Cut(address, "://")
 	switch {
@@ -128,7 +127,7 @@ const hidden = "xxxxx"
 
 // Visible escapes the characters of a text that are not printable or not UTF-8, as Go
 // does in string literals, except for the characters of keep. So the text cannot hide
-// characters, control a terminal, or change the direction of text (law J3).
+// characters, control a terminal, or change its direction (law J3).
 func Visible(s, keep string) string {
 	plain := func(r rune) bool { return strconv.IsPrint(r) && r != utf8.RuneError || strings.ContainsRune(keep, r) }
 	if !strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }) {
