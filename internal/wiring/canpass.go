@@ -57,9 +57,8 @@ func mustPass(method string, err error) {
 	}
 }
 
-// Next returns the result of Via(next) of step n: next itself or, if the stream has
-// checkpoints and next is a step of another library, a flow that checks whether the step
-// after next can pass barriers.
+// Next returns the result of Via(next) of step n: next itself or, in a stream with
+// checkpoints, for a step of another library a flow that checks the step after it.
 func (n *Node) Next(next streams.Flow) streams.Flow {
 	if NodeOf(next) != nil || !n.isCheckpointed() {
 		return next

@@ -8,8 +8,8 @@ import (
 )
 
 // Linked makes a type that embeds it a step of weir: an operator, a flow, or a source or
-// sink of package checkpoint. The type embeds it under an unexported name: [NodeOf] finds
-// the node, but users do not see it.
+// sink of package checkpoint. It is embedded under an unexported name, so users do not
+// see it.
 type Linked struct{ node *Node }
 
 // LinkedBy returns the Linked of a step with this node.
