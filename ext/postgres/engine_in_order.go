@@ -235,8 +235,8 @@ func (s *Engine) lookAgain(ctx context.Context, queue string) error {
 	var isDue bool
 	err := s.do(ctx, func() error {
 		return s.pool.QueryRow(ctx, `WITH clock AS MATERIALIZED (SELECT `+s.now+` AS now)
-			SELECT EXISTS (SELECT 1 FROM weir_messages WHERE queue = $1 AND at <= (SELECT now FROM clock)`+
-			s.refused.Except(storesql.ExceptRefused, s.clock.Now())+`)`, queue).Scan(&isDue)
+			SELECT (SELECT true FROM weir_messages WHERE queue = $1 AND at <= (SELECT now FROM clock)`+
+			s.refused.Except(storesql.ExceptRefused, s.clock.Now())+` ORDER BY at LIMIT 1) IS NOT NULL`, queue).Scan(&isDue)
 	})
 	if isDue {
 		s.note(queue, dues{later: lockedWait})

@@ -496,8 +496,9 @@ func (s *Engine) look(ctx context.Context, names []string, fresh map[string]bool
 	ctx, stop := context.WithTimeout(ctx, patience)
 	defer stop()
 	asked := s.clock.Now()
-	// Two steps of an index for each queue.
-	rows, err := s.pool.Query(ctx, `SELECT queue, EXISTS (SELECT 1 FROM weir_messages AS m WHERE m.queue = q.queue AND at <= now),
+	// Two steps of an index for each queue. With EXISTS, PostgreSQL may read the table in
+	// place of the index.
+	rows, err := s.pool.Query(ctx, `SELECT queue, (SELECT true FROM weir_messages AS m WHERE m.queue = q.queue AND at <= now ORDER BY at LIMIT 1) IS NOT NULL,
 			ceil(extract(epoch FROM (SELECT at FROM weir_messages AS m WHERE m.queue = q.queue AND at > now ORDER BY at LIMIT 1) - now) * 1000000)::bigint
 		FROM (SELECT `+s.now+` AS now) AS clock, unnest($1::text[]) AS q (queue)`, names)
 	if err != nil {
