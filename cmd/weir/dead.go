@@ -579,7 +579,7 @@ func (a *app) importSource(ctx context.Context, name string) (from iter.Seq2[sto
 	return exportedMessages(interruptible(ctx, file)), func() { _ = file.Close() }, nil // it was only read
 }
 
-// interruptible returns a reader that fails when ctx ends.
+// interruptible returns a reader that fails when ctx ends, even while r waits.
 func interruptible(ctx context.Context, r io.Reader) io.Reader {
 	read, write := io.Pipe()
 	go func() { // cannot be cancelled, so it may outlive the reader

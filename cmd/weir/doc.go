@@ -28,11 +28,11 @@
 // no requests with keys.
 //
 // On Kafka a queue is a topic. weir shows dead letters that were not merged, and for the
-// group's topics the messages that it has not settled. A purge cuts off the whole topic.
-// Messages that are imported twice are stored twice. Kafka has neither outboxes nor
-// requests with keys. sasl is plain, scram-sha-256 or scram-sha-512; tls=true, or one of
-// ca, cert and key, encrypts. sasl=plain sends the password unencrypted, so it needs TLS
-// or plaintext=true.
+// group's topics the messages that it has not settled. A purge cuts off the whole topic,
+// and cannot select messages. Messages that are imported twice are stored twice. Kafka
+// has neither outboxes nor requests with keys. sasl is plain, scram-sha-256 or
+// scram-sha-512; tls=true, or one of ca, cert and key, encrypts. sasl=plain sends the
+// password unencrypted, so it needs TLS or plaintext=true.
 //
 // Output and errors contain no passwords. The environment variable also hides them from
 // lists of processes.
