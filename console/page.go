@@ -221,7 +221,7 @@ func fieldText(text string) string {
 	return text
 }
 
-// visible makes hidden characters visible, except lines and tabs.
+// visible makes hidden characters visible, except line ends and tabs.
 func visible(v any) string { return guard.Visible(fmt.Sprint(v), "\n\t") }
 
 // failure returns the beginning of an error's text, perhaps of another program, without
