@@ -114,8 +114,8 @@ func explainLock(name string, err error) error {
 // LockFile implements FS.
 func (osFS) LockFile(name string) (io.Closer, error) { return passing(name, lockFile) }
 
-// passing locks a file that still has the name then: lockFile may return a file that was
-// removed between opening and locking.
+// passing locks a file that still has the name once it is locked: lockFile may return a
+// file that was removed between opening and locking.
 func passing(name string, lockFile func(string) (*os.File, error)) (io.Closer, error) {
 	for {
 		f, err := lockFile(name)

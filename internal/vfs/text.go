@@ -27,7 +27,7 @@ func CheckText(start []byte, name string) (mark int, err error) {
 }
 
 // formats are formats that users mistake for text, with their first bytes. UTF-32 comes
-// before UTF-16, whose mark its mark begins with.
+// before UTF-16, since its mark begins with the mark of UTF-16.
 var formats = []struct{ start, name, remedy string }{
 	{"\x1f\x8b", "compressed by gzip", decompress("gunzip -k")},
 	{"\x28\xb5\x2f\xfd", "compressed by zstd", decompress("zstd -d")},

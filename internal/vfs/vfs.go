@@ -34,9 +34,9 @@ type FS interface {
 	// *HeldError if the lock is held, and matches errors.ErrUnsupported on systems
 	// without locks.
 	Lock(name string) (Lock, error)
-	// LockFile locks the file name, which it creates and Close removes. Unlike Lock, it
-	// excludes others only until the file is removed, and a process that dies leaves the
-	// file. The errors are as for Lock.
+	// LockFile locks the file name, which it creates and Close removes. The lock excludes
+	// others as the lock of Lock does, but only until the file is removed. It ends when
+	// the process dies, which leaves the file. The errors are as for Lock.
 	LockFile(name string) (io.Closer, error)
 }
 
