@@ -9,8 +9,8 @@ import "net/http"
 const Result = "Exactly-Once-Result"
 
 // Kept is the response header of a refusal, with the value "true", that the tracker keeps
-// for all attempts of the request on every server that shares its records: none has taken
-// effect or will. Servers of earlier versions do not send it.
+// for all attempts of the request on every server that shares its records: no attempt has
+// taken effect, or will. Servers of earlier versions do not send it.
 const Kept = "Exactly-Once-Kept"
 
 // Limits of the fields of an id. Integers of structured header fields have at most 15

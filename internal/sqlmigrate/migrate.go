@@ -41,10 +41,10 @@ func Apply(ctx context.Context, db *sql.DB, d Dialect, component string, files f
 	return err
 }
 
-// Ensure is Apply, and returns the names of the files that it has run. If there are none,
-// it only reads. It refuses a database to which a later version of weir has applied more
-// files, unless their first line begins with "-- compatible". If the user may not run the
-// files, the error contains the statements.
+// Ensure is Apply, and returns the names of the files that it has run. If all files were
+// applied before, it only reads. It refuses a database to which a later version of weir
+// has applied more files, unless their first line begins with "-- compatible". If the
+// user may not run the files, the error contains the statements.
 func Ensure(ctx context.Context, db *sql.DB, d Dialect, component string, files fs.FS) (made []string, err error) {
 	made, err = ensure(ctx, db, d, component, files)
 	if err != nil {
@@ -240,7 +240,8 @@ func applyIn(ctx context.Context, tx *sql.Tx, d Dialect, component string, all [
 		return nil, err
 	}
 	if d == SQLite {
-		// Lock before reading: CREATE TABLE does not lock the database if the table exists.
+		// Lock before reading: CREATE TABLE does not lock the database if the table
+		// exists.
 		if _, err := tx.ExecContext(ctx, "DELETE FROM weir_migrations WHERE false"); err != nil {
 			return nil, err
 		}
