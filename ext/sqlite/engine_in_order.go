@@ -59,8 +59,8 @@ var selectKeyState = `SELECT coalesce((` + headOfKey("$1", "$2") + `), 0), coale
 var appointNext = `UPDATE weir_messages SET head = 1, at = CASE WHEN at = ` + parkedText + ` THEN $3 ELSE max(at, $3) END
 	WHERE position = (` + firstOfKey("$1", "$2") + `) AND NOT EXISTS (` + headOfKey("$1", "$2") + `)`
 
-// becomeHead makes the message at $1 the head of its key, at the time $2. It may be parked
-// behind a head that an earlier version has settled.
+// becomeHead makes the message at $1 the head of its key, at the time $2. It may be
+// parked behind a head that an earlier version has settled.
 var becomeHead = `UPDATE weir_messages SET head = 1, at = CASE WHEN at = ` + parkedText + ` THEN $2 ELSE at END WHERE position = $1`
 
 // TakeInOrder implements [store.InOrder].
@@ -236,8 +236,8 @@ func leaseHeads(ctx context.Context, tx *Tx, queue string, positions []int64, un
 	return taken, nil
 }
 
-// removeRows removes the messages of a queue that match a condition, and returns how many.
-// The next messages of their keys become heads.
+// removeRows removes the messages of a queue that match a condition, and returns how
+// many. The next messages of their keys become heads.
 func (s *Engine) removeRows(ctx context.Context, tx *Tx, now time.Time, queue, where string, args ...any) (n int, err error) {
 	heads, n, err := deleteRows(ctx, tx, where, args...)
 	if err != nil {

@@ -77,7 +77,7 @@ func WithClock(c clock.Clock) Option {
 }
 
 // WithLogger sets the logger of an [Engine]. The default is slog.Default(). [OpenDB]
-// ignores it. It panics if l is nil.
+// ignores it. WithLogger panics if l is nil.
 func WithLogger(l *slog.Logger) Option {
 	guard.RefuseNil("sqlite: WithLogger", "logger", l)
 	return func(s *settings) { s.logger = guard.Logger(l) }

@@ -22,10 +22,10 @@ const (
 // connection of its own.
 //
 // Changes by transactions of this DB arrive through note. All others, such as commits of
-// other processes, change SQLite's data version, which it reads every 100 ms. After a
-// change one statement looks at all queues that have consumers. It also finds when the
-// next message of each queue becomes due, for which there is one timer. So an idle
-// database costs the same with any number of queues.
+// other processes, change SQLite's data version, which the watcher reads every 100 ms.
+// After a change one statement looks at all queues that have consumers. It also finds
+// when the next message of each queue becomes due, for which there is one timer. So an
+// idle database costs the same with any number of queues.
 //
 // Safe for concurrent use.
 type watcher struct {
@@ -195,7 +195,7 @@ func (w *watcher) run(ctx context.Context) {
 	w.endLocked(explain(err), func(c *waiter) bool { return !c.polls })
 }
 
-// watch wakes consumers. It returns nil after the last consumer, or an error.
+// watch wakes consumers. It returns nil when the last consumer has left, or an error.
 func (w *watcher) watch(ctx context.Context) error {
 	v, err := openView(ctx, w.db)
 	if err != nil {

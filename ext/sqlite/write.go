@@ -68,7 +68,7 @@ type shared struct {
 // returned. The others then run again, so fn must set its results anew, not add to them.
 //
 // If ctx ends while the call waits for its turn or for another process, Write returns
-// the cause of ctx. After that, only fn can end the call.
+// the cause of ctx. Once fn runs, only fn can end the call.
 func (db *DB) Write(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
 	if fn == nil {
 		panic("sqlite.DB.Write: fn is nil")
@@ -115,7 +115,7 @@ func (db *DB) runAll(ctx context.Context, take func() []*write) {
 	}
 }
 
-// start lets the calls run whose contexts have not ended.
+// start returns the calls whose contexts have not ended, and lets them run.
 func start(batch []*write) []*write {
 	return slices.DeleteFunc(batch, func(w *write) bool {
 		w.err = context.Cause(w.ctx)
@@ -232,8 +232,8 @@ func (s *shared) exec(ctx context.Context, query string) error {
 	return err
 }
 
-// stmt returns nil if the statement is not prepared: doing so now would wait for the
-// connection that this transaction holds.
+// stmt returns a prepared statement, or nil if the statement is not prepared yet:
+// preparing it now would wait for the connection that this transaction holds.
 func (s *shared) stmt(ctx context.Context, query string) *sql.Stmt {
 	stmt := s.stmts[query]
 	if stmt == nil {
@@ -263,8 +263,8 @@ func (t *Tx) ExecContext(ctx context.Context, query string, args ...any) (sql.Re
 	return result, err
 }
 
-// QueryContext runs a statement that returns rows. Close them before the function
-// returns.
+// QueryContext runs a statement that returns rows. Read and close them before the
+// function returns.
 func (t *Tx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
 	ctx, err := t.usable(ctx)
 	if err != nil {
