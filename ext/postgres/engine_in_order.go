@@ -51,8 +51,8 @@ const (
 	candidatesGiven = `position = ANY ($3::bigint[]) AND queue = $1 AND at <= (SELECT now FROM clock) ORDER BY at, position LIMIT $2`
 )
 
-// candidatesOfKeys is the condition on the heads of the keys $2 or, where they do not have
-// heads, their first messages, if they are due. The expressions keep PostgreSQL from
+// candidatesOfKeys is the condition on the heads of the keys $2 or, where they do not
+// have heads, their first messages, if they are due. The expressions keep PostgreSQL from
 // reading all messages that are due.
 func (s *Engine) candidatesOfKeys() string {
 	return `position = ANY (ARRAY(SELECT ` + s.headOrFirst("$1::text", "k.key") + ` FROM unnest((SELECT $2::text[])) AS k (key)))
@@ -75,10 +75,11 @@ const (
 	placesKept = 10 * time.Minute // PostgreSQL has removed old entries of an index by then
 )
 
-// floors are the places up to which calls of TakeInOrder have parked all messages. Parking
-// leaves an old entry in the index for each message, which would slow down each later call
-// until PostgreSQL removes them. A message that was held, or whose transaction is committed
-// late, may come before a floor: looks that begin with the first message find it.
+// floors are the places up to which calls of TakeInOrder have parked all messages.
+// Parking leaves an old entry in the index for each message, which would slow down each
+// later call until PostgreSQL removes them. A message that was held, or whose transaction
+// is committed late, may come before a floor: looks that begin with the first message
+// find it.
 type floors struct {
 	mu sync.Mutex
 	of map[string]floor // by queue
@@ -340,8 +341,8 @@ func (s *Engine) lockCandidates(ctx context.Context, tx pgx.Tx, condition string
 }
 
 // firstOfKey selects the first message of a key in a queue: both are expressions. It
-// compares rows, and not columns, so that PostgreSQL can use no other index for the order.
-// The first row behind the comparison may belong to another key.
+// compares rows, and not columns, so that PostgreSQL can use no other index for the
+// order. The first row behind the comparison may belong to another key.
 //
 // A message that was set aside is not the first one.
 func (s *Engine) firstOfKey(queue, key string) string {
@@ -389,8 +390,8 @@ func (s *Engine) keyStates(ctx context.Context, tx pgx.Tx, queue string, names [
 const someOf = `(SELECT $1::bigint[])::bigint[]`
 
 // park parks messages behind heads that it can lock. isBusy reports whether there are
-// others. It makes heads of the messages of plan.Become, which are due at once if they were
-// parked behind a head that has left without a successor.
+// others. It makes heads of the messages of plan.Become, which are due at once if they
+// were parked behind a head that has left without a successor.
 func (s *Engine) park(ctx context.Context, tx pgx.Tx, queue string, plan *storesql.OrderPlan) (parks, isBusy bool, err error) {
 	if len(plan.Park) == 0 {
 		return false, false, nil

@@ -128,7 +128,8 @@ const (
 // none.
 const resetEach = time.Second
 
-// repeat runs f again after errors of the connection that leave no effect.
+// repeat runs f, and again after errors that may be due to the connection. These errors
+// leave no effect.
 func (s *Engine) repeat(ctx context.Context, f func() error) error {
 	err := f()
 	switch state := sqlState(err); state {

@@ -149,7 +149,8 @@ func (s *Engine) note(queue string, d dues) {
 // the messages.
 const sendTries = 60
 
-// send sends the pending notices until all are sent.
+// send sends the pending notices until all are sent. It gives up after sendTries failures
+// in a row.
 func (s *Engine) send(timer *clock.Timer) {
 	n := &s.news
 	defer timer.Stop()
@@ -255,7 +256,7 @@ func (h *hub) wake(queue string) {
 }
 
 // queues returns the queues that have sources, and the queues with new sources. The loop
-// that listens ends without sources.
+// that listens calls it, and ends if there are no sources.
 func (h *hub) queues() (names []string, fresh map[string]bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -376,8 +377,8 @@ func (s *Engine) listener(ctx context.Context) (*pgx.Conn, error) {
 
 // probe checks that notifications arrive: behind a pooler of transactions LISTEN succeeds
 // without effect. It may drop others' notifications, since the hub looks at all queues
-// afterwards. Another connection sends it, because a pooler may return a connection's
-// own.
+// afterwards. Another connection sends the test notification, because a pooler may return
+// a connection's own.
 func (s *Engine) probe(ctx context.Context, conn *pgx.Conn) error {
 	payload := "weir probe " + rand.Text()
 	if _, err := s.pool.Exec(ctx, "SELECT pg_notify($1, $2)", channelNow, payload); err != nil {
@@ -478,7 +479,7 @@ func (s *Engine) waken(ctx context.Context, notices <-chan notice, failed <-chan
 				h.wake(n.queue)
 				continue
 			}
-			at := s.clock.Now().Add(max(n.delay, coalesced)) // likewise
+			at := s.clock.Now().Add(max(n.delay, coalesced)) // messages due soon share a look
 			if before, ok := next[n.queue]; slices.Contains(names, n.queue) && (!ok || at.Before(before)) {
 				next[n.queue] = at
 			}
