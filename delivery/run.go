@@ -25,12 +25,12 @@ const closeWait = 3 * time.Second
 // Operator is the operator that [Run] drives: an *asyncop.AsyncWaitOperator, or several
 // in a row behind the same two methods.
 //
-// Run first calls its method CheckRun(ctx context.Context) error, if there is one, and
-// returns its error. If op is an *asyncop.AsyncWaitOperator itself, Run receives only as
-// many messages as it has free slots, or expects to become free meanwhile, and does not
-// receive in an outage. If only some tenants of its backend are down
-// (backend.TenantBreaker), Run does not receive messages with their keys from a queue
-// with [WithFairByKey].
+// If op has a method CheckRun(ctx context.Context) error, Run calls that first, with its
+// own context, and returns the error. If op is an *asyncop.AsyncWaitOperator itself, Run
+// receives only as many messages as it has free slots, or expects to become free
+// meanwhile, and does not receive in an outage. If only some tenants of its backend are
+// down (backend.TenantBreaker), Run does not receive messages with their keys from a
+// queue with [WithFairByKey].
 type Operator[IN, OUT any] interface {
 	// Messages takes messages and yields a message for each result. It ends when input
 	// has ended and all messages taken are done. It settles the messages whose results do

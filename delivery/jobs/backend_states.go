@@ -8,8 +8,8 @@ import (
 // severity orders the states of a backend for [Backend.Strip].
 var severity = []string{"", "up", "ramping", "held", "down"}
 
-// Strip returns the worst state of the backend in each of n equal spans from from to to,
-// the oldest first: down (or probing), held, ramping or up, or "" if unknown. n is at
+// Strip returns the worst state of the backend in each of n equal spans between from and
+// to, the oldest first: down (or probing), held, ramping or up, or "" if unknown. n is at
 // least 1, and to is after from.
 func (b *Backend) Strip(from, to time.Time, n int) []string {
 	strip := make([]string, n)

@@ -56,8 +56,8 @@ func historyName(queue string, t time.Time) string {
 
 // History returns the points of a queue in the last 24 hours, the oldest first, without
 // the minutes in which no worker of the queue has reported. Queue is the name of a queue
-// or of an outbox: the points of a queue contain its layers and its dead letters. A worker
-// adds its messages to the history of [Worker].Reads, and not of ReadsFirst.
+// or of an outbox: the points of a queue contain its layers and its dead letters. A
+// worker adds its messages to the history of [Worker].Reads, and not of ReadsFirst.
 // Workers of an earlier version do not write points.
 func (j *Jobs) History(ctx context.Context, queue string) ([]HistoryPoint, error) {
 	now := j.Clock.Now()

@@ -27,8 +27,8 @@ type historyWriter struct {
 	jobs   *Jobs
 	worker string // the id
 
-	// writing has capacity 1 and guards the fields below. A write holds it while it counts
-	// and stores points.
+	// writing has capacity 1 and guards the fields below. A write holds it while it
+	// counts and stores points.
 	writing chan struct{}
 	counts  bool // this worker is the counter, as of the last transaction
 	asked   bool // the engine was asked who is the counter
@@ -43,8 +43,8 @@ type historyWriter struct {
 	points []HistoryPoint // that the engine does not have, in the order of time; the last minute has not ended
 }
 
-// attempt is a record that a transaction has written, whose answer was lost. If the engine
-// has the record, the transaction was committed.
+// attempt is a record that a transaction has written, whose answer was lost. If the
+// engine has the record, the transaction was committed.
 type attempt struct {
 	record store.Record
 	until  time.Time // the minute of its last point

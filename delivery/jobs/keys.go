@@ -21,8 +21,8 @@ type KeyFilter struct {
 func (f KeyFilter) most() int { return cmp.Or(f.Max, defaultKeys) }
 
 // Keys counts the messages of a queue, of its layers and of its dead letters by key
-// ([message.Meta].Key), in the order of [store.KeyCounter], without messages without a
-// key. [Jobs.KeyStates] also returns which keys are held or down.
+// ([message.Meta].Key), in the order of [store.KeyCounter]. Messages without a key are
+// not counted. [Jobs.KeyStates] also returns which keys are held or down.
 //
 // It reads the keys of all messages once. For a million messages of ten thousand keys
 // that takes less than a second on SQLite and PostgreSQL. Keys returns an error if the

@@ -20,9 +20,9 @@ const DefaultMaxMerges = 5
 //	it is to be looked at first, and LeaveLapsed is set   stays   Lapsed
 //	otherwise                                             is sent back
 //
-// [store.Message.Repetition] returns whether it is in doubt, or to be looked at first. An
-// entry that is counted in Unsafe is sent back if UnsafeToRepeat is set, and an entry in
-// Lapsed if LeaveLapsed is not set.
+// [store.Message.Repetition] returns whether an entry is in doubt, or to be looked at
+// first. An entry that is counted in Unsafe is sent back if UnsafeToRepeat is set, and an
+// entry in Lapsed if LeaveLapsed is not set.
 func (s *Spec) SendsBack(e *store.Entry, now time.Time, p *Progress) bool {
 	r := e.Repetition(now)
 	switch {

@@ -70,13 +70,14 @@ type Receiver interface {
 type Store interface {
 	Engine
 
-	// Take leases up to max due messages, the earliest due first, and returns them
-	// without waiting for more. A message is not returned before its delay has passed by
-	// the clock of the store (law D3), nor taken again before its lease has ended. That
-	// clock does not go back with the clock of the machine, except on PostgreSQL: if the
-	// database server's clock is set back, messages are due later by the same time. Take
-	// stops after the message with which the payloads reach 16 MiB: so a due message is
-	// returned whatever its size. With an error it returns no messages.
+	// Take leases up to max due messages, the earliest due first, and returns them. It
+	// does not wait if fewer messages are due. A message is not returned before its delay
+	// has passed by the clock of the store (law D3), nor taken again before its lease has
+	// ended. That clock does not go back with the clock of the machine, except on
+	// PostgreSQL: if the database server's clock is set back, messages are due later by
+	// the same time. Take stops after the message with which the payloads reach 16 MiB:
+	// so a due message is returned whatever its size. With an error it returns no
+	// messages.
 	Take(ctx context.Context, queue string, max int, lease time.Duration) ([]Leased, error)
 
 	// Extend makes the leases end after the time d from now, even if that is sooner than

@@ -140,8 +140,8 @@ func (l *Ladder[T]) Source(first Source[T], wrapped ...Source[T]) Source[T] {
 	return s
 }
 
-// adopt makes the messages of another ladder's leading source messages of this ladder,
-// too.
+// adopt makes this ladder treat the messages of another ladder as its own, if the leading
+// input is a source of that ladder.
 func (l *Ladder[T]) adopt(leads *input[T]) {
 	other, isOfLadder := ofInput[*source[T]](leads)
 	if isOfLadder {

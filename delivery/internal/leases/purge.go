@@ -155,7 +155,7 @@ func (s *Source[T]) noteGone(ctx context.Context, h *handle) {
 }
 
 // findPurged returns the messages of lost that were purged: they are no longer in the
-// queue, and their leases have not ended.
+// queue, and their leases have not ended, so another worker cannot have settled them.
 func (s *Source[T]) findPurged(ctx context.Context, lost []*handle) (purged []*handle) {
 	inspector, ok := s.store.(store.Inspector)
 	if !ok {
@@ -170,8 +170,8 @@ func (s *Source[T]) findPurged(ctx context.Context, lost []*handle) (purged []*h
 		}
 		found, err := inspector.List(ctx, s.queue, store.Filter{}, store.Page{After: h.position - 1, Until: h.position, Max: 1})
 		if err != nil {
-			// If noteLost calls, the next Extend repeats the search. If
-			// noteSettledAfterLoss calls, the lease counts as lost.
+			// For noteLost, the next Extend repeats the search. For
+			// noteSettledAfterLoss, the lease counts as lost.
 			return purged
 		}
 		if len(found) == 0 {

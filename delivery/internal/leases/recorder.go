@@ -284,8 +284,8 @@ func (s *Source[T]) noteRefusal(ctx context.Context, h *handle, cause error, las
 	return nil
 }
 
-// setAside leaves a message that cannot be settled in its queue for good, undelivered. If
-// the store refuses even that, the message is redelivered when its lease ends.
+// setAside leaves a message in its queue for good, since it cannot be settled: it is not
+// redelivered. If the store refuses even that, it is redelivered when its lease ends.
 func (s *Source[T]) setAside(ctx context.Context, h *handle, cause error) error {
 	fate := "it stays in its queue and is not delivered again"
 	hs := []*handle{h}
