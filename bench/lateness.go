@@ -16,7 +16,7 @@ const (
 	LateP50    = "late-p50-ms"
 	LateP99    = "late-p99-ms"
 	LateMax    = "late-max-ms"
-	EarlyMax   = "early-max-ms" // the earliest timer before it was due
+	EarlyMax   = "early-max-ms" // how long before its due time the earliest timer fired
 	Goroutines = "goroutines"
 	HeldMax    = "held-max" // elements between the first call and the sink
 )

@@ -28,9 +28,9 @@ type pipeline struct {
 	calls func(seq int) int32 // expected calls per element, or nil
 
 	// Optional hooks.
-	fed      func()        // called after the last element; then the source ends
-	received func(seq int) // called in the sink for each element
-	each     func(seq int)
+	fed      func()          // called after the last element; then the source ends
+	received func(seq int)   // called in the sink for each element
+	each     func(seq int)   // called in the source before each element
 	elem     func(i int) any // set by prepare
 	seq      func(e any) int // set by prepare
 }

@@ -129,7 +129,8 @@ type Work struct{ Ordered, Unordered Group }
 // Title returns "W1: completes at once".
 func (w Work) Title() string { return w.Ordered.Workload + ": " + w.Ordered.Title }
 
-// Works pairs the groups of the given or all workloads that exist in both modes.
+// Works pairs the groups of the given workloads that exist in both modes. Without
+// arguments it takes all workloads.
 func Works(groups []Group, workloads ...string) []Work {
 	var works []Work
 	for _, g := range groups {

@@ -65,6 +65,7 @@ func w15(c Config) []Group {
 	}}
 }
 
+// share tracks the messages that the dying worker has taken.
 type share struct {
 	mu    sync.Mutex
 	of    map[int]bool // not received by another worker yet
