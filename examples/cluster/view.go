@@ -26,7 +26,7 @@ func (s *supervisor) startView(w io.Writer) (stop func()) {
 			}
 			var b strings.Builder
 			if drawn > 0 {
-				fmt.Fprintf(&b, "\x1b[%dA\x1b[J", drawn)
+				fmt.Fprintf(&b, "\x1b[%dA\x1b[J", drawn) // moves up and clears the rest
 			}
 			width := show.Columns(w)
 			for _, line := range lines { // a wrapped line could not be redrawn

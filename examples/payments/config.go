@@ -12,7 +12,7 @@ import (
 )
 
 type config struct {
-	Engine   string
+	Engine   string // a name or a URL
 	Workers  int
 	Orders   int64
 	Seed     uint64

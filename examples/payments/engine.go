@@ -103,7 +103,7 @@ var (
 )
 
 type queues struct {
-	orders   map[string]*delivery.Queue[bank.Order]
+	orders   map[string]*delivery.Queue[bank.Order] // by provider
 	payments *delivery.Queue[bank.Payment]
 }
 

@@ -15,7 +15,7 @@ import (
 // came out.
 type reconciliation struct {
 	orders    int64
-	paid      map[string]int
+	paid      map[string]int // by provider
 	declined  int
 	dead      int
 	deadAgain int // further dead letters of the same orders

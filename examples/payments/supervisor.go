@@ -113,9 +113,9 @@ type supervisor struct {
 	workers  []sample // last report of each worker
 	done     int64    // paid, or declined by both
 	before   sample   // totals of ended workers
-	kills    int
-	deaths   int
-	failures int // workers that ended with an error
+	kills    int      // of workers
+	deaths   int      // of providers
+	failures int      // workers that ended with an error
 	trouble  string
 
 	outage time.Time // its start; zero before it

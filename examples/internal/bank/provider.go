@@ -54,7 +54,7 @@ type ProviderConfig struct {
 	Dir       string // directory of its books and its address file
 	Start     int    // number of earlier starts
 	Seed      uint64
-	DeclineOf int
+	DeclineOf int           // declines one order in DeclineOf
 	Down      time.Duration // how long it answers 503 after its start
 }
 

@@ -3,7 +3,7 @@ package hclient
 import "fmt"
 
 // NotServingRegionError reports that the region of the row has moved. The client has
-// removed it from its cache.
+// removed the region from its cache.
 type NotServingRegionError struct {
 	Server string // host:port
 	Region string

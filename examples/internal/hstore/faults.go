@@ -20,7 +20,7 @@ type Faults struct {
 	EventEvery int
 
 	Transition time.Duration // how long a moving region is not served
-	SlowBy     time.Duration
+	SlowBy     time.Duration // added to every answer of a slow server
 	SlowFor    time.Duration
 	DownFor    time.Duration
 }

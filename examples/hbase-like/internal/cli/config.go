@@ -31,11 +31,11 @@ type Config struct {
 	Out    string // a file; "-" is standard output, "" nowhere
 	Format flights.Format
 
-	Checkpoint string // directory of checkpoints, or ""
-	Interval   time.Duration
+	Checkpoint string        // directory of checkpoints, or ""
+	Interval   time.Duration // between two checkpoints
 
 	Partitions int // parts of the input, each with a pipeline; 0 means one pipeline in this process
-	Workers    int
+	Workers    int // processes that share the partitions
 	Kills      int // of workers
 
 	Drain    time.Duration // after Ctrl-C
@@ -47,9 +47,9 @@ type Retry struct {
 	Strategy   string // "fixed" or "exponential"
 	Retries    int    // strategies.Unlimited: until the timeout
 	Delay      time.Duration
-	MaxDelay   time.Duration
-	Multiplier float64
-	Jitter     string // "none", "equal" or "full"
+	MaxDelay   time.Duration // of exponential
+	Multiplier float64       // of exponential
+	Jitter     string        // "none", "equal" or "full"
 }
 
 const usageHead = `Enrich flights by asynchronous look-ups in an HBase-like store.
@@ -168,7 +168,7 @@ func (c *Config) check(mode string) error {
 		return usageError(flag, value, what)
 	}
 	r := c.Retry
-	growth := r.Multiplier >= 1 && !math.IsInf(r.Multiplier, 0)
+	growth := r.Multiplier >= 1 && !math.IsInf(r.Multiplier, 0) // false for NaN, too
 	for _, err := range []error{
 		oneOf("mode", mode, "ordered", "unordered"),
 		must(c.Capacity >= 1, "capacity", c.Capacity, "must be at least 1"),

@@ -92,7 +92,7 @@ func (s Summary) writeCalls(line func(label, format string, args ...any), before
 		show.Count(s.Client.NotServing), show.Count(s.Client.ConnectionErrors))
 	line("latency", "p50 %s   p99 %s   max %s   (first call to output)", quantiles(b.Latency)...)
 	if b.Retried > 0 {
-		if b.LatencyRetried.Max > 0 {
+		if b.LatencyRetried.Max > 0 { // false if all were given up
 			line("  of retried flights", "p50 %s   p99 %s   max %s", quantiles(b.LatencyRetried)...)
 		}
 		line("  retries of those", "p50 %d   p99 %d   max %d", b.Retries.P50, b.Retries.P99, b.Retries.Max)
