@@ -1,5 +1,6 @@
 // Package blobcheckpoint keeps checkpoints in object storage (gocloud.dev/blob): S3 and
-// compatible storage, Google Cloud Storage, Azure.
+// compatible storage, Google Cloud Storage, Azure, for pipelines that any of several
+// machines may run.
 //
 //	bucket, err := blob.OpenBucket(ctx, "s3://flights?region=eu-central-1") // import _ "gocloud.dev/blob/s3blob"
 //	…
