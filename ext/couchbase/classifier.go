@@ -121,8 +121,8 @@ func mayFollowRedirect(err error) bool {
 	return isHTTP && !isQuery
 }
 
-// ofClient returns the meaning of a failure without a response that gocb's client
-// reports.
+// ofClient returns the meaning of a failure without a response if the error of gocb's
+// client proves what it seems to.
 func ofClient(err error) finding {
 	unsent := func(reason predicates.Reason) finding { return finding{reason, predicates.ClientDispatch} }
 	switch {

@@ -11,15 +11,16 @@
 //	policy := strategies.ReasonAware(couchbase.Classifier[Row](), nil)
 //
 // Pass the context of the call to gocb (gocb.GetOptions.Context), and limit an attempt by
-// gocb's Timeout. gocb's default for key-value operations is 2.5 s. It has more details
-// than asyncop.WithAttemptTimeout, whose error is TIMED_OUT_IN_FLIGHT. If a deadline of
-// your own context ends a call, gocb returns ErrRequestCanceled, which is final.
+// gocb's Timeout. gocb's default for key-value operations is 2.5 s. A timeout of gocb has
+// more details than asyncop.WithAttemptTimeout, whose error is TIMED_OUT_IN_FLIGHT. If a
+// deadline of your own context ends a call, gocb returns ErrRequestCanceled, which is
+// final. After an attempt timeout the operator ignores that error.
 //
 // # Documents that do not exist
 //
 // ErrDocumentNotFound is a rejection (KV_STATUS_0x01), which fails the element. To
 // continue without the document, return asyncop.ErrNoResult: the attempt completes with
-// an empty result. To retry that, give it a reason:
+// an empty result, which Classifier does not retry. To retry it, give it a reason:
 //
 //	absent := predicates.NewReason("ABSENT", true, false)
 //	classify := predicates.Classifiers(
@@ -111,8 +112,8 @@
 //   - gocb's groups of codes, such as ErrPlanningFailure, do not prove a refusal: they
 //     contain errors of the execution (4036, 10109).
 //   - If other requests of the call are in doubt ([predicates.Attempt.InDoubt]), or gocb
-//     may have repeated a request with an effect, which [NoRetries] prevents, reasons do
-//     not allow a retry of calls that must not happen twice.
+//     may have repeated a request with an effect, which [NoRetries] prevents, reasons
+//     keep their names but do not allow a retry of calls that must not happen twice.
 //
 // # Idempotent operations
 //
