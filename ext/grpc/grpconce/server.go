@@ -41,7 +41,7 @@ type ServerConfig struct {
 	// UNIMPLEMENTED.
 	Stored func(code codes.Code) bool
 
-	// RetryAfter is the delay that clients are asked for before they repeat a call.
+	// RetryAfter is how long clients are asked to wait before they repeat a call.
 	// Default 1 s.
 	RetryAfter time.Duration
 

@@ -9,7 +9,8 @@
 //	op := asyncop.OrderedWaitWithRetry(place, 5*time.Second, 1000,
 //		strategies.ReasonAware(grpcretry.Classifier[*pb.Receipt](status.Code), nil))
 //
-// UNAVAILABLE alone does not show whether the call was sent.
+// UNAVAILABLE alone does not show whether the call was sent, so without these options
+// such a call is not repeated.
 //
 // # Stages
 //
