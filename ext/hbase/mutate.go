@@ -22,9 +22,9 @@ import (
 //
 // timeout limits an attempt; 0 means no limit. Use it in place of
 // asyncop.WithAttemptTimeout: an attempt that ends here reports whether its request was
-// sent. So a write that waited in vain for its region may be repeated, even if it must
-// not happen twice. Choose a timeout below the element's timeout, which also cuts an
-// attempt off.
+// sent, and an attempt that the operator cuts off cannot. So a write that waited in vain
+// for its region may be repeated, even if it must not happen twice. Choose a timeout
+// below the element's timeout, which also cuts an attempt off.
 //
 // An attempt does not end while gohbase writes its request to the connection, since the
 // server would get a part of it. If the server does not read, Mutate closes the

@@ -14,9 +14,9 @@ import (
 // write is a mutation that gohbase sends at most once.
 //
 // SendRPC of gohbase repeats a request after most errors and returns only the last error.
-// write is the request that SendRPC sees: it notices when it is sent, keeps the result,
-// and then ends the context of SendRPC, since gohbase sends no request whose context has
-// ended.
+// write is the request that SendRPC sees: it notices when gohbase sends the request,
+// keeps the result, and then ends the context of SendRPC. That prevents a repetition,
+// since gohbase sends no request whose context has ended.
 //
 // The order of the calls by gohbase, where "server" is the goroutine of the connection:
 //
@@ -39,11 +39,11 @@ type write struct {
 	mu         sync.Mutex      // guards the fields below
 	current    context.Context // limited, or its child in which gohbase traces the request
 	sent       bool
-	connection hrpc.RegionClient // if sent; nil if it has just ended
-	isStalled  bool              // closeStalled has closed the connection
-	report     predicates.SentRequest
+	connection hrpc.RegionClient      // if sent; nil if it has just ended
+	isStalled  bool                   // closeStalled has closed the connection
+	report     predicates.SentRequest // if sent
 	result     hrpc.RPCResult
-	hasEnd     bool
+	hasEnd     bool // result is set
 
 	calls int                    // of ResultChan since SetRegion
 	ends  [2]chan hrpc.RPCResult // of the result: the server's and SendRPC's
