@@ -12,9 +12,9 @@ import (
 // concurrent use.
 type Group[T any] struct {
 	// Run runs a batch: the values that take returns, possibly none. Until it calls take,
-	// others join the batch and may be withdrawn; later calls return the same values. If
-	// all values are withdrawn before that, ctx ends and no value joins. Run must neither
-	// panic nor call runtime.Goexit.
+	// others join the batch and may be withdrawn. If all are withdrawn before that, ctx
+	// ends and no value joins. Later calls of take return the same values. Run must
+	// neither panic nor call runtime.Goexit.
 	Run      func(ctx context.Context, take func() []T)
 	Max      int // values of a batch, at least 1
 	Parallel int // concurrent batches; 0 means 1

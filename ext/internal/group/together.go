@@ -39,10 +39,11 @@ func NewTogether[T any](limit, parallel int, run func(ctx context.Context, take 
 	return t
 }
 
-// Do runs a value with others and returns the error of the batch. Since one value may be
-// at fault, each of several then runs again by itself. If ctx ends before the value runs,
-// Do returns its cause. If it ends meanwhile, Do waits for the batch, which is cancelled
-// when all callers have ended, and returns the cause of ctx if the batch has failed.
+// Do runs a value with others and returns the error of the batch. An error may be the
+// fault of one value, so after it each of several values runs again by itself. If ctx
+// ends before the value runs, Do returns its cause. If ctx ends meanwhile, Do waits for
+// the batch, which is cancelled when the contexts of all callers have ended, and returns
+// the cause of ctx if the batch has failed.
 func (t *Together[T]) Do(ctx context.Context, value T) error {
 	c := &call[T]{value: value}
 	it := t.group.Add(c)

@@ -44,6 +44,7 @@ func Needs(candidates []Candidate) (keys []string) {
 	return keys
 }
 
+// KeyState is the state of a key in a queue.
 type KeyState struct {
 	Head  int64 // position of its head, or 0
 	First int64 // lowest position

@@ -93,9 +93,10 @@ type Lease[M any] struct {
 	Now       func() time.Time
 }
 
-// Lease makes the call. If the database refuses a message, Lease halves the messages until
-// the refused one is alone, and leases the others. If every message is refused, it returns
-// the refusal. With an error it returns no messages: their transaction has failed.
+// Lease makes the call. If the database refuses a message, Lease halves the messages
+// until the refused one is alone, and leases the others. If every message is refused, it
+// returns the refusal. With an error it returns no messages: their transaction has
+// failed.
 func (c *Lease[M]) Lease(r *Refused) (leased []M, err error) {
 	for range maxRounds {
 		leased, err = c.All()
