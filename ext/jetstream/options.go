@@ -44,8 +44,9 @@ func WithStream(name string) Option {
 	return func(s *settings) { s.stream = name }
 }
 
-// WithReplicas sets the number of servers of a cluster that keep the stream when it is
-// made. The default is 1. WithReplicas panics if n is less than 1.
+// WithReplicas sets the number of servers of a cluster that keep the stream. The default
+// is 1. The number counts only when the stream is made. WithReplicas panics if n is less
+// than 1.
 func WithReplicas(n int) Option {
 	if n < 1 {
 		panic(fmt.Sprintf("jetstream: WithReplicas: %d is less than 1", n))

@@ -69,8 +69,8 @@ type SourceConfig struct {
 // consumer. An error that only a person can mend, such as a missing stream or a consumer
 // that would drop messages, ends a run.
 //
-// A message's id is in weir's headers, or is made of the stream's name, the time at which
-// it was created, and the sequence number. The header Nats-Subject of its Meta is the
+// A message's id is in weir's headers, or is made of the stream's name, the stream's
+// creation time, and the sequence number. The header Nats-Subject of its Meta is the
 // subject.
 //
 // The source extends the AckWait of messages in flight. The server keeps the delay of a

@@ -16,9 +16,9 @@
 //
 // # Guarantees
 //
-// The server syncs each write (SyncAlways): some thousand a second on a usual disk. A
-// cluster needs this, too: a killed server that does not sync may bring back removed
-// messages, and then lead.
+// Confirmed writes are on disk: the server syncs each write (SyncAlways), some thousand a
+// second on a usual disk. A cluster needs this, too: a killed server that does not sync
+// may bring back removed messages, and then lead.
 //
 // Start refuses a directory that another server has open, in this process or another.
 package embedded

@@ -31,5 +31,5 @@
 //     $JS.API.STREAM.MSG.GET.<stream>
 //
 // and subscribes to _INBOX.>. The connection's error handler gets violations. The
-// connection's credentials do not appear in logs or errors.
+// connection is the caller's; its credentials do not appear in logs or errors.
 package jscheckpoint

@@ -303,8 +303,8 @@ func (c *Cluster) Dir(i int) string { return c.settings[i].Dir }
 // next start on.
 func (c *Cluster) Enlarge(i int) { c.settings[i].Disk = 0 }
 
-// Restart starts a killed server again. It returns when clients can connect, which may be
-// before the server has caught up with the others.
+// Restart starts a killed server again, with its directory and its addresses. It returns
+// when clients can connect, which may be before the server has caught up with the others.
 func (c *Cluster) Restart(i int) error {
 	if err := c.launch(i); err != nil {
 		return err
