@@ -18,7 +18,7 @@
 //     from weir's headers ([message.Meta.ToHeaders]), or from the origin and the
 //     incarnation of the topic: "orders:Q3pX9aVn/0/17". The incarnation is the beginning
 //     of the topic id, so ids differ after a topic was deleted and created again. With
-//     brokers before 3.1, ids lack it.
+//     brokers before 3.1, ids lack the incarnation.
 //   - The position of a partition is the group's committed offset: all before it is
 //     settled.
 //

@@ -25,8 +25,8 @@ const (
 // Open opens an engine on the brokers at an address such as
 // kafka://broker-1:9092,broker-2:9092. Authentication and TLS are options of the client
 // ([WithClientOptions]). It waits up to five minutes for brokers that do not answer; a
-// refusal, such as of a password, is an error at once. The engine has one client that
-// puts, and one for each worker.
+// refusal, such as of a wrong password, is an error at once. The engine has one client
+// that puts, and one for each worker.
 func Open(ctx context.Context, address string, opts ...Option) (*Engine, error) {
 	brokers := strings.Split(strings.TrimSuffix(strings.TrimPrefix(address, "kafka://"), "/"), ",")
 	for _, broker := range brokers {

@@ -1,6 +1,6 @@
 // Package clustertest runs brokers of Apache Kafka in separate processes on loopback, for
-// tests and benchmarks that kill them. It needs Java 17 and the jars of Apache Kafka 4 in
-// the directory WEIR_KAFKA.
+// tests and benchmarks that kill them. It needs Java 17 and the jars of Apache Kafka 4,
+// whose directory is in the environment variable WEIR_KAFKA.
 //
 //	cluster, err := clustertest.Start(3)
 //	defer cluster.Close()
