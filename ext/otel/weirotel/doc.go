@@ -63,7 +63,8 @@
 //
 // # Metrics
 //
-// All have the attribute weir.operator.name.
+// All have the attribute weir.operator.name. Counters and gauges are read from the
+// operator when metrics are collected.
 //
 //	weir.elements.accepted, .timed_out             counters, {element}
 //	weir.elements.ended                            counter, {element}; by weir.element.ending
