@@ -27,7 +27,7 @@ var migrations embed.FS
 // Stores open the stores of pipelines in a database. Safe for concurrent use.
 type Stores struct {
 	Pool *pgxpool.Pool // required; it stays the caller's
-	Keep int           // checkpoints to keep for each pipeline; the default is 3, and a negative number is an error
+	Keep int           // newest checkpoints to keep for each pipeline; the default is 3, and a negative number is an error
 }
 
 var _ partitions.Stores = (*Stores)(nil)

@@ -250,8 +250,8 @@ func isConflict(err error) bool {
 	return code == "40001" || code == "40P01"
 }
 
-// isViolation reports whether a constraint was violated: a record exists, or COMMIT
-// checks a statement.
+// isViolation reports whether a constraint was violated: a record exists, or a check at
+// COMMIT has failed.
 func isViolation(err error) bool { return strings.HasPrefix(sqlState(err), "23") }
 
 func fail(calls []*call, err error) {
