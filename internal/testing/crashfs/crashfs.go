@@ -91,8 +91,8 @@ func (c Call) Changes() bool {
 // success without effect.
 type Fault struct {
 	Err  error // nil reports success
-	Done bool
-	Part int // bytes that a write without Done still writes
+	Done bool  // the call takes effect
+	Part int   // bytes that a write without Done still writes
 }
 
 type inode struct {

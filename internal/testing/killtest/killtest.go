@@ -43,7 +43,7 @@ type Service interface {
 
 // Books are the state of the counters.
 type Books struct {
-	Totals map[string]int64
+	Totals map[string]int64         // by step
 	Added  map[string]map[int64]int // additions by step and position
 }
 

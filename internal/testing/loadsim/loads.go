@@ -5,6 +5,7 @@ import (
 	"time"
 )
 
+// Bounds of the limiters, and capacities of the services.
 const (
 	Least = 8
 	Most  = 200
@@ -80,7 +81,7 @@ func around(r *rand.Rand, mean time.Duration) time.Duration {
 type Phase struct {
 	From, To time.Duration
 	Best     int // timely answers with Static
-	Static   int
+	Static   int // the best static limit
 }
 
 // Best finds the best static limit of each phase by trying several.

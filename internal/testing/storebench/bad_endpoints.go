@@ -31,9 +31,9 @@ const (
 // BadEndpoints measures two workers that call the endpoints of 300 customers, as the page
 // about webhooks has them: p99 of the healthy customers, alone and beside 20 customers
 // whose endpoints are down, hang or ask for a delay. It checks that the bad endpoints
-// increase the p99 by at most half, the limit of calls of a customer, and that an endpoint
-// that is down gets one call per probe (laws B1, B4 and B6). It takes two minutes of real
-// time, so it needs WEIR_LONG.
+// increase the p99 by at most half, the limit of calls of a customer, and that an
+// endpoint that is down gets one call per probe (laws B1, B4 and B6). It takes two
+// minutes of real time, so it needs WEIR_LONG.
 func BadEndpoints(t *testing.T, s store.Store) {
 	t.Helper()
 	if !suite.Long() {

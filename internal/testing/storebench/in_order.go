@@ -40,8 +40,8 @@ func InOrder(t *testing.T, open func() OrderedEngine) {
 	inOrder(t, open(), flood, length)
 }
 
-// inOrder puts a flood and a message of each other key. Two workers process them, and then
-// other messages that are put meanwhile.
+// inOrder puts a flood and a message of each other key. Two workers process them, and
+// then other messages that are put meanwhile.
 func inOrder(t *testing.T, s OrderedEngine, flood int, length time.Duration) {
 	t.Helper()
 	const keys, slots, rate = 10_000, 50, 200

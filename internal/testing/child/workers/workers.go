@@ -44,7 +44,7 @@ type Workers struct {
 	patience  time.Duration
 	all       []*child.Process
 
-	Kills, Stops int
+	Kills, Stops int // Stops is the number of pauses
 }
 
 // Start starts n workers, which end with the test at the latest. patience bounds each
