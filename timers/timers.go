@@ -174,7 +174,7 @@ func (h *Heap[V]) place(i int, it item[V]) {
 }
 
 // Service is a [Heap] of timers on a clock. Its owner, an event loop, pops due timers and
-// is woken when the next is due. It is owned by a single goroutine.
+// is woken when the next is due. A Service is owned by a single goroutine.
 type Service[V any] struct {
 	Heap[V]
 
