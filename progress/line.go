@@ -21,7 +21,7 @@ type Style string
 const (
 	Auto  Style = "auto"  // Bar on a terminal, otherwise Plain; the default, like ""
 	Bar   Style = "bar"   // a line that is redrawn ten times a second
-	Plain Style = "plain" // a line every second, later every ten seconds
+	Plain Style = "plain" // a line every second, after ten seconds every ten seconds
 	Off   Style = "off"   // no output, not even the summary
 )
 
@@ -47,7 +47,7 @@ type Line struct {
 	Out    io.Writer    // usually standard error; errors are ignored
 	Sample func() State // called on the line's goroutine, never concurrently; required
 
-	What    string // name of the counted things, such as "orders"
+	What    string // name of the counted things, such as "orders", in log lines and in the summary
 	Style   Style  // default: Auto
 	Columns int    // width of the terminal; default: COLUMNS in the environment, or 80; a Bar never wraps
 }
