@@ -50,8 +50,8 @@ func (r *release) compareAPI(ctx context.Context) error {
 	return nil
 }
 
-// lastVersion returns the core's highest tagged version before r.version, without
-// pre-releases, or "".
+// lastVersion returns the core's highest tagged version, or "". It skips r.version and
+// pre-releases.
 func (r *release) lastVersion(ctx context.Context) (last string, err error) {
 	tags, err := command(ctx, r.root, nil, "git", "tag", "--list", "v*")
 	for tag := range strings.FieldsSeq(tags) {
