@@ -4,8 +4,8 @@
 // and SBOMs. It works in a clone.
 //
 //	cd tools/release && export GOWORK=off
-//	go run . -version v0.1.0 -out /tmp/weir-0.1.0  makes it, and prints the remaining steps
-//	go run .                                       a dry run, as by .ci/run; removes everything
+//	go run . -version v0.1.0 -out /tmp/weir  makes it, and prints the remaining steps
+//	go run .                                 a dry run, as by .ci/run; removes everything
 package main
 
 import (
