@@ -24,10 +24,10 @@ type Function[K comparable, V any] struct {
 	hits, misses, shared, loads, loadErrors atomic.Int64
 	stored                                  atomic.Int64 // loads that have ended and were stored
 
-	mu      sync.Mutex            // a leaf
+	mu      sync.Mutex            // a leaf: user code does not run under it
 	current map[K]*load[K, V]     // guarded by mu; loads to join
 	leaving map[K][]chan struct{} // guarded by mu; loads that were forgotten while they were stored: their field stored
-	running int                   // guarded by mu; loads
+	running int                   // guarded by mu; loads that have not ended
 }
 
 // New wraps fn so that one call per key runs at a time, for all elements that ask for the
@@ -153,9 +153,9 @@ func (f *Function[K, V]) detach(l *load[K, V]) {
 	}
 }
 
-// Forget removes the entry of key from the cache, when the value has changed. A running
-// load answers its waiters, but is not stored, and the next lookup begins a new load. The
-// cache must not call Forget.
+// Forget removes the entry of key from the cache. Call it when the value has changed. A
+// running load answers its waiters, but is not stored, and the next lookup begins a new
+// load. The cache must not call Forget.
 func (f *Function[K, V]) Forget(key K) {
 	f.mu.Lock()
 	if l := f.current[key]; l != nil {

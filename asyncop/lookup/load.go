@@ -329,7 +329,7 @@ func (l *load[K, V]) add(w *waiter[V]) {
 	l.joined++
 }
 
-// present returns the waiters(some may have left), their number so far, and whether
+// present returns the waiters (some may have left), their number so far, and whether
 // another lookup is about to wait.
 func (l *load[K, V]) present() (waiters []*waiter[V], joined int, isReserved bool) {
 	l.f.mu.Lock()
