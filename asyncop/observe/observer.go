@@ -45,7 +45,8 @@ type Observer interface {
 // Its methods are called on the operator's loop and must not block. A panic ends the
 // operator.
 type Gate interface {
-	// TryAdmit reports whether another element may come in.
+	// TryAdmit reports whether another element may come in. It may be called more often
+	// than elements come.
 	TryAdmit() bool
 
 	// Notify calls f once, from any goroutine, when TryAdmit may return true again, or at

@@ -11,22 +11,22 @@ import "time"
 // ended. After the end only these change: Discarded until In is closed, Undelivered until
 // Via or To has ended, and Running and LateCompletions while calls still run.
 type Stats struct {
-	Accepted  int64 // that took a slot; watermarks are not counted
-	Completed int64 // that left with their results, if any
+	Accepted  int64 // elements that took a slot; watermarks are not counted
+	Completed int64 // elements that left with their results, if any
 	Emitted   int64 // results sent to Out, or to the buffer that Results reads from
 	InFlight  int64 // elements with a slot
 
 	Capacity int64 // slots
 	MaxCalls int64 // permits: see WithMaxConcurrentCalls
 
-	Running         int64 // a batch counts once, a blocking call until it returns
-	Deciding        int64 // whose strategy is or will soon be asked off the loop
-	WaitingForRetry int64 // in back-off, or waiting for a permit for their retry
+	Running         int64 // running calls; a batch counts once, a blocking call until it returns
+	Deciding        int64 // elements whose strategy is or will soon be asked off the loop
+	WaitingForRetry int64 // elements in back-off, or waiting for a permit for their retry
 	WaitingToLeave  int64 // of InFlight, complete elements that wait for their turn or for downstream
-	WaitingForKey   int64 // that wait for another element of their key, or for its call: see KeyOrderedWait
-	Attempts        int64 // begun, including retries, each element of a batch, and lookups without a call of their own
-	RetriesOnResult int64 // begun because of a result
-	RetriesOnError  int64 // begun because of an error
+	WaitingForKey   int64 // elements that wait for another element of their key, or for its call: see KeyOrderedWait
+	Attempts        int64 // attempts begun, including retries, each element of a batch, and lookups without a call of their own
+	RetriesOnResult int64 // retries begun because of a result
+	RetriesOnError  int64 // retries begun because of an error
 
 	Timeouts        int64 // elements whose total time ran out
 	AttemptTimeouts int64 // attempts whose own time ran out
@@ -36,7 +36,7 @@ type Stats struct {
 	TooManyWaiting  int64 // of these, because too many elements waited for a retry
 	Failures        int64 // elements that failed, under any failure policy
 	Failed          int64 // of these, the element that failed the pipeline
-	Dropped         int64 // of these
+	Dropped         int64 // of these, dropped
 	HandedOver      int64 // of these, taken by the failure sink, or rejected because it can never take them
 
 	Rescued int64 // elements with results that a handler returned in place of a failure: see HandleFailure and TimeoutHandler
@@ -47,7 +47,7 @@ type Stats struct {
 	Abandoned       int64 // elements in flight at the end of the operator, even if the failure sink took them then, and failed elements that were not taken
 
 	OldestAge time.Duration // since the oldest element in flight took its slot, or since the start of that step of the loop; 0 without elements
-	LastError error         // of an attempt, or timeout of an element; successes do not reset it
+	LastError error         // of an attempt, or timeout of an element; nil without one. Successes do not reset it
 
 	LastErrorAge time.Duration // since LastError, or 0
 }
