@@ -89,7 +89,7 @@ func (b *atBackend[IN, OUT]) isVisited(s *Slot[IN, OUT]) bool {
 	return int(s.attempts) > b.requests.get(s.index).throttled
 }
 
-// takeRetry takes a retry from the retry budget, if any.
+// takeRetry takes a retry from the retry budget, and reports whether there was one.
 func (b *atBackend[IN, OUT]) takeRetry() bool {
 	return b.seat.MayRetry(b.core.Timers.Time(b.core.now))
 }

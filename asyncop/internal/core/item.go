@@ -33,6 +33,7 @@ type Item[IN, OUT any] struct {
 // ItemKind is the kind of an [Item].
 type ItemKind uint8
 
+// Kinds of items.
 const (
 	Record    ItemKind = iota // to be called; Rest belongs to the driver
 	Control                   // Rest is a control element

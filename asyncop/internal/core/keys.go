@@ -56,7 +56,7 @@ type keyOrder[IN, OUT any] struct {
 
 	positions perSlot[linePosition[IN, OUT]]
 	heads     timers.Heap[*Slot[IN, OUT]] // fresh elements in input order
-	headed    time.Duration               // since when
+	headed    time.Duration               // since when heads is not empty
 	numbers   time.Duration               // of the newest linePosition
 	crowded   int                         // lines that have reached MaxWaitingPerKey
 	outliving []outlivingCall[IN, OUT]    // they hold the keys of elements that have continued

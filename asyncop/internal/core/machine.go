@@ -19,7 +19,7 @@ import (
 
 // Config configures a core. It is read-only after New.
 type Config[IN, OUT any] struct {
-	Queue  queue.Queue[*Slot[IN, OUT]]
+	Queue  queue.Queue[*Slot[IN, OUT]]     // owned by the core
 	Timers *timers.Service[*Slot[IN, OUT]] // owned by the core; the driver sets the alarm
 	Host   *call.Host                      // shared by the calls
 	User   User[IN, OUT]
@@ -94,15 +94,17 @@ type Restored struct {
 	LeastPart int
 }
 
+// Keep is what a restored element keeps.
 type Keep uint8
 
-// Keep is what a restored element keeps.
+// The choices of Keep.
 const (
 	KeepNothing Keep = iota // no attempts, and the whole timeout
 	KeepSince               // the attempts; the time since the first is used up
 	KeepSpent               // the attempts and the used time
 )
 
+// TimedOut describes a timeout.
 type TimedOut struct {
 	Attempt bool  // an attempt has timed out, not its element
 	Early   bool  // no retry could start within the remaining time, or its tenant is down
@@ -112,18 +114,18 @@ type TimedOut struct {
 // Report describes an element to the methods of User.
 type Report[IN any] struct {
 	Element       IN
-	Err           error // of the last attempt or, once it has failed, of the element
-	Attempts      int   // begun so far
-	Elapsed       time.Duration
-	First         time.Time // start of its first attempt, or zero
-	Last          time.Time // start of its last attempt, or zero
+	Err           error         // of the last attempt or, once it has failed, of the element
+	Attempts      int           // begun so far
+	Elapsed       time.Duration // since it took its slot
+	First         time.Time     // start of its first attempt, or zero
+	Last          time.Time     // start of its last attempt, or zero
 	NoRetryReason decision.NoRetryReason
 	Reason        predicates.Reason    // of the last attempt
 	Reasons       predicates.ReasonSet // of the retries that began
 	InDoubt       bool                 // an attempt may have taken effect
 	Deduplicated  bool                 // every server recognises its repeated requests
-	Timeout       time.Duration
-	Failed        bool // it has failed and was not handed over
+	Timeout       time.Duration        // 0 without a timeout
+	Failed        bool                 // it has failed and was not handed over
 
 	Context context.Context //nolint:containedctx // from its observers, or the operator's
 }
@@ -160,8 +162,8 @@ type Machine[IN, OUT any] struct {
 
 	fresh   *Slot[IN, OUT]              // the oldest element in phase fresh
 	unbegun int                         // elements in phase fresh
-	ready   timers.Heap[*Slot[IN, OUT]] // that may be called, the oldest first
-	readied time.Duration               // since when
+	ready   timers.Heap[*Slot[IN, OUT]] // elements that may be called, the oldest first
+	readied time.Duration               // since when ready is not empty
 	permits int                         // free
 	forming *call.Batch[IN, OUT]        // or nil: see Batches.start
 	stamp   gate.Stamp                  // of the last admitted call
@@ -194,6 +196,7 @@ type Machine[IN, OUT any] struct {
 // stepLimit bounds the repetitions of one kind of work in a step.
 const stepLimit = 128
 
+// New returns a core without elements.
 func New[IN, OUT any](c Config[IN, OUT]) *Machine[IN, OUT] {
 	g := &Machine[IN, OUT]{Config: c}
 	g.slots.sideTables = new([]anyPerSlot)
@@ -271,17 +274,18 @@ type State struct {
 	Running int // permits that are taken
 
 	Now            time.Duration // the last reading of the clock
-	Oldest         time.Duration // when it was accepted, or Never
+	Oldest         time.Duration // when the oldest element was accepted, or Never
 	Stats          observe.Stats // without Running and InFlight: see Counts
-	Done           int           // that wait to leave
+	Done           int           // complete elements that wait to leave
 	Erred          time.Duration // when Stats.LastError came
-	FailedAttempts int64         // with an error, or by the deadline of their element
+	FailedAttempts int64         // that ended with an error, or by the deadline of their element
 
 	Failure  error           // why the run must end, or nil
 	EndedBy  EndedBy         // who caused Failure
 	FailedIn context.Context //nolint:containedctx // of the element that failed the run; otherwise the operator's
 }
 
+// Counts returns the counters.
 func (s *State) Counts() observe.Stats {
 	c := s.Stats
 	c.Running = int64(s.Running)

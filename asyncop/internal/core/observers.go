@@ -240,8 +240,8 @@ func (o *Observing[IN, OUT]) TakeLeaving() (r *Track) {
 	return r
 }
 
-// RecordEnd records the end of an element whose track the driver has: Emitted or
-// Discarded.
+// RecordEnd records the end of an element. The driver passes Emitted or Discarded for a
+// track that it has; ended calls it for other elements.
 func (o *Observing[IN, OUT]) RecordEnd(r *Track, how observe.EndKind) {
 	o.core.refresh()
 	e := &r.ending
@@ -277,6 +277,7 @@ func (o *Observing[IN, OUT]) noteEnd(ctx context.Context, e *observe.Ending, isA
 	}
 }
 
+// MayReport reports whether there are events for Report.
 func (o *Observing[IN, OUT]) MayReport() bool {
 	return o.notes.Len() > 0 || len(o.attempts) > 0 || len(o.elements) > 0
 }

@@ -113,8 +113,8 @@ func (h *HandOver[IN, OUT]) newOffer(s *Slot[IN, OUT]) (*offer, context.Context)
 }
 
 // answered continues after an offer of s: s was taken, or is offered again later. If the
-// sink can never take s, its message becomes a dead letter. Without a message it fails
-// the run (law D4).
+// sink can never take s, its message becomes a dead letter. Without a message s fails the
+// run (law D4).
 func (h *HandOver[IN, OUT]) answered(s *Slot[IN, OUT]) {
 	g := h.core
 	o := h.offers.get(s.index)

@@ -31,8 +31,9 @@ func (g *Machine[IN, OUT]) findSnooze(s *Slot[IN, OUT], err error) (delay time.D
 	return delay, isSnoozed
 }
 
-// endSnoozed ends s, whose attempt has ended and has snoozed its message. The attempt has
-// not failed, and is not evidence about the service.
+// endSnoozed ends s, whose attempt has ended and has snoozed its message, which is
+// released for redelivery after delay. The attempt has not failed, and is not evidence
+// about the service.
 func (g *Machine[IN, OUT]) endSnoozed(s *Slot[IN, OUT], err error, delay time.Duration) {
 	g.refresh()
 	if g.backend != nil {
