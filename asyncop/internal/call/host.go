@@ -115,7 +115,7 @@ type Ref struct {
 
 // Letter is an entry of the mailbox. It is embedded, so posting does not allocate.
 type Letter struct {
-	Next *Letter // in the mailbox, or in the result of Take
+	Next *Letter // in the mailbox, or in the result of Take; nil once the letter is read
 
 	Ref Ref // of the waiting element; written before the start
 }
@@ -123,7 +123,7 @@ type Letter struct {
 // Mailbox is a lock-free stack of letters, which the loop takes as a whole. Posting costs
 // one compare-and-swap. A channel would cost more, and block when full.
 type Mailbox struct {
-	head atomic.Pointer[Letter] // newest first, or closed
+	head atomic.Pointer[Letter] // newest first, or closed; any goroutine posts, the loop takes
 }
 
 // closed is the head of a closed mailbox.
