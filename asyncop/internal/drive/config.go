@@ -27,7 +27,7 @@ type Config[IN, OUT any] struct {
 	Context context.Context //nolint:containedctx // from the user
 	Clock   clock.Clock
 	Name    string
-	Buffer  int
+	Buffer  int // size of In and Out
 
 	Reorders bool // results may leave out of order
 

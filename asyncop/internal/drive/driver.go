@@ -164,6 +164,7 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 	return d
 }
 
+// Start starts the loop.
 func (d *Driver[IN, OUT]) Start() {
 	if d.Coordinator != nil {
 		d.joinCheckpoints()

@@ -10,7 +10,7 @@ import (
 
 // Range is a range over results.
 type Range[IN, OUT any] struct {
-	Iterate  func(put func(IN, call.Message) bool) error // until put returns false
+	Iterate  func(put func(IN, call.Message) bool) error // puts the input until put returns false
 	Yield    func(OUT, call.Message, error) bool
 	Messages bool // values come with messages
 }

@@ -128,6 +128,7 @@ func (i *inlet[T]) put(v T, m call.Message) bool {
 	return false
 }
 
+// take returns the next value, if any. The loop calls it.
 func (i *inlet[T]) take() (v T, m call.Message, ok bool) {
 	v, m, ok = i.ring.take()
 	if ok && i.feeder.Parked.Load() && i.ring.halfEmpty() {

@@ -23,7 +23,7 @@ type Snapshot[IN, OUT any] struct {
 	Taken int64 // in Unix nanoseconds
 	Final bool  // no element was called after it
 	Items []core.Item[IN, OUT]
-	Spent float64 // at a backend
+	Spent float64 // settled cost at a backend
 
 	Observer []byte  // its state, or nil
 	Numbers  []int64 // of the items; 0 for control elements; empty without an observer
