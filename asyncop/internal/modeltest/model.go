@@ -68,8 +68,10 @@ type Event struct {
 	Detail string
 }
 
+// EventKind is the kind of an event.
 type EventKind byte
 
+// Events.
 const (
 	Started    EventKind = '(' // a call
 	Emitted    EventKind = '>' // a result, or a control element
@@ -84,6 +86,7 @@ const Never = time.Duration(-1)
 // Phase is the state of an element.
 type Phase uint8
 
+// Phases.
 const (
 	Control Phase = iota // a watermark: no element overtakes it
 	Fresh                // waits for its first attempt
