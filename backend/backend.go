@@ -19,7 +19,7 @@ type Backend struct {
 	limiter *adaptive   // nil if the limit is not adaptive
 	shared  *fleetShare // nil if the limit is not shared with other processes
 
-	steering sync.Mutex
+	steering sync.Mutex // guards order
 	order    gate.Order // the last one
 
 	mu      sync.Mutex // a leaf lock; guards the fields below, and fields of seats that name it

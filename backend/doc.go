@@ -71,7 +71,8 @@
 //
 // # The adaptive limit
 //
-// [Adaptive] compares how long calls take with how long they take beside half as many.
-// While twice the calls cost less than a fifth more time, the limit grows by a tenth a
-// step. From two fifths on it shrinks, and if more than a twentieth of the calls is lost.
+// [Adaptive] compares how long calls take with how long they take beside half as many,
+// which it tries every twelve seconds. While twice the calls cost less than a fifth more
+// time, the limit grows by a tenth a step. From two fifths on it shrinks, and if more
+// than a twentieth of the calls is lost.
 package backend

@@ -182,8 +182,8 @@ func LongestPause(d time.Duration) Option {
 
 // Ramp sets how long the load takes to grow back after an outage: the rate of starts
 // grows from 0 to its value before the outage, however long a call takes. After an outage
-// of less than 2 d the ramp takes half as long. Outages that follow each other within d
-// count as one. The default is 5 s. It panics if d is not positive.
+// of less than 2 d the ramp takes half as long as the outage. Outages that follow each
+// other within d count as one. The default is 5 s. It panics if d is not positive.
 func Ramp(d time.Duration) Option {
 	if d <= 0 {
 		panic(fmt.Sprintf("backend: Ramp: not positive: %v", d))
