@@ -230,7 +230,7 @@ const tick = 4 * time.Microsecond
 // StampOf returns the stamp of a call that begins at an instant.
 func StampOf(at time.Duration) Stamp { return Stamp(at/tick)<<1 | 1 }
 
-// Since returns the time from the stamp to an instant.
+// Since returns the time from the stamp, which is not 0, to an instant.
 func (s Stamp) Since(at time.Duration) time.Duration {
 	return time.Duration((StampOf(at)-s)>>1) * tick
 }
