@@ -15,9 +15,9 @@ type Guard struct{ returned bool }
 // Returned records that the call has returned.
 func (g *Guard) Returned() { g.returned = true }
 
-// Close must be deferred. Unless the call has returned, it calls broken with the value of
-// the panic, or nil after runtime.Goexit. debug.Stack in broken shows the stack of the
-// call.
+// Close must be deferred. Unless the call has returned, it recovers and calls broken with
+// the value of the panic, or nil after runtime.Goexit. debug.Stack in broken shows the
+// stack of the call.
 func (g *Guard) Close(broken func(recovered any)) {
 	if !g.returned {
 		broken(recover())

@@ -22,7 +22,8 @@ type PanicError struct {
 // ErrGoexit is the Value of a [PanicError] after a call of runtime.Goexit.
 var ErrGoexit = errors.New("runtime.Goexit was called")
 
-// Recovered wraps the result of recover in a package. nil means runtime.Goexit.
+// Recovered wraps the result of recover in a package. A nil recovered means
+// runtime.Goexit.
 func Recovered(inPackage string, recovered any) *PanicError {
 	if recovered == nil {
 		recovered = ErrGoexit
