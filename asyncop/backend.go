@@ -32,7 +32,7 @@ type attachable = gate.Attachable
 //
 // An attempt that met an outage, because it was lost while b was going down, down or
 // coming back, does not use up a retry of the strategy or of b's budget, up to three
-// times for each element.
+// times for each element. The strategy still decides whether it is repeated.
 //
 // A batch is one call, which costs as much as its members together, and is lost if all of
 // them are. The retry budget counts members. A call that runs an operator with the same

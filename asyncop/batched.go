@@ -34,7 +34,8 @@ import (
 // Each member has its own slot, timeout, attempts and retries. call returns a result for
 // each element, in order. Result.Err is its error; [ErrNoResult] means that it does not
 // have a result. An error of call, a panic, and a wrong number of results are errors of
-// all members. Members are retried in later batches.
+// all members. Members that failed, or whose result asks for a retry, are retried in
+// later batches.
 //
 // The call continues after a member has timed out. Its context ends with the last member,
 // and has the latest of their deadlines. Attempt numbers and values of observers are only
@@ -43,7 +44,8 @@ import (
 // # Permits
 //
 // A batch holds a permit ([WithMaxConcurrentCalls]) until call returns, and is a single
-// call of its backend ([WithBackend]).
+// call of its backend ([WithBackend]). Elements that wait for their batch hold only a
+// slot.
 //
 // # Wrappers
 //

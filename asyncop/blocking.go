@@ -7,7 +7,8 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/call"
 )
 
-// Blocking makes an [AsyncFunction] of a blocking call. Goroutines are reused.
+// Blocking makes an [AsyncFunction] of a blocking call. Each running call has a
+// goroutine, which is reused for later calls; an element that waits does not.
 //
 // An error that is [ErrNoResult], wrapped or not, completes the attempt without a result.
 // predicates.EmptyResult may ask for another attempt. A panic or runtime.Goexit is a

@@ -63,12 +63,13 @@ type State[IN, OUT any] struct {
 	//
 	// With LatencyFirst and TimeSpent, an attempt that ran at the checkpoint is repeated
 	// with the same number. So is the last attempt of a complete element whose results
-	// were not stored, with the whole timeout. An element without time left times out at
-	// once, unless that would fail the pipeline.
+	// were not stored, with the whole timeout from the checkpoint on. An element without
+	// time left times out at once, unless that would fail the pipeline.
 	//
 	// An element in back-off always waits for the rest of it (law C3), which ends when it
-	// would have ended without the restart, by the wall clock, so downtime counts. A step
-	// before the retry (strategies.Action.Before) is not kept.
+	// would have ended without the restart, by the wall clock, so downtime counts. The
+	// wait is never longer than the rest at the checkpoint, even if the clock was set
+	// back. A step before the retry (strategies.Action.Before) is not kept.
 	Retries RetryState
 	// Overflow limits the elements that the operator reads past its capacity, to reach a
 	// barrier or the marker of the end of the input behind them. 0 means 1,024, a

@@ -67,7 +67,7 @@
 // nor is the outcome of a fallback ([HandleFailure]). A retry that could not start before
 // the deadline is not made: the element waits for its deadline or, with
 // [WithEarlyTimeout], ends at once. With n retries allowed there are at most n+1 attempts
-// (A4). Timers never fire early (T1).
+// (A4). Timers never fire early (T1), and fire while downstream is blocked.
 //
 // Ordered operators emit in input order. Unordered operators emit in the order of
 // completion, but watermarks keep their place in the stream. The results of an element
@@ -156,7 +156,8 @@
 //			IdempotentIf(isIdempotent))
 //
 // FLIP-232's strategies are policies that use only the number and the outcome of an
-// attempt. A reason that is always retried does not ask CanRetry or the strategy.
+// attempt. A reason that is always retried depends only on the deadline, a cancel and the
+// end of the input, and not on CanRetry or the strategy.
 //
 // # Concurrency
 //

@@ -21,7 +21,8 @@ var (
 	ErrNoResult = errors.New("asyncop: no result")
 
 	// ErrRetriesExhausted is the failure of an element whose last result still asked for
-	// another attempt, with [WithExhaustedAsFailure].
+	// another attempt, with [WithExhaustedAsFailure]. The wrapping error names the
+	// reason, and why it was not retried.
 	ErrRetriesExhausted = errors.New("asyncop: retries exhausted: the last result still matches the retry predicate")
 
 	// ErrBackendDown is matched by the [*TimeoutError] of an element that timed out while
@@ -56,9 +57,9 @@ var (
 // TimeoutError is the failure of an element whose total time ran out. It matches
 // context.DeadlineExceeded and unwraps to the last error of its attempts, if any.
 type TimeoutError struct {
-	Limit    time.Duration // of the element; 0 if it was over before the element was accepted
+	Limit    time.Duration // the timeout of the element; 0 if it was over before the element was accepted
 	Attempts int           // begun; 0 if the element always waited for a permit
-	Last     error         // of an attempt, or nil
+	Last     error         // the last error of an attempt, or nil
 	Handler  error         // a panic or a timeout of the failure handler, or nil
 	Early    bool          // before Limit: no retry could start within it (WithEarlyTimeout), or a message's tenant is down
 
@@ -120,8 +121,8 @@ func (e *TimeoutError) Format(f fmt.State, verb rune) { format(f, verb, e) }
 // AttemptTimeoutError is the outcome of an attempt that took longer than
 // [WithAttemptTimeout] allows. It matches context.DeadlineExceeded. netretry.Classifier,
 // which httpretry, pgretry, couchbase and hbase include, names it netretry.TimedOut, or
-// netretry.NotSent if the call was provably not sent. Chain it behind grpcretry and
-// sqliteretry.
+// netretry.NotSent if the call was provably not sent. Chain netretry.Classifier behind
+// grpcretry and sqliteretry.
 type AttemptTimeoutError struct {
 	Limit   time.Duration // the attempt timeout
 	Attempt int           // from 1

@@ -79,8 +79,8 @@ type TimeoutHandler[IN, OUT any] interface {
 
 // Opener is implemented by a function that needs setup before its first call.
 type Opener interface {
-	// Open is called once per operator, with its context. An error or panic fails the
-	// pipeline.
+	// Open is called once per operator, before its first element, with the operator's
+	// context. An error or panic fails the pipeline.
 	Open(ctx context.Context) error
 }
 
@@ -91,14 +91,14 @@ type Opener interface {
 //		return []Row{{Key: f.Element}}, nil
 //	})
 //
-// Without an error and results, the element ends without a result. An error replaces the
-// failure and goes to the failure policy: for failures that fallback does not handle,
-// return f.Err. The outcome is never retried (law A3).
+// If fallback returns neither an error nor results, the element ends without a result. An
+// error replaces the failure and goes to the failure policy: for failures that fallback
+// does not handle, return f.Err. The outcome is never retried (law A3).
 //
-// fallback runs on a goroutine of its own and may block, without a permit. ctx has the
-// fallback's own deadline: see [WithHandlerLimit]. If fallback exceeds it or panics, the
-// element fails with both errors joined. It also fails if twice as many fallbacks as
-// slots are running.
+// fallback runs on a goroutine of its own and may block, without a permit. The element
+// keeps its slot. ctx has the fallback's own deadline: see [WithHandlerLimit]. If
+// fallback exceeds it or panics, the element fails with both errors joined. It also fails
+// if twice as many fallbacks as slots are running.
 //
 // A Timeout method of fn ([TimeoutHandler]) is called first, and fallback with its error.
 // Other interfaces of fn stay reachable. HandleFailure panics if fn or fallback is nil.

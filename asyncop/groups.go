@@ -12,8 +12,8 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Similar failures have one line per groupPeriod. groupedFailures per second are grouped,
-// which takes some milliseconds; others share a group.
+// Similar failures have one line per groupPeriod. At most groupedFailures per second are
+// grouped, which takes some milliseconds; others share a group.
 const (
 	mostGroups      = 100
 	groupPeriod     = 10 * time.Second

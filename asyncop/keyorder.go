@@ -62,9 +62,9 @@ func KeyOrderedWait[K comparable, IN, OUT any](
 }
 
 // WithMaxWaitingPerKey limits the elements that wait for a key. When n elements of a key
-// wait, the operator stops reading until it starts the first. By default they may take
-// all slots. Elements that stay upstream, of any key, have not begun their timeouts. The
-// limit includes restored elements.
+// wait, the operator stops reading until it starts the first: meanwhile elements of all
+// keys stay upstream, where their timeouts have not begun. By default the elements of a
+// key may take all slots. The limit includes restored elements.
 //
 // It panics if n < 1. Constructors without key order panic with this option.
 func WithMaxWaitingPerKey(n int) Option {

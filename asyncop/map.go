@@ -22,9 +22,10 @@ const (
 // strategy is as in [OrderedWaitWithRetry], or nil for no retries. By default elements do
 // not time out.
 //
-// The first failure ends Map. It returns a nil slice and an [*ElementError], which is
-// also logged ([WithLogger]). The end of ctx ends Map, too, with an error that is or
-// wraps context.Cause(ctx).
+// An element has as many results as its call returns; with [ErrNoResult] it has zero. The
+// first failure ends Map. It returns a nil slice and an [*ElementError], which is also
+// logged ([WithLogger]). The end of ctx ends Map, too, with an error that is or wraps
+// context.Cause(ctx).
 //
 // At most 64 calls run at once, or as many as [WithMaxConcurrentCalls] allows. ctx limits
 // the whole time, [WithAttemptTimeout] each call, and [WithTimeoutFor] each element.

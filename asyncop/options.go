@@ -13,7 +13,7 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// Option changes a setting of an operator. Invalid values panic.
+// Option changes a setting of an operator. An option with an invalid value panics.
 type Option func(*config)
 
 const defaultHandlerLimit = 10 * time.Second
@@ -135,7 +135,7 @@ func WithUpstreamCancel(cancel context.CancelCauseFunc) Option {
 //
 // By default operators and flows of weir that are connected to this operator by Via end
 // with a [*DownstreamError]. A step of another library in between does not pass this on:
-// there, use [WithUpstreamCancel]. Stop does not end them.
+// there, use [WithUpstreamCancel]. Stop does not end the steps upstream.
 func WithUpstreamRunning() Option {
 	return func(cfg *config) { cfg.keepsUpstream = true }
 }
@@ -152,8 +152,8 @@ func WithName(name string) Option {
 // the first has a line, and the others have one line every 10 s, with their number: see
 // [AsyncWaitOperator.Groups]. While at least a tenth of the attempts fail, a line at warn
 // has their number every 10 s, with the last error. An operator that fails is logged once
-// at error level, even without Wait, and at info level if it or an earlier operator was
-// cancelled or stopped. A line about a panic has its stack.
+// at error level, even without Wait. If it or an earlier operator was cancelled or
+// stopped, the level is info. A line about a panic has its stack.
 func WithLogger(logger *slog.Logger) Option {
 	guard.RefuseNil("asyncop: WithLogger", "logger", logger)
 	return func(cfg *config) { cfg.logger = guard.Logger(logger) }
@@ -266,7 +266,8 @@ func WithDropOnFailure() Option {
 // take is called for one element at a time, off the loop, and may block. Elements are
 // offered in the order of their failure. An element that waits for its next offer does
 // not delay others, but holds its slot, so a sink that takes no elements eventually stops
-// the input. It must not wait for the operator.
+// the input. take must not wait for the operator. Data that take shares with other
+// goroutines, such as the body of the loop over the results, needs a lock.
 //
 // The context has the values of the observers ([WithObserver]) and of the operator's
 // context. It ends with the operator.

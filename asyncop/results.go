@@ -52,8 +52,8 @@ func (op *AsyncWaitOperator[IN, OUT]) Results(input iter.Seq[IN]) iter.Seq2[OUT,
 //
 //	for row, err := range enrich.ResultsFrom(lookup.Results(slices.Values(keys))) {
 //
-// The first error ends the input. Elements accepted before are finished. Then the
-// operator fails: Err wraps the error of the input.
+// The first error ends the input, without its element. Elements accepted before are
+// finished. Then the operator fails: Err wraps the error of the input.
 func (op *AsyncWaitOperator[IN, OUT]) ResultsFrom(input iter.Seq2[IN, error]) iter.Seq2[OUT, error] {
 	guard.RefuseNil("asyncop: ResultsFrom", "input", input)
 	return op.results("ResultsFrom", func(put func(IN) bool) error { return putAll(input, put) })
@@ -202,7 +202,8 @@ func FromSlice[IN any](elements []IN) (next func() (v IN, ok bool)) {
 // Up to 128 elements are taken before the next result is yielded, if there are slots.
 //
 // When the operator is cancelled, or the context of Stop ends, the operator and the
-// contexts of its calls end when the body returns. Then the loop gets Err.
+// contexts of its calls end when the body returns. Then the loop gets Err. Do not call
+// Wait or Stop in the body, because they would wait for it: break out of the loop.
 //
 // A panic or runtime.Goexit of the body or of the input ends the operator with
 // [ErrStopped], and then propagates. For other code see [AsyncFunction].
