@@ -54,7 +54,8 @@ func Attach[T any](m Message[T], d Delivery) Message[T] {
 	return m
 }
 
-// DeliveryOf returns the delivery of a message, or nil.
+// DeliveryOf returns the delivery of a message, or nil. A message made by [With] or
+// [Split] has the delivery of the original message.
 func DeliveryOf[T any](m Message[T]) Delivery {
 	if m.a == nil {
 		return nil

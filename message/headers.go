@@ -233,7 +233,8 @@ type headerReader struct {
 }
 
 // sort takes weir's headers out of h and returns the others, or nil if they are over
-// their limit or one lacks a name: they must not change the id of a message.
+// their limit or one lacks a name. Weir's headers are read all the same: a foreign header
+// must not change the id of a message.
 func (r *headerReader) sort(h map[string]string) (others map[string]string) {
 	size := 0
 	var twice []string // lower-case names

@@ -178,7 +178,7 @@ func (m Meta) readOwnHeaders() (Meta, error) {
 	return metaFromHeaders(all)
 }
 
-// readable returns s as UTF-8 without NUL.
+// readable returns s as UTF-8 without NUL, which databases refuse.
 func readable(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }

@@ -18,7 +18,7 @@ const (
 	maxEscaped = 3 // times that escapes lengthen a text, at most
 )
 
-// reserved begins the names of weir's headers, in either case.
+// reserved begins the names of weir's headers, in upper or lower case.
 const reserved = "Weir-"
 
 // fit cuts m to the limits, or returns an error if it cannot.
@@ -97,8 +97,9 @@ func checkYear(at time.Time) error {
 	return nil
 }
 
-// isOurs reports whether this version knows a header, in any case. Other reserved names
-// belong to later versions: their headers are passed on like the user's (law W4).
+// isOurs reports whether this version knows a header, whatever the case of its letters.
+// Other reserved names belong to later versions: their headers are passed on like the
+// user's (law W4).
 func isOurs(name string) bool {
 	return len(name) >= len(reserved) && strings.EqualFold(name[:len(reserved)], reserved) && ours[strings.ToLower(name)]
 }

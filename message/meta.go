@@ -29,8 +29,9 @@ type Meta struct {
 	Put string
 
 	// Visit is the number of the visit, which is a passage through an operator with its
-	// attempts: 1 more than the last visit whose failure was handed over. So a visit does
-	// not count if the message was released or nacked in it, or if its worker died.
+	// attempts: 1 more than the last visit whose failure was handed over, or 1 without
+	// such a failure. So a visit does not count if the message was released or nacked in
+	// it, or if its worker died.
 	Visit int
 	// Attempts counts the calls begun in all earlier visits.
 	Attempts int
@@ -44,7 +45,7 @@ type Meta struct {
 	// LastError is the text of the last failure. A stored form has its first 4,096 bytes.
 	LastError string
 	// Reasons are the names of the reasons why calls were retried or failed, each once,
-	// in order. A stored form has the last 64.
+	// in the order of their first occurrence. A stored form has the last 64.
 	Reasons []string
 	// Timeline lists the calls of all visits. A stored form has the first 8 and the last
 	// 24.
@@ -93,18 +94,18 @@ type Origin struct {
 	Position  string // such as the offset
 }
 
-// longestID is the length of a readable id derived from an origin.
+// longestID is the greatest length of a readable id derived from an origin.
 const longestID = 200
 
-// ID returns an id for the message of this origin, such as "orders/0/17", different for
-// each origin. An id of more than 200 bytes is hashed: "sha256:" and 64 hex digits. The
-// zero Origin has the id "". The ids repeat if the source is deleted and created again:
-// see [Origin.IDIn].
+// ID returns an id for the message of this origin, such as "orders/0/17": always the same
+// for an origin, and different for each origin. An id of more than 200 bytes is hashed:
+// "sha256:" and 64 hex digits. The zero Origin has the id "". The ids repeat if the
+// source is deleted and created again: see [Origin.IDIn].
 func (o Origin) ID() string { return o.IDIn("") }
 
 // IDIn is ID for a source that can be deleted and created again. incarnation is different
 // each time, such as the id of a topic or the time at which a stream was created:
-// "orders:Q3pX9aVn/0/17".
+// "orders:Q3pX9aVn/0/17". With the incarnation "" it is ID.
 func (o Origin) IDIn(incarnation string) string {
 	if o == (Origin{}) {
 		return ""
@@ -124,7 +125,8 @@ func (o Origin) IDIn(incarnation string) string {
 }
 
 // MetaFromContext returns the metadata of the message of an operator's call; ok is false
-// outside of such a call. It must not be changed: its maps and slices are shared.
+// outside of such a call, and for elements that are not messages. It must not be changed:
+// its maps and slices are shared.
 func MetaFromContext(ctx context.Context) (m Meta, ok bool) {
 	m, ok = ctx.Value(ctxkey.Message{}).(Meta)
 	return m, ok

@@ -11,7 +11,7 @@ import (
 type Settlement struct {
 	Kind Kind
 	// Delay is the least time until the redelivery of a Released or Failed message, from
-	// now; 0 means at once.
+	// now; 0 means at once. It is 0 for other kinds.
 	Delay time.Duration
 	// Err is the reason. Done: nil. HandedOver: the error of the failure. Released: nil,
 	// an error that matches [ErrBackendDown] or [ErrPurged], or the error of a call that
@@ -20,7 +20,7 @@ type Settlement struct {
 	Err error
 	// Refused reports that a call for a HandedOver or Failed message was refused for
 	// good: its service has answered, so the flood guard of a worker does not count the
-	// failure.
+	// failure. It does not concern [ErrRefused].
 	Refused bool
 	// UnsafeToRepeat reports that a call for a Rejected message may have taken effect, or
 	// has succeeded ([NoteUnsafeToRepeat]), and that a second call may do harm.
@@ -88,8 +88,9 @@ var (
 	ErrLost = errors.New("delivery: the message was lost: it was neither settled nor passed on")
 
 	// ErrRefused is matched by the error of a sink, a store or a failure sink for an
-	// element that it can never take: it is too large, or cannot be encoded. A message is
-	// rejected, so it ends among the dead letters of its source.
+	// element that it can never take: it is too large, or cannot be encoded. The element
+	// is not offered again. A message is rejected, so it ends among the dead letters of
+	// its source.
 	ErrRefused = errors.New("it can never be stored")
 
 	// ErrBackendDown is matched by the error of a message that waited for its backend
