@@ -33,8 +33,9 @@
 //
 // # Bounds
 //
-// The capacity bounds all entries (law Q2). Every operation takes constant time. The
-// memory depends on the entries in the queue.
+// The capacity bounds all entries (law Q2): pending records, completed records that wait
+// to leave, and walls. Every operation takes constant time. The memory depends on the
+// entries in the queue, not on its capacity.
 //
 // # Concurrency
 //

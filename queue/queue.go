@@ -12,7 +12,8 @@ type Queue[V any] interface {
 	// queue is full.
 	Put(v V) *Entry[V]
 
-	// PutZero is Put of a zero V, whose fields the owner sets in place.
+	// PutZero is Put of a zero V, whose fields the owner sets in place, so that a large V
+	// is not copied.
 	PutZero() *Entry[V]
 
 	// PutControl takes a slot for a control element, which records do not cross. It
@@ -148,7 +149,7 @@ func (l *list[V]) remove(e *Entry[V]) {
 	}
 }
 
-// complete makes e complete. It panics if e is not pending, because it would leave twice.
+// complete makes e complete. It panics if e is not pending, because e would leave twice.
 func (l *list[V]) complete(e *Entry[V]) {
 	if e.state != pending {
 		panic(fmt.Sprintf("queue: complete of an entry that is %s, not pending", e.state))
@@ -156,8 +157,8 @@ func (l *list[V]) complete(e *Entry[V]) {
 	e.state = done
 }
 
-// NewOrdered returns a queue whose entries leave in input order. It panics if capacity <
-// 1.
+// NewOrdered returns a queue whose entries leave in input order: the oldest entry leaves
+// when it is complete. It panics for a capacity below 1.
 func NewOrdered[V any](capacity int) Queue[V] {
 	return &ordered[V]{list: newList[V](capacity)}
 }

@@ -3,8 +3,8 @@ package queue
 import "github.com/weirflow/weir/internal/fifo"
 
 // NewUnordered returns a queue whose records leave in the order of completion within
-// their segment: records do not cross a control element (law Q1). It panics if capacity <
-// 1.
+// their segment: records do not cross a control element (law Q1). It panics for a
+// capacity below 1.
 func NewUnordered[V any](capacity int) Queue[V] {
 	s := new(segment[V])
 	return &unordered[V]{list: newList[V](capacity), oldest: s, newest: s}

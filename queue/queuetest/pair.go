@@ -69,7 +69,8 @@ func (p *pair) complete(i int) {
 	p.check()
 }
 
-// pop removes the head and returns its name, or "" without a head, when it must panic.
+// pop removes the head and returns its name. Without a head Pop must panic, and pop
+// returns "".
 func (p *pair) pop() string {
 	p.t.Helper()
 	i := p.m.head()
