@@ -25,9 +25,9 @@ import (
 // A codec that depends on the types of this version of the program should be a
 // [SchemaCodec].
 type Codec[T any] interface {
-	// Append appends the encoding of v to dst. With an error, the returned buffer is
-	// ignored, and dst must be unchanged up to its length. It must not keep a reference
-	// to dst.
+	// Append appends the encoding of v to dst and returns the extended buffer. With an
+	// error, the returned buffer is ignored, and dst must be unchanged up to its length.
+	// It must not keep a reference to dst.
 	Append(dst []byte, v T) ([]byte, error)
 
 	// Decode returns the value that the whole of src encodes. It must not change src, or

@@ -19,7 +19,7 @@ import (
 // Default panics with a *[Error] for
 //   - unexported fields, interfaces, and fields that share a name: tag a field with
 //     `json:"-"` to leave it out;
-//   - a pointer to a pointer, a slice or a map;
+//   - a pointer to another pointer, to a slice or to a map;
 //   - keys of a map that are not strings, integers or types with MarshalText;
 //   - types that JSON cannot express: functions, channels, complex numbers;
 //   - a type with MarshalJSON or MarshalText but without the method that reads it, or the

@@ -16,5 +16,6 @@
 // For damaged or malicious schemas and values decoders return errors. They do not panic,
 // loop or recurse without bounds, nor allocate more than the bytes present can fill,
 // except that a single byte may represent a value of any size if fields were added to the
-// type. Panics of your types' methods, such as UnmarshalBinary, become errors.
+// type. weir cannot bound your types' methods, such as UnmarshalBinary; their panics
+// become errors.
 package codec

@@ -9,7 +9,7 @@ import (
 // JSON returns a codec that writes values as encoding/json does. It refuses values that
 // JSON cannot express (NaN, complex numbers, channels). It changes values that [Default]
 // refuses: strings that are not UTF-8, numbers in an any (all float64), unexported fields
-// (zero), a time's location. [CheckType] finds such types.
+// (zero), a time's location. [CheckType] finds the types among them.
 //
 // JSON reads plain JSON without a schema, such as the payload of another program's
 // message. It skips a byte order mark.
