@@ -30,10 +30,11 @@ type Outlet interface {
 // It emits the lowest watermark of its inputs, as Flink does. An input without watermarks
 // holds all watermarks back until it ends.
 //
-// A failed input fails it, and a later failure ends all inputs of weir. Merge refuses
-// barriers: see Topologies in package checkpoint.
+// A failed input fails the merged flow, and a later failure ends all inputs of weir.
+// Merge refuses barriers: see Topologies in package checkpoint.
 //
-// It panics if there are no inputs or one is nil. It calls Via of each input.
+// It panics if there are no inputs or one is nil. It calls Via of each input, so other
+// steps must not take their elements.
 func Merge(inputs ...Outlet) *Flow {
 	if len(inputs) == 0 {
 		panic("flow: Merge: no inputs")

@@ -118,8 +118,8 @@ func (s *Sink[T]) In() chan<- any { return s.flow.in }
 // element.
 func (s *Sink[T]) AwaitCompletion() { <-s.done }
 
-// Err returns why the sink has ended early, or nil. It is final when AwaitCompletion has
-// returned.
+// Err returns why the sink has ended early, or nil: its own failure, or the failure of an
+// earlier step of weir. It is final when AwaitCompletion has returned.
 func (s *Sink[T]) Err() error { return s.flow.Err() }
 
 // Written returns the number of elements for which the function has returned nil.
