@@ -46,7 +46,8 @@
 // # Failures
 //
 // A pipeline that fails is restarted from its last checkpoint, after a back-off of 1 s
-// that doubles up to a minute. A completed checkpoint resets the back-off. Errors are
-// logged. If an output returns [checkpoint.ErrFenced], the pipeline is restarted with the
-// same epoch, and the store decides whether another worker has the partition.
+// that doubles up to a minute. A completed checkpoint resets the back-off. A failing
+// partition does not block others; its errors are logged. If an output returns
+// [checkpoint.ErrFenced], the pipeline is restarted with the same epoch, and the store
+// decides whether another worker has the partition.
 package partitions

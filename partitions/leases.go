@@ -29,9 +29,10 @@ import (
 // worker has the lock, or when it could not extend it within nine tenths of the lease by
 // its own clock.
 //
-// Keep the locks and the group as long as the stores: otherwise epochs start from the
-// beginning, and stores that have seen higher epochs reject them with
-// [checkpoint.ErrFenced].
+// A worker with a [Config.Monitor] or a [Config.Engine] reports the partitions without an
+// owner, as of its last poll. Keep the locks and the group as long as the stores:
+// otherwise epochs start from the beginning, and stores that have seen higher epochs
+// reject them with [checkpoint.ErrFenced].
 type Leases struct {
 	Locks      lock.Locks // required
 	Group      string     // prefix of the locks' names; required; without a slash
@@ -39,7 +40,7 @@ type Leases struct {
 
 	Worker string        // name, unique in the group; the default consists of host, process and a random text
 	Lease  time.Duration // the default is 15 s
-	Poll   time.Duration // interval between polls; the default is 1 s, at most a third of Lease
+	Poll   time.Duration // interval between polls of the locks; the default is 1 s, at most a third of Lease
 	Logger *slog.Logger  // logs errors of Locks as warnings; the default is slog.Default()
 	Clock  clock.Clock   // the default is the real clock
 }
@@ -217,7 +218,7 @@ func (m *member) balance(ctx context.Context) {
 }
 
 // report reports the partitions without an owner. If the last poll is older than a lease,
-// all others count as unowned.
+// the partitions of other workers count as unowned.
 func (m *member) report() {
 	h, ok := m.handler.(unownedHandler)
 	if !ok {
@@ -277,7 +278,8 @@ func (m *member) giveUp(all []*holding) {
 }
 
 // lost reports a partition whose lease has ended to the handler, with mu held, so that it
-// cannot affect a later assignment. A partition stays in has until giveUp has finished.
+// cannot affect a later assignment. A partition that is being given up stays in has until
+// giveUp has finished.
 func (m *member) lost(h *holding) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -32,6 +32,7 @@ type Status struct {
 	Lost       int // how often this worker has lost a partition, over all Runs
 }
 
+// Status returns the state of the worker's partitions.
 func (m *Monitor) Status() Status {
 	m.mu.Lock()
 	run, lost := m.run, m.lost
@@ -123,8 +124,8 @@ type known struct {
 	failure     error                   // of the last failed pipeline, or nil
 }
 
-// status returns the state of the partition, "" if it was lost or not suspended in time.
-// Called with worker.mu held.
+// status returns the state of the partition. State is "" if the partition was lost or not
+// suspended in time. Called with worker.mu held.
 func (r *run) status() (jobs.Partition, known) {
 	p, k := jobs.Partition{Pipeline: r.worker.Name, Name: r.name, Epoch: r.epoch, State: running, Lag: -1}, known{r.coordinator, r.failure}
 	select {

@@ -34,9 +34,9 @@ type Handler interface {
 	// have epochs. It returns soon, unless the partition was just lost: then it waits for
 	// the end of that pipeline, or of ctx.
 	Assigned(ctx context.Context, partition string, epoch uint64) error
-	// Revoked takes a partition from the worker. When it returns, the pipeline is closed.
-	// An error means that it was not suspended: it was aborted after
-	// [Config.SuspendTimeout], or when ctx ended.
+	// Revoked takes a partition from the worker. When it returns, the pipeline is closed,
+	// and another worker may have the partition. An error means that it was not
+	// suspended: it was aborted after [Config.SuspendTimeout], or when ctx ended.
 	Revoked(ctx context.Context, partition string) error
 	// Lost aborts the pipeline without waiting, because another worker may have the
 	// partition.
@@ -163,8 +163,8 @@ type worker struct {
 	mu        sync.Mutex      // guards the fields below
 	runs      map[string]*run // by partition, until the run has ended
 	losses    int
-	free      []string
-	knowsFree bool // the assigner has reported free
+	free      []string // partitions without an owner
+	knowsFree bool     // the assigner has reported free
 }
 
 func (w *worker) left() []*run {
