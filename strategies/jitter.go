@@ -11,9 +11,9 @@ import (
 // that failed together are not retried together. Operators apply it with their own random
 // source.
 //
-// base and the result are never negative, random is never nil. Several operators may call
-// a Jitter at once, each with its own random; it must not use another source. Nil means
-// no jitter.
+// base is never negative, random is never nil, and the result must not be negative.
+// Several operators may call a Jitter at once, each with its own random; it must not use
+// another source. Nil means no jitter.
 //
 //	nil                     base                 all at once
 //	FullJitter              [0, base]            the least load on a service that recovers

@@ -185,7 +185,7 @@ func (p *Policy[OUT]) WithMaxWaiting(n int) *Policy[OUT] {
 
 // WithMaxRetriesFor returns a copy of p with which an element is retried at most n times
 // for this reason. After that its retry is [Refused]. Retries for other reasons do not
-// count:
+// count. Within the limit, the strategy decides:
 //
 //	strategies.ReasonAware(classify, nil).
 //		WithMaxRetriesFor(badAnswer, 2).
@@ -218,10 +218,10 @@ func (p *Policy[OUT]) WithMaxRetriesFor(reason predicates.Reason, n int) *Policy
 }
 
 // WithMaxDelay returns a copy of p that refuses a retry with a delay, before jitter, of
-// more than d: [Refused]. Reasons that are always retried are not limited. So an element
-// with a long wait leaves the operator, for a layer (delivery.Queue), and its slot is
-// free. The default is 0: only the element's timeout limits the delay. It panics if d is
-// negative.
+// more than d: [Refused]. That includes delays that a server demands. Reasons that are
+// always retried are not limited. So an element with a long wait leaves the operator, for
+// a layer (delivery.Queue), and its slot is free. The default is 0: only the element's
+// timeout limits the delay. It panics if d is negative.
 func (p *Policy[OUT]) WithMaxDelay(d time.Duration) *Policy[OUT] {
 	if d < 0 {
 		panic(fmt.Sprintf("strategies: WithMaxDelay: negative delay: %v", d))
@@ -290,8 +290,8 @@ func (p *Policy[OUT]) Immediate() *Policy[OUT] {
 	return &c
 }
 
-// ErrorsOnly returns a copy of p that accepts all results without calling the classifier,
-// which saves time.
+// ErrorsOnly returns a copy of p that accepts all results without calling the classifier.
+// That saves time if the classifier never returns a reason for results.
 func (p *Policy[OUT]) ErrorsOnly() *Policy[OUT] {
 	c := *p
 	c.steps().Results = false

@@ -28,8 +28,8 @@ type Decision struct {
 	Err error
 }
 
-// String returns the decision without its error, "retry after 1ms (BUSY)" or "no retry:
-// refused (BUSY)".
+// String returns the decision without its error, such as "retry after 1ms (BUSY)" or "no
+// retry: refused (BUSY)".
 func (d Decision) String() string {
 	reason := ""
 	if !d.Reason.IsZero() {

@@ -15,7 +15,7 @@ import (
 
 // Run checks the strategies that newStrategy returns against the laws of
 // [strategies.AsyncRetryStrategy], in a subtest for each law. newStrategy must return a
-// new strategy with the same configuration each time:
+// new strategy with the same configuration each time. The laws are:
 //
 //   - CanRetry, once false, stays false for all later attempts.
 //   - CanRetry and BackoffTime depend on the attempt alone, not on earlier calls, their
@@ -38,8 +38,8 @@ func Run[OUT any, S strategies.AsyncRetryStrategy[OUT]](t *testing.T, newStrateg
 	}
 }
 
-// law is a law for strategies. broken returns an error, so that tests of the suite can
-// check broken strategies.
+// law is a law for strategies. broken returns an error if the strategies made by fresh
+// break the law, so that tests of the suite can check broken strategies.
 type law[OUT any] struct {
 	name   string
 	broken func(fresh func() strategies.AsyncRetryStrategy[OUT]) error
@@ -206,7 +206,8 @@ func jitterIsSound[OUT any](fresh func() strategies.AsyncRetryStrategy[OUT]) err
 }
 
 // probes returns the attempts to check, ascending: small numbers, and some for which
-// careless arithmetic overflows. They spare strategies that count up to the attempt.
+// careless arithmetic overflows. They end at a million to spare strategies that count up
+// to the attempt.
 func probes() []int {
 	var ns []int
 	for n := 1; n <= 130; n++ {
