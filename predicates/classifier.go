@@ -66,7 +66,7 @@ func Classifiers[OUT any](classifiers ...Classifier[OUT]) Classifier[OUT] {
 	}
 }
 
-// Named returns a classifier of errors of [WithReason].
+// Named returns a classifier of errors of [WithReason], even if they are wrapped.
 func Named[OUT any]() Classifier[OUT] {
 	return func(a *Attempt[OUT]) (Reason, bool) {
 		if a.Err == nil {

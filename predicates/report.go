@@ -103,8 +103,8 @@ func WithDeduplicated(ctx context.Context) context.Context {
 
 // WithStageReporter returns a copy of ctx whose reports go to report instead of the
 // attempt, for tests of a client. [ReportSent] calls report with NetworkTime; Refused
-// does not call it. A nil report drops them, for a request that does not belong to the
-// call, such as a request for a token.
+// does not call it. If report is nil, the reports are dropped, for a request that does
+// not belong to the call, such as a request for a token.
 //
 // report must be safe for concurrent use.
 func WithStageReporter(ctx context.Context, report func(stage Stage)) context.Context {

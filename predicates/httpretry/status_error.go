@@ -14,7 +14,7 @@ import (
 type StatusError struct {
 	StatusCode int
 	Method     string // of the answered request; "" if unknown
-	URL        string // of the answered request, without password, query and fragment; "" if unknown
+	URL        string // of the answered request; password, query and fragment are hidden; "" if unknown
 
 	// Redirected reports that an earlier request of the call had another method: it may
 	// have been executed before the redirect.

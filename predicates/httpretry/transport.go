@@ -22,8 +22,9 @@ import (
 //	NetworkTime      otherwise
 //	not wrapped      base does not support package httptrace
 //
-// The text of errors of ClientDispatch mentions the stage, too, since an http.Client
-// whose Timeout has run out replaces errors by their text.
+// Errors are otherwise unchanged. The text of errors of ClientDispatch mentions the
+// stage, too, since an http.Client whose Timeout has run out replaces errors by their
+// text.
 //
 // Each request is reported to the attempt of its context ([predicates.ReportSent]) and
 // stays in doubt unless its error or its status proves that it had no effect: see the
