@@ -52,15 +52,15 @@ type Coordinator struct {
 
 	mu           sync.Mutex // guards the fields below
 	participants []member   // in the order of registration; fixed once starting
-	broken       []error
+	broken       []error    // reasons for Start to fail
 	starting     bool
 	lastID       uint64 // newest checkpoint, complete or not
 	complete     uint64 // newest stored checkpoint, or 0
-	run          *run
-	drain        *run  // the marker of the end of the input, or nil
-	requested    bool  // a requested checkpoint has not begun
-	serving      bool  // serveRequests runs
-	err          error // why checkpointing has ended; nil after a final checkpoint
+	run          *run   // the checkpoint under way, or nil
+	drain        *run   // the marker of the end of the input, or nil
+	requested    bool   // a requested checkpoint has not begun
+	serving      bool   // serveRequests runs
+	err          error  // why checkpointing has ended; nil after a final checkpoint
 	isEnded      bool
 	finished     participant.Kind              // kind of the final checkpoint, or 0
 	final        map[participant.Kind]struct{} // final checkpoints that participants asked for
@@ -75,7 +75,8 @@ type Coordinator struct {
 
 // NewCoordinator returns a coordinator that stores checkpoints in store and resumes from
 // the newest valid checkpoint. It returns errors of the store: a pipeline never starts
-// afresh because its state could not be read. It panics if store is nil.
+// afresh because its state could not be read. The contexts of its calls of the store end
+// after [WithTimeout], 10 minutes by default. It panics if store is nil.
 func NewCoordinator(store Store, opts ...Option) (*Coordinator, error) {
 	guard.RefuseNil("checkpoint: NewCoordinator", "store", store)
 	c := &Coordinator{
@@ -264,13 +265,15 @@ func (c *Coordinator) mayStart() error {
 // checkpoint, a failure, or Close.
 func (c *Coordinator) Ended() <-chan struct{} { return c.life.Done() }
 
-// Err returns why checkpointing has ended, nil after a complete final checkpoint.
+// Err returns why checkpointing has ended: nil before the end and after a complete final
+// checkpoint.
 func (c *Coordinator) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err
 }
 
+// Wait waits for the end and returns Err.
 func (c *Coordinator) Wait() error {
 	<-c.Ended()
 	return c.Err()
@@ -295,8 +298,8 @@ func (c *Coordinator) awaitStart() bool {
 // number when it is complete. It waits for Start. When ctx ends first, the checkpoint is
 // aborted. The error is context.Cause(ctx), the reason why the checkpoint was aborted or
 // the run has ended, or the error of Close. Trigger gives up on a store that has not
-// returned five seconds after its context has ended. Until it returns, further
-// checkpoints fail.
+// returned five seconds after its context has ended. Until the store returns, each
+// further checkpoint fails.
 func (c *Coordinator) Trigger(ctx context.Context) (id uint64, err error) {
 	return c.take(ctx, participant.Periodic)
 }
@@ -309,7 +312,8 @@ func (c *Coordinator) Trigger(ctx context.Context) (id uint64, err error) {
 //
 // If a store, an input or an output does not return, Close gives up after ten seconds, or
 // five seconds after it has begun to close the store, and returns an error that names it.
-// The store is closed as soon as that call returns.
+// The store is closed as soon as that call returns, so a directory stays locked until
+// then.
 func (c *Coordinator) Close() error {
 	c.mu.Lock()
 	if !c.completing {

@@ -15,8 +15,8 @@ var (
 
 	// ErrFenced is returned by a [Store] or an [Output] that another run has taken over.
 	// The losing run gets it for every number, and ends: it stops storing, publishing and
-	// retrying. The coordinator also returns it if another run has stored its number, and
-	// a file output if another program writes to the file.
+	// retrying. The coordinator also returns it if another run has stored a checkpoint
+	// with its number, and a file output if another program writes to the file.
 	ErrFenced = errors.New("checkpoint: another run has taken over")
 
 	// ErrClosed reports that a [Store] is closed, or a [Coordinator] without a final

@@ -16,10 +16,10 @@ import (
 // and returns when it is complete ("stop with savepoint"). It panics for another kind.
 //
 // For a [Drain] the source stops reading and sends the marker of the end of the input.
-// Checkpoints continue until the marker has reached all participants, and a Suspend may
-// still end the stream. When ctx ends first, the stream has failed, and a restart resumes
-// from the last checkpoint. If the stream is being drained already, the end of ctx ends
-// only the call.
+// Checkpoints continue, and a Suspend may still end the stream, until the marker has
+// reached all participants: then the final checkpoint is taken. When ctx ends first, the
+// stream has failed, and a restart resumes from the last checkpoint. If the stream is
+// being drained already, the end of ctx ends only the call.
 //
 // For a [Suspend] the source stops at the barrier. When ctx ends after that, the stream
 // has failed; when ctx ends earlier, during another checkpoint, the stream continues.

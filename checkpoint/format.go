@@ -25,8 +25,8 @@ import (
 //
 // The preamble is the same in all versions, so that a reader can tell an unknown version
 // from damage. A length is used only after its checksum was verified, and is limited by
-// the size of the file. States are in the order of names. Bytes above 127 and both line
-// ends reveal a transfer as text.
+// the size of the file. States are in the order of names, without duplicates. Bytes above
+// 127 and both line ends reveal a transfer as text.
 const (
 	writeBuffer = 256 << 10
 

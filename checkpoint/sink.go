@@ -35,7 +35,7 @@ type Sink[T any] struct {
 	endOnce         sync.Once     // closes ended
 
 	// using, of capacity 1, is held during calls of output and acquired before mu. A
-	// Mutex would stop a synctest bubble.
+	// Mutex that is held across a blocking call would stop a synctest bubble.
 	using  chan struct{}
 	output Output[T]
 	unlock func() error // or nil; guarded by using
@@ -228,7 +228,8 @@ func (s *Sink[T]) run() {
 	returned = true
 }
 
-// receive handles the input until it is closed and the final checkpoint has ended.
+// receive handles the input until it is closed and, after a final barrier, the final
+// checkpoint has ended.
 func (s *Sink[T]) receive() {
 	for v := range s.in {
 		switch v := v.(type) {
@@ -315,7 +316,8 @@ func (s *Sink[T]) element(v any) (t T, err error) {
 	return t, nil
 }
 
-// barrier prepares the output and reports its state, unless the barrier is final.
+// barrier prepares the output and reports its state. At a final barrier inputEnded
+// reports it.
 func (s *Sink[T]) barrier(b participant.Barrier) {
 	if err := s.seen.Add(b.ID, b.Kind == participant.EndOfInput); err != nil { // law C2
 		s.fail(err)

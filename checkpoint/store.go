@@ -17,9 +17,9 @@ import (
 type Store interface {
 	// Save stores s durably and as a whole. Once it has returned nil, s survives a crash
 	// of the process, and a power cut if the store promises that. At any time the store
-	// holds either the snapshots it held before, or those and all of s. Then Save may
-	// remove the oldest snapshots, but never the newest undamaged ones. If it cannot
-	// remove an old snapshot, Save still succeeds.
+	// holds either the snapshots it held before, or those and all of s. When s is
+	// durable, Save may remove the oldest snapshots, but never the newest undamaged ones.
+	// If it cannot remove an old snapshot, Save still succeeds.
 	//
 	// s.ID must be higher than every number that the store has seen, in former runs and
 	// of damaged snapshots, too; otherwise Save returns a *NumberError. If
@@ -27,9 +27,9 @@ type Store interface {
 	// nothing.
 	//
 	// The last Save can be repeated with the same snapshot. If it was stored, Save only
-	// returns nil. If it was stored in part, or Save has returned an error, Save stores it.
-	// Another snapshot with the same number is refused with a *NumberError if the first may
-	// have been stored.
+	// returns nil. If it was stored in part, or Save has returned an error, Save stores
+	// it. Another snapshot with the same number is refused with a *NumberError if the
+	// first may have been stored.
 	//
 	// Save returns soon after ctx has ended, with an error. After any other error,
 	// earlier snapshots are unchanged, and s may have been stored even so. A restart can

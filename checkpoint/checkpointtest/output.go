@@ -17,8 +17,8 @@ type Outlet[T any] struct {
 	// by a crash. At most one output is in use at a time.
 	Open func() (checkpoint.Output[T], error)
 	// Fail makes the n-th call fail that the output in use makes from now on to its disk
-	// or server. 0 ends the failures. If Fail is nil, Commit is repeated only after
-	// success.
+	// or server. n counts from 1; 0 ends the failures. If Fail is nil, Commit is repeated
+	// only after success.
 	Fail func(n int)
 	// Visible returns the visible elements of the outlet, in order, even while an output
 	// is in use.

@@ -16,6 +16,7 @@ import (
 	"github.com/weirflow/weir/checkpoint/participant"
 )
 
+// Setup is the storage of the snapshots of one test.
 type Setup struct {
 	// Open opens a store, also after another was closed, with the saved snapshots. At
 	// most one store is open at a time.
@@ -25,8 +26,8 @@ type Setup struct {
 	// the rules about it are not checked.
 	TakeOver func() (checkpoint.Store, error)
 	// Fail makes the n-th call fail that the open store makes from now on to its disk or
-	// server. 0 ends the failures. If Fail is nil, calls fail only by the end of their
-	// contexts.
+	// server. n counts from 1; 0 ends the failures. If Fail is nil, calls fail only by
+	// the end of their contexts.
 	Fail func(n int)
 	// Damage spoils a stored snapshot, while no store is open. If it is nil, the rules
 	// about damage are not checked.
@@ -54,8 +55,8 @@ func RunStore(t *testing.T, newSetup func(t *testing.T) Setup) {
 	}
 }
 
-// rule is a rule for stores. check returns an error, so that tests of the suite can check
-// broken stores.
+// rule is a rule for stores. check returns an error if a store breaks it, so that tests
+// of the suite can check broken stores.
 type rule struct {
 	name      string
 	check     func(Setup) error

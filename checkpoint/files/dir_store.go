@@ -31,7 +31,8 @@ import (
 //
 // Save writes a temporary file, syncs it, renames it, syncs the directory, and only then
 // removes all but the last k snapshots ([DirStore.KeepLast]). After a crash or a power
-// cut at any time, the old snapshots stay, with or without the new one.
+// cut at any time, the old snapshots stay, with or without the new one. Checksums detect
+// later damage. Other files in the directory are left alone.
 //
 // DirStore assumes that a rename is atomic, and that syncs reach the disk. Where
 // directories cannot be synced (Windows, some network file systems), a power cut may lose

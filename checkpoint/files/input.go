@@ -280,6 +280,7 @@ func (r *boundedReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// Header returns the fields of the first record.
 func (in *CSVInput) Header() []string { return in.header }
 
 // Next implements [checkpoint.Input].

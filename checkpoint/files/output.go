@@ -406,7 +406,7 @@ func (o *Output[T]) open(s fileState, appendParts bool, flags int) (vfs.File, er
 
 // others checks the lengths of the parts of s, and returns the offset in f after which
 // bytes do not belong to s: beyond s.before, and not left by an earlier attempt to append
-// the parts.
+// the parts. It is the size of f if all bytes belong to s.
 func (o *Output[T]) others(f vfs.File, s fileState) (from int64, err error) {
 	size, err := f.Size()
 	if err != nil {

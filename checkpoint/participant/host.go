@@ -28,8 +28,10 @@ type Host interface {
 	// for it. A source whose input has ended asks for a Drain, and keeps sending barriers
 	// until the final barrier. It panics for another kind.
 	RequestFinal(kind Kind)
-	// Ended returns a channel that is closed when checkpointing has ended.
+	// Ended returns a channel that is closed when checkpointing has ended: after a final
+	// checkpoint, a failure, or a close.
 	Ended() <-chan struct{}
-	// Err returns why checkpointing has ended, nil after a complete final checkpoint.
+	// Err returns why checkpointing has ended: nil before the end and after a complete
+	// final checkpoint.
 	Err() error
 }
