@@ -20,7 +20,7 @@ const Header = "Exactly-Once"
 const maxHeader = 256
 
 // Client identifies an incarnation of a client. It is random, so a program that has lost
-// its sequence numbers cannot resume an earlier identity.
+// its sequence numbers cannot resume an earlier identity. The zero value is not a client.
 type Client [16]byte
 
 // NewClient returns 128 random bits.
@@ -52,7 +52,7 @@ type ID struct {
 }
 
 // Validate returns an error of class [ErrInvalid] that names the field and its value.
-// First above Sequence would declare the request itself done.
+// First must not be above Sequence: such a request would declare itself done.
 func (id ID) Validate() error {
 	switch {
 	case id.Client.IsZero():

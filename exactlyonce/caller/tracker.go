@@ -27,7 +27,7 @@ var ErrNoID = errors.New("exactlyonce: the request lacks an id")
 
 const defaultWindow = 1 << 16
 
-// Config are the settings of a [Tracker].
+// Config are the settings of a [Tracker]. The zero value has the defaults.
 type Config struct {
 	// Window limits the incomplete numbers, which take about 100 bytes each. 0 means
 	// 65,536. With checkpoints, which release the numbers, it should cover the elements
@@ -132,7 +132,7 @@ type (
 	sendingKey struct{}
 )
 
-// minSecret is the length of a client id in bytes.
+// minSecret is the shortest secret in bytes, as long as a client id.
 const minSecret = 16
 
 // NewTracker returns a tracker with a new identity. It panics if the window is negative,
@@ -281,7 +281,8 @@ func (t *Tracker) appendLocked(e *element) {
 }
 
 // AttemptStarted returns the context of an attempt of the element of ctx, which must
-// derive from the result of Accepted. n counts attempts from 1.
+// derive from the result of Accepted. n counts attempts from 1. Without an element it
+// returns ctx.
 func (t *Tracker) AttemptStarted(ctx context.Context, n int) context.Context {
 	e := t.elementIn(ctx)
 	if e == nil {
@@ -313,7 +314,7 @@ func (t *Tracker) idsOf(e *element) *attemptIDs {
 func (t *Tracker) AttemptEnded(context.Context, observe.Outcome) {}
 
 // Ended releases the number of the element of ctx, with checkpoints when the next
-// checkpoint is complete. Further requests are refused.
+// checkpoint is complete. Further requests are refused, and a second call is ignored.
 func (t *Tracker) Ended(ctx context.Context, _ observe.Ending) {
 	e := t.elementIn(ctx)
 	if e == nil {

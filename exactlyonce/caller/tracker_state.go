@@ -94,9 +94,9 @@ func (t *Tracker) Restore(state []byte, numbers []int64, request func()) error {
 	return nil
 }
 
-// Restored is Accepted for an element of a checkpoint. The element keeps its number, if
-// that is not 0. Restore the elements after [Tracker.Restore], in the order in which they
-// were accepted, and before others.
+// Restored is Accepted for an element of a checkpoint. The element keeps its number; with
+// number 0 it gets one. Restore the elements after [Tracker.Restore], in the order in
+// which they were accepted, and before others.
 func (t *Tracker) Restored(ctx context.Context, in any, number int64) context.Context {
 	if number == 0 {
 		return t.Accepted(ctx, in, false)

@@ -58,9 +58,9 @@
 //
 //   - A key belongs to a user. The same key with other content is refused
 //     (exactlyonce.ErrMismatch).
-//   - One run of a request has its lock. Until the lock's timeout, others are refused
-//     (exactlyonce.ErrInProgress). Then another run takes over, and the old run cannot
-//     commit (exactlyonce.ErrInProgress).
+//   - At most one run of a request has its lock. Until the lock's timeout, others are
+//     refused (exactlyonce.ErrInProgress). Then another run takes over, and the old run
+//     cannot commit (exactlyonce.ErrInProgress).
 //   - A committed step does not run again. A call may, with the same key, if the process
 //     dies between its return and the commit.
 //   - Transactions are serializable. After ten serialization failures of a phase the

@@ -49,7 +49,7 @@ func (k *Keys) CheckVersion(ctx context.Context) error {
 	return sqlmigrate.CheckVersion(ctx, k.db, component, k.dialect.Migrations())
 }
 
-// Config are the settings of [Keys].
+// Config are the settings of [Keys]. The zero value has the defaults.
 type Config struct {
 	// LockTimeout is how long a step may take before another run may take over. Each step
 	// restarts it, and the step's context ends with it. Default 90 s.

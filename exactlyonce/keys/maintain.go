@@ -85,7 +85,8 @@ func (k *Keys) complete(ctx context.Context, id string) (done bool, err error) {
 
 // End ends an unfinished request: later attempts get response, for another retention, and
 // a run of it cannot commit. It is for a person who has checked the outcome of its calls.
-// The error is exactlyonce.ErrInvalid if no unfinished request has the id.
+// The error is exactlyonce.ErrInvalid if no unfinished request has the id. [Keys.List]
+// returns the ids.
 func (k *Keys) End(ctx context.Context, id string, response exactlyonce.Response) error {
 	stored := response.Encode()
 	if err := new(exactlyonce.Response).Decode(stored); err != nil {

@@ -9,7 +9,7 @@ import (
 
 var (
 	// ErrNoAnswer reports that the attempt that ran ended without an answer: its handler
-	// panicked, left or gave up. The request may be repeated.
+	// panicked, left or gave up. The request may be repeated with the same id.
 	ErrNoAnswer = errors.New("exactlyonce: the attempt that ran ended without an answer")
 
 	// errNotDriver reports an answer of a handler after another has taken over, or after

@@ -139,9 +139,9 @@ func (r *Results) exceeded(more [bounds]int64) int {
 }
 
 // evictFor reports whether there is room for more of p (law X3). To make room, it first
-// removes due entries. Then it evicts from a principal that uses more than half of the
-// bound. If eviction is allowed, it also evicts from p, and then from the longest silent
-// principal. It keeps the client keep.
+// removes due entries. Then it evicts from another principal that uses more than half of
+// the bound. If eviction is allowed, it also evicts from p, and then from the longest
+// silent principal. It keeps the client keep.
 func (r *Results) evictFor(p *principal, now time.Duration, more [bounds]int64, keep *client) bool {
 	for {
 		of := r.exceeded(more)

@@ -220,7 +220,7 @@ func (r *Results) Track(ctx context.Context, req exactlyonce.Request) (*Call, er
 // such as a replicated log. An attempt from there becomes the driver of a running
 // request, and its call is NEW; the earlier handler ceases to be the driver
 // ([Call.IsDriver]). If the last handler leaves without an answer, waiting attempts get
-// its error. Records are not asked.
+// its error and the next attempt is NEW. Records are not asked.
 func (r *Results) TakeOver(req exactlyonce.Request) (*Call, error) {
 	if err := req.Validate(); err != nil {
 		r.invalid()
@@ -349,8 +349,8 @@ func (r *Results) find(c *client, req exactlyonce.Request, now time.Duration) (*
 	return rec, nil
 }
 
-// isForgotten reports whether the answer of an unknown request, first sent so long ago,
-// may have been forgotten (law X1).
+// isForgotten reports whether an unknown request was first sent so long ago that its
+// answer may have been forgotten (law X1).
 func isForgotten(req exactlyonce.Request, forgot, now time.Duration) bool {
 	return req.Age > 0 && now-req.Age <= forgot
 }

@@ -17,14 +17,14 @@ type Stats struct {
 	Clients    int   // remembered
 	Records    int   // requests that run or have an answer
 	InProgress int   // requests that run
-	Waiting    int   // that wait for a running attempt
+	Waiting    int   // attempts that wait for a running attempt
 	Bytes      int64 // charged against MaxBytes
 	PeakBytes  int64 // highest value so far, measured when a request was tracked
 
 	New      uint64 // attempts that had to run their request
-	Attached uint64 // that waited for another attempt
-	Replayed uint64 // that got a stored answer
-	Stale    uint64 // refused with ErrStale
+	Attached uint64 // attempts that waited for another attempt
+	Replayed uint64 // attempts that got a stored answer
+	Stale    uint64 // attempts that were refused with ErrStale
 
 	Invalid        uint64 // refused with ErrInvalid
 	Mismatched     uint64 // with ErrMismatch
