@@ -127,8 +127,8 @@ func (k *topics) view(ctx context.Context, topic string) (*kafka.View, error) {
 	return v, err
 }
 
-// known returns the group's sorted topics: with a commit of the group, or of the queue
-// named after the group.
+// known returns the group's sorted topics: the topics with a commit of the group, and the
+// topics of the queue named after the group.
 func (k *topics) known(ctx context.Context) ([]string, error) {
 	if k.group == "" || k.looked {
 		return k.ofGroup, nil
