@@ -34,7 +34,7 @@ import (
 var migrations embed.FS
 
 // Migrations returns the SQL files of the engine's tables, for tools such as goose: open
-// it with [WithoutMigrations] then.
+// the engine with [WithoutMigrations] then.
 func (*Engine) Migrations() fs.FS {
 	files, err := fs.Sub(migrations, "migrations")
 	if err != nil {
@@ -55,7 +55,8 @@ func (s *Engine) Migrate(ctx context.Context) error {
 }
 
 // CheckVersion returns an error if a later version of weir has made the tables. Missing
-// or older tables are not an error. Call it before writing without [Engine.Migrate].
+// or older tables are not an error. A program that does not call [Engine.Migrate] should
+// call CheckVersion before it writes.
 func (s *Engine) CheckVersion(ctx context.Context) error {
 	if err := sqlmigrate.CheckVersion(ctx, s.db.Reader(), component, s.Migrations()); err != nil {
 		return fmt.Errorf("sqlite: %w", err)

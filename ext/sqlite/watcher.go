@@ -167,7 +167,7 @@ func (w *watcher) wakeLocked(queue string) {
 }
 
 // lookAtLocked makes run look at a queue at a time, or earlier. It ignores a queue whose
-// consumers all poll: run would not sleep after that time.
+// consumers all poll: run does not look at it, and would not sleep after that time.
 func (w *watcher) lookAtLocked(queue string, at time.Time) {
 	if !isWatched(w.waiting[queue]) {
 		return
