@@ -28,8 +28,8 @@
 // that was killed within the next 10 ms, leased by a worker that has died, inserted by
 // another program, or in a queue whose name is longer than 7,000 bytes.
 //
-// The engine first sends that connection a notification. While the connection cannot
-// listen, or the notification does not arrive, as behind a pooler of transactions
+// The engine first sends the listening connection a notification. While the connection
+// cannot listen, or the notification does not arrive, as behind a pooler of transactions
 // (PgBouncer), each source polls every 100 ms, tries again each second, and logs the
 // first failure, and then the number of similar failures once a minute.
 //

@@ -36,7 +36,7 @@ import (
 var migrations embed.FS
 
 // Migrations returns the SQL files of the engine's tables, for tools such as goose: open
-// it with [WithoutMigrations] then. A program that uses only [Engine.Locks] needs
+// the engine with [WithoutMigrations] then. A program that uses only [Engine.Locks] needs
 // 0002_locks.sql and 0005_old_locks.sql, which make weir_locks.
 func (*Engine) Migrations() fs.FS {
 	files, err := fs.Sub(migrations, "migrations")
@@ -58,7 +58,8 @@ func (s *Engine) Migrate(ctx context.Context) error {
 }
 
 // CheckVersion returns an error if a later version of weir has made the tables. Missing
-// or older tables are not an error. Call it before writing without [Engine.Migrate].
+// or older tables are not an error. A program that does not call [Engine.Migrate] should
+// call CheckVersion before it writes.
 func (s *Engine) CheckVersion(ctx context.Context) error {
 	db := stdlib.OpenDBFromPool(s.pool)
 	err := sqlmigrate.CheckVersion(ctx, db, component, s.Migrations())

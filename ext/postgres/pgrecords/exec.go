@@ -340,7 +340,7 @@ JOIN unnest($1::text[], $2::uuid[]) AS n (scope, client) ON c.scope = n.scope AN
 
 var (
 	errRolledBack = errors.New("rolled back because of another call") // ends a transaction because of one of its calls
-	errNotSent    = errors.New("the statements were not sent")        // because of one of the calls, it is not known which
+	errNotSent    = errors.New("the statements were not sent")        // because of a call that is not known
 )
 
 // runShared runs calls in one transaction. If one fails, its error is set and all are
