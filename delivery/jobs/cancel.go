@@ -37,9 +37,9 @@ type QueueCount struct {
 	Messages int
 }
 
-// Matching counts the messages that a job would affect if it started now, by queue,
-// without empty queues. By and Why need not be set. With an error, it returns the counts
-// so far.
+// Matching counts the messages that a job would affect if it started now, by queue.
+// It leaves out queues without such messages. By and Why need not be set. With an error,
+// it returns the counts so far.
 func (j *Jobs) Matching(ctx context.Context, s Spec) ([]QueueCount, error) {
 	queues := []string{s.Queue}
 	if s.Family {

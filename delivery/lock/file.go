@@ -21,9 +21,9 @@ type FileLock struct{ held io.Closer }
 // the error is a [*FileHeldError], which matches [ErrHeld].
 //
 // The operating system releases the lock when the process ends, even after kill -9, so
-// there is no lease and no fencing number. The lock does not reach other machines: some
-// systems ignore it on a network file system. Systems without such locks (AIX, Solaris,
-// Plan 9, WebAssembly) return an error that matches errors.ErrUnsupported.
+// there is no lease and no fencing number. The lock does not reach other machines, not
+// even on a network file system, where some systems ignore it. Systems without such locks
+// (AIX, Solaris, Plan 9, WebAssembly) return an error that matches errors.ErrUnsupported.
 func TryFile(path string) (*FileLock, error) {
 	held, err := vfs.OS().LockFile(path)
 	if other, ok := errors.AsType[*vfs.HeldError](err); ok {

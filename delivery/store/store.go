@@ -66,7 +66,7 @@ type Receiver interface {
 // Extend, Done, Release, Amend and [Inspector].Move refuse lost leases with a
 // *[LeaseError] that names them, and serve the others. A lease is lost when the message
 // was settled, purged, or taken again, or if a person holds the message after the lease
-// has ended.
+// has ended. A lease that has only ended is not lost.
 type Store interface {
 	Engine
 

@@ -61,7 +61,8 @@ func (k *KeysInFlight) hold(keys map[string]bool) {
 	k.wakeAll()
 }
 
-// usualPerKey is the limit of which a restricted key has a share, if there is no limit.
+// usualPerKey is the number of messages in flight of which a restricted key has a share,
+// if the option of the queue sets no limit.
 const usualPerKey = 100
 
 // limitOf returns the limit of a key. most is the limit of all keys, or 0.

@@ -20,8 +20,8 @@ func (s *Source[T]) extend(ctx context.Context) {
 	s.extendSome(ctx, func(*handle) bool { return true })
 }
 
-// extendSome is extend for the messages for which choose returns true, called with mu
-// held. Several goroutines may extend leases at the same time.
+// extendSome is extend for the messages for which choose returns true. choose is called
+// with mu held. Several goroutines may extend leases at the same time.
 func (s *Source[T]) extendSome(ctx context.Context, choose func(*handle) bool) {
 	asked := s.clock.Now()
 	s.mu.Lock()
