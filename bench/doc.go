@@ -15,5 +15,6 @@
 // expected number of calls. A broken row returns an error.
 //
 // [Measure] runs the rows of a group in turn, round after round, so that a noisy minute
-// affects all. The command cmd/table prints the results.
+// affects all. The command cmd/table prints the results, and the benchmarks of this
+// package run the same rows.
 package bench

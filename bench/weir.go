@@ -386,7 +386,7 @@ func weirW4(c Config, ordered bool) func(m *Meter, p *parking) error {
 		pipe := pipeline{elems: n, items: p.items, ordered: ordered, calls: func(int) int32 { return 2 }, ends: c.Ends}
 		pipe.prepare()
 		fed := make(chan struct{})
-		pipe.fed = func() { // only ends after all were called again
+		pipe.fed = func() { // the input ends only after all were called again
 			close(fed)
 			<-p.all
 		}

@@ -95,8 +95,8 @@ func Published() []bench.Work {
 	return bench.Works(groups)
 }
 
-// Measure runs the rows in turn for the given rounds, after warm-up rounds. It calls
-// progress after each run.
+// Measure runs the rows in turn for the given rounds, after warm-up rounds that do not
+// count. It calls progress after each run.
 func (g *Group) Measure(rounds int, progress func(bench.Row, bench.Sample)) (report bench.Report, err error) {
 	defer func() {
 		for _, s := range g.servers {
