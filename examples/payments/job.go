@@ -27,7 +27,7 @@ import (
 const (
 	lockTimeout = 1500 * time.Millisecond // then another visit takes over a killed one's work; longer than bank.Patience
 	orderTime   = 1500 * time.Millisecond // for one visit of an order, over all its attempts
-	atOnce      = 16
+	atOnce      = 16                      // concurrent calls to a provider
 )
 
 const jobTables = `CREATE TABLE IF NOT EXISTS job (client TEXT NOT NULL) STRICT;

@@ -12,8 +12,8 @@ import (
 	"github.com/weirflow/weir/ext/sqlite"
 )
 
-// openEngine opens the engine: in a file, in a database, or on servers. Nothing else
-// depends on it.
+// openEngine opens the engine: in a file, in a database, or on servers. The rest of the
+// program does not depend on it.
 func openEngine(ctx context.Context, at location) (store.Inspector, error) {
 	switch schemeOf(at.URL) {
 	case onPostgres:
