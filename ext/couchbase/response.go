@@ -40,8 +40,8 @@ var refusals = [...]struct{ first, last memd.StatusCode }{
 	{memd.StatusSubDocMultiPathFailureDeleted, memd.StatusSubDocMultiPathFailureDeleted},
 }
 
-// ofResponse returns the meaning of an error with which a service answered, with stage
-// ResponseReceived.
+// ofResponse returns the meaning of an error with which a service answered. For other
+// errors the stage of the finding is not ResponseReceived.
 func ofResponse(err error) finding {
 	if e, ok := errors.AsType[*gocb.KeyValueError](err); ok && e.StatusCode != memd.StatusSuccess {
 		return answered(ofKeyValue(e))
