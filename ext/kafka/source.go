@@ -119,11 +119,11 @@ func newSource(group string, topics []string, set sourceSettings) (*source, erro
 	retry := s.clock.Timer(time.Hour)
 	look := s.clock.Ticker(lookEvery)
 	retry.Stop()
-	s.ended.Go(s.poll) // ends with Close
-	s.ended.Go(func() { s.commits(commit) })
-	s.ended.Go(func() { s.puts(retry) })
+	s.ended.Go(s.poll)                       // ends with Close
+	s.ended.Go(func() { s.commits(commit) }) // ends with Close
+	s.ended.Go(func() { s.puts(retry) })     // ends with Close
 	again := s.clock.Ticker(lookAgain)
-	s.ended.Go(func() { s.follow(again) })
+	s.ended.Go(func() { s.follow(again) }) // ends with Close
 	s.ended.Go(func() { watchTopics(s.ctx, s.client, look, s.logger, slices.Clone(topics)) })
 	return s, nil
 }
