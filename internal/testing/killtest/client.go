@@ -26,7 +26,7 @@ import (
 )
 
 const (
-	permits = 16
+	permits = 16 // concurrent calls
 	ahead   = 20 // elements that a client reads before it asks for the stream's length again
 )
 

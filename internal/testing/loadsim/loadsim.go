@@ -135,7 +135,7 @@ func (r *run) at(t time.Duration, f func()) {
 }
 
 func (r *run) arrive() {
-	const most = 1000 // others leave
+	const most = 1000 // at most this many wait; others leave
 	rate := r.Demand(r.now)
 	r.at(r.now+time.Duration(r.random.ExpFloat64()/rate*1e9), func() {
 		r.waiting = min(most, r.waiting+1)

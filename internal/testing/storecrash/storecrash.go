@@ -60,8 +60,8 @@ func Child(open Open) {
 }
 
 // Run kills a child at each step, each time with a new store, and checks the store's
-// state. A call that returned has taken effect, and the interrupted call has taken effect
-// completely or not at all.
+// state. A call that returned has taken effect. The interrupted call has taken effect
+// completely or not at all, and later calls have not begun.
 func Run(t *testing.T, newDSN func(t *testing.T) string, open Open) {
 	t.Helper()
 	states, err := scenario(t.Context(), memory.Open(), func(int) {})
