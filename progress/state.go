@@ -12,7 +12,7 @@ type State struct {
 	Done      int64 // elements that have ended in any way, in earlier runs too
 	Failed    int64 // elements of Done that failed in this run: dropped, handed over, or given the results of a fallback
 	Total     int64 // all elements, at least approximately; 0 means unknown
-	InFlight  int64
+	InFlight  int64 // elements in progress
 	Retries   int64 // in this run
 	LastError error
 
