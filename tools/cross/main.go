@@ -25,7 +25,7 @@ func main() {
 		log.Fatalf("cross: %q: not of the form GOOS/GOARCH", os.Args[1])
 	}
 	config := &packages.Config{
-		// Together they check imports from source, without function bodies.
+		// NeedDeps and NeedTypes check imports from source, without function bodies.
 		Mode: packages.NeedName | packages.NeedFiles | packages.NeedCompiledGoFiles | packages.NeedImports |
 			packages.NeedDeps | packages.NeedTypes | packages.NeedSyntax | packages.NeedTypesInfo |
 			packages.NeedTypesSizes | packages.NeedModule,
