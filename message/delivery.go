@@ -7,9 +7,9 @@ import (
 )
 
 // Delivery is the handle of a message in flight, in which its source keeps the lease and
-// the received bytes. It travels in the message and in the context of a call. Its methods
-// are safe for concurrent use, and their cost does not depend on the number of messages
-// in flight.
+// the received bytes. It travels in the message and in the context of a call. The sources
+// of package delivery make it. Its methods are safe for concurrent use, and their cost
+// does not depend on the number of messages in flight.
 type Delivery interface {
 	// Owner identifies the queue that received the message. It is only compared.
 	Owner() any

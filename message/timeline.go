@@ -15,7 +15,7 @@ type Step struct {
 	Wait    time.Duration `json:"wait,omitempty"`    // back-off after it
 	Retried bool          `json:"retried,omitempty"` // another call was to follow in the visit
 	Reason  string        `json:"reason,omitempty"`  // why it was retried or failed, or empty
-	Backend string        `json:"backend,omitempty"` // its state at the end, such as "down"; "" without a backend
+	Backend string        `json:"backend,omitempty"` // state of the backend at the end, such as "down"; "" without a backend
 	Error   string        `json:"error,omitempty"`   // the first 120 bytes; empty if there was no error
 }
 
