@@ -14,8 +14,9 @@ import (
 )
 
 // Sink is the end of a pipeline. It calls a function for each element, and acknowledges a
-// message ([message.Message]) when the function has returned nil for its value. A
-// function that is typed on messages settles them itself. Watermarks end here.
+// message ([message.Message]) when the function has returned nil for its value. Sinks of
+// go-streams drop messages without settling them. A function that is typed on messages
+// settles them itself. Watermarks end here.
 //
 // The sink fails if the function returns an error, panics or calls runtime.Goexit, or if
 // an element is of a wrong type. It then releases that message and later ones, discards
