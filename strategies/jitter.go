@@ -11,7 +11,7 @@ import (
 // that failed together are not retried together. Operators apply it with their own random
 // source.
 //
-// base is never negative, random is never nil, and the result must not be negative.
+// base is never negative, random is never nil, and the result should not be negative.
 // Several operators may call a Jitter at once, each with its own random; it must not use
 // another source. Nil means no jitter.
 //
