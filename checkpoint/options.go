@@ -33,8 +33,8 @@ func WithInterval(d time.Duration) Option {
 // step that has not returned five seconds later counts as failed. A failing Save of a
 // final checkpoint, and a failing Commit, are repeated until d has passed.
 //
-// The draining before a [Drain] checkpoint is not bounded; a warning after each d names
-// the participants that have not finished.
+// The draining before a [Drain] checkpoint is not bounded; a warning names the
+// participants that have not finished, each time d has passed.
 //
 // Another warning names the participants that have not reported a checkpoint after ten
 // seconds, and each time the wait has doubled. During draining it names only participants
@@ -46,10 +46,11 @@ func WithTimeout(d time.Duration) Option {
 	return func(c *Coordinator) { c.timeout = d }
 }
 
-// WithTolerableFailures ends the run when more than n checkpoints in a row have failed
-// ([Stats.Failed]). By default any number is tolerated, and each failure is logged: weir
-// does not restart a pipeline that has ended. (Flink's tolerableCheckpointFailureNumber
-// defaults to 0, since Flink restarts its jobs.) It panics if n < 0.
+// WithTolerableFailures ends the run with an error when more than n checkpoints in a row
+// have failed ([Stats.Failed]). By default any number is tolerated, and each failure is
+// logged: weir does not restart a pipeline that has ended. (Flink's
+// tolerableCheckpointFailureNumber defaults to 0, since Flink restarts its jobs.) It
+// panics if n < 0.
 func WithTolerableFailures(n int) Option {
 	if n < 0 {
 		panic(fmt.Sprintf("checkpoint: WithTolerableFailures: negative number: %d", n))
