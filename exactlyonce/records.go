@@ -57,9 +57,10 @@ type Toucher interface {
 type Store[TX any] interface {
 	Records
 
-	// Put stores the answer of req as a part of tx, the transaction of its effect. It
-	// checks that the request is new when tx commits: of two transactions that store an
-	// answer of the same request one waits for the other, and then fails.
+	// Put stores the answer of req as a part of tx, the transaction of its effect: both
+	// are committed, or neither. It checks that the request is new when tx commits: of
+	// two transactions that store an answer of the same request one waits for the other,
+	// and then fails.
 	//
 	// After an error the caller must roll back. Errors are ErrInProgress if another
 	// attempt has stored its answer, ErrStale, ErrMismatch, ErrInvalid, or an error of

@@ -32,6 +32,7 @@ func (r Request) Validate() error {
 }
 
 // RequestFromContext returns the request that is handled under ctx, for a [Store].
+// Requests made by the handler itself have different ids.
 func RequestFromContext(ctx context.Context) (Request, bool) {
 	req, ok := ctx.Value(oncewire.RequestKey{}).(Request)
 	return req, ok

@@ -38,7 +38,8 @@ const stateVersion = 3
 
 // Restore makes t take part in checkpoints. Call it before the first element, with the
 // state that [Tracker.Snapshot] returned for the checkpoint to resume from, and with the
-// ascending numbers of its elements. At a fresh start both are nil.
+// ascending numbers of its elements. The tracker then continues with the identity and the
+// numbers of its predecessor. At a fresh start both are nil.
 //
 // request, which may be nil, is called if a checkpoint would let elements in: see
 // [Tracker.TryAdmit]. It must not wait for the checkpoint.

@@ -52,7 +52,8 @@
 //
 // A request-level key is random and comes from the client in the header Idempotency-Key.
 // An entity-level key is computed from the entity, such as payment-1234-refund: two
-// requests for that refund are the same request. See [HandlerConfig].Key.
+// requests for that refund are the same request, as long as the key is kept. See
+// [HandlerConfig].Key.
 //
 // # Guarantees
 //
@@ -63,8 +64,8 @@
 //     cannot commit (exactlyonce.ErrInProgress).
 //   - A committed step does not run again. A call may, with the same key, if the process
 //     dies between its return and the commit.
-//   - Transactions are serializable. After ten serialization failures of a phase the
-//     request fails with exactlyonce.ErrInProgress.
+//   - Transactions are serializable. A phase runs again after a serialization failure.
+//     After ten of them the request fails with exactlyonce.ErrInProgress.
 //   - An error or panic unlocks the key and keeps the recovery point. The next attempt
 //     continues at once.
 //   - A refusal by another service that a step returns, such as exactlyonce.ErrMismatch
@@ -74,9 +75,10 @@
 //     Config.Retention after they came. [Keys.Reap] removes requests that were finished
 //     that long ago, and reports unfinished ones; a person ends them by [Keys.End].
 //   - A process that is frozen in the transaction of a phase does not block other
-//     requests. PostgreSQL ends that transaction after the lock's timeout; then another
-//     run takes over. SQLite has one writer for all requests: while another process
-//     writes, each attempt waits, and gets exactlyonce.ErrInProgress after 10 s.
+//     requests, and attempts of this one get exactlyonce.ErrInProgress. PostgreSQL ends
+//     that transaction after the lock's timeout; then another run takes over. SQLite has
+//     one writer for all requests: while another process writes, each attempt waits, and
+//     gets exactlyonce.ErrInProgress after 10 s.
 //
 // A server whose clock is ahead by more than the lock's timeout takes over from a running
 // run, whose work is lost but not duplicated.

@@ -42,7 +42,8 @@ type Call struct {
 func (c *Call) IsNew() bool { return c.state == stateNew }
 
 // IsCompleted reports whether the attempt has found the stored answer, which Wait
-// returns. It does not change.
+// returns. It does not change. A call that is neither new nor completed waits for a
+// running attempt.
 func (c *Call) IsCompleted() bool { return c.state == stateCompleted }
 
 // IsDriver reports whether the answer of c would count: c is NEW, has not ended, and was

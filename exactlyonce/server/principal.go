@@ -18,7 +18,7 @@ const (
 type principal struct {
 	at         links[principal] // in Results.silent while it has clients
 	scope      string
-	used       [bounds]int64         // includes a share of a slab for each record
+	used       [bounds]int64         // its part of the bounds; bytes include a share of a slab for each record
 	runs       [bounds]int64         // the part of used of running requests; never removed
 	idle       list[client, *client] // without running requests, the longest silent first
 	pinned     list[pinned, *pinned] // clients with running requests and spans of removed answers

@@ -87,7 +87,7 @@ type Config struct {
 //   - A request below the client's first incomplete number is removed when it has ended,
 //     and STALE.
 //   - An answer that was not asked for during AnswerAge is removed, and its request is
-//     STALE.
+//     STALE. Requests that run or were never seen are not affected.
 //   - A client that was silent during ClientSilence is forgotten, except for a mark above
 //     its highest answered number: requests below it are STALE, and requests above it are
 //     NEW. So a client that was idle or restarts continues.
@@ -118,7 +118,7 @@ type Results struct {
 	principals map[string]*principal
 	silent     list[principal, *principal] // principals with clients, the longest silent first
 	busy       list[client, *client]       // clients with running requests, in the order of their next mark for Records
-	most       [bounds]*principal          // a principal that uses more than half is here
+	most       [bounds]*principal          // a principal that uses more than half of a bound is here
 	used       [bounds]int64               // of the bounds
 	slabs      slabs                       // the memory of records
 	lagging    map[*client]struct{}        // have records below their mark
