@@ -36,7 +36,7 @@ type Track struct {
 	ctx     context.Context // of the element, from Accepted
 	attempt context.Context // of the attempt, or nil
 	call    context.Context // of the call, or nil
-	broken  error           // of an observer that panicked in Accepted
+	broken  error           // of an observer that panicked in Accepted; every attempt fails with it
 }
 
 type note struct {
