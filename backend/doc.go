@@ -49,10 +49,10 @@
 //     permit or a goroutine.
 //   - B3: Operators that wait are served in turn. An operator asks for retries first,
 //     oldest first.
-//   - B4: A backend or a tenant that is down recovers through a probe. The rate of starts then grows with
-//     time, within a ramp that does not depend on latency, and at most half as long as the
-//     outage. A relapse takes it down again.
-//     With [Shared] one process of the fleet probes, and the ramp is the fleet's.
+//   - B4: A backend or a tenant that is down recovers through a probe. The rate of starts
+//     then grows with time, within a ramp that does not depend on latency, and at most half
+//     as long as the outage. A relapse takes it down again. With [Shared] one process of
+//     the fleet probes, and the ramp is the fleet's.
 //   - B5: With [Shared], the calls that all processes make at the same time never exceed
 //     the limit, with the exceptions in docs/fleet.md.
 //   - B6: A throttle does not take the backend down, uses up no attempt, retry or visit,
