@@ -23,12 +23,13 @@ type attachable = gate.Attachable
 //
 // Elements that wait for b hold a slot, but no permit and no goroutine. Waiting is not an
 // attempt, and does not extend their timeout, unless [WithTimeoutFromFirstAttempt]. If
-// the timeout runs out while b is down, held at a limit of 0 or still growing back, or
-// paused for the element's tenant, or before the first call because of the limit or rate
-// of b, the element fails with an error that matches [ErrBackendDown]. In a worker
-// (delivery.Run) a message that was not called is released until b is up, and its visit
-// does not count. A message that was called goes to the failure policy, because it may
-// have caused the outage. A delivery.Queue lets it wait once more.
+// the timeout runs out while b is down or held, has a limit of 0, is ramping, or is
+// paused for the element's tenant, the element fails with an error that matches
+// [ErrBackendDown]. So does an element that was never called because the limit or rate of
+// b was used up. In a worker (delivery.Run) a message that was not called is released
+// until b is up, and its visit does not count. A message that was called goes to the
+// failure policy, because it may have caused the outage. A delivery.Queue lets it wait
+// once more.
 //
 // An attempt that met an outage, because it was lost while b was going down, down or
 // coming back, does not use up a retry of the strategy or of b's budget, up to three
@@ -45,8 +46,8 @@ type attachable = gate.Attachable
 // While the tenant of a message is down, or paused for a second or more
 // (backend.TenantBreaker), the message ends at once, as if its timeout had run out.
 //
-// opts are [Cost], [Tenant] and [Budget]. It panics if b is nil, and the constructor with
-// two backends.
+// opts are [Cost], [Tenant] and [Budget]. WithBackend panics if b is nil, and the
+// constructor panics if the operator has two backends.
 func WithBackend(b Backend, opts ...Option) Option {
 	guard.RefuseNil("asyncop: WithBackend", "backend", b)
 	return func(cfg *config) {
@@ -61,11 +62,11 @@ func WithBackend(b Backend, opts ...Option) Option {
 }
 
 // Cost is an option of [WithBackend]. It sets how much a call for an element takes from
-// the rate of its backend. The default is 1. If it is an estimate, the call reports the
-// real cost: see [ReportCost]. An attempt that the service refused (429, or a refused
-// connection) costs 0. cost is called on the loop once for each attempt, and must not
-// block. A panic, and a negative, infinite or NaN cost, fails the element. IN must be the
-// operator's type. Cost panics if cost is nil.
+// the rate of its backend. The default is 1. If cost returns an estimate, the call
+// reports the real cost: see [ReportCost]. An attempt that the service refused (429, or a
+// refused connection) costs 0. cost is called on the loop once for each attempt, and must
+// not block. A panic, and a negative, infinite or NaN cost, fails the element. IN must be
+// the operator's type. Cost panics if cost is nil.
 func Cost[IN any](cost func(in IN) float64) Option {
 	guard.RefuseNil("asyncop: Cost", "function", cost)
 	return func(cfg *config) { cfg.cost = cost }

@@ -59,7 +59,8 @@ type State[IN, OUT any] struct {
 	// repeated after a restart. nil means that they are not stored. Downstream must not
 	// change results, which another goroutine encodes.
 	Results codec.Codec[OUT]
-	// Retries selects how much of their attempts and timeout restored elements keep.
+	// Retries selects how much of their attempts and timeout restored elements keep. By
+	// default both start again.
 	//
 	// With LatencyFirst and TimeSpent, an attempt that ran at the checkpoint is repeated
 	// with the same number. So is the last attempt of a complete element whose results

@@ -25,9 +25,9 @@ var (
 	// reason, and why it was not retried.
 	ErrRetriesExhausted = errors.New("asyncop: retries exhausted: the last result still matches the retry predicate")
 
-	// ErrBackendDown is matched by the [*TimeoutError] of an element that timed out while
-	// it waited for its backend: see [WithBackend]. A call whose own error matches it has
-	// failed: to make it later, use [predicates.WithSnooze].
+	// ErrBackendDown is matched by the [*TimeoutError] of an element whose time ran out
+	// while its backend was down, or never let it start: see [WithBackend]. A call whose
+	// own error matches it has failed: to make it later, use [predicates.WithSnooze].
 	ErrBackendDown = message.ErrBackendDown
 
 	// ErrBudgetSpent is matched by the error of an operator whose calls have used up its

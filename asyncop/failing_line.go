@@ -9,13 +9,13 @@ import (
 )
 
 // The line about failing attempts is written once per failingPeriod, if at least two
-// attempts and 1/failingShare of them failed.
+// attempts failed, and at least 1/failingShare of all attempts.
 const (
 	failingPeriod = 10 * time.Second
 	failingShare  = 10
 )
 
-// failingLine is the state of the line about failing attempts.
+// failingLine is the state of the line about failing attempts. It is owned by the loop.
 type failingLine struct {
 	isFailing     bool          // since the counts below
 	failingSince  time.Duration // when the loop noticed

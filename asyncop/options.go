@@ -175,8 +175,8 @@ type GroupsReader interface {
 
 // WithObserver makes the operator call o at each event of its elements. It may be
 // repeated: observers are called in this order, and the context that one returns goes to
-// the next. o may also be an [observe.Gate], a [StatsReader] or a [GroupsReader], and one
-// observer an [observe.CheckpointedObserver]. WithObserver panics if o is nil.
+// the next. o may also be an [observe.Gate], a [StatsReader] or a [GroupsReader], and at
+// most one an [observe.CheckpointedObserver]. WithObserver panics if o is nil.
 func WithObserver(o observe.Observer) Option {
 	guard.RefuseNil("asyncop: WithObserver", "observer", o)
 	return func(c *config) { c.observers = append(c.observers, o) }
@@ -282,9 +282,9 @@ func WithDropOnFailure() Option {
 // ([message.MetaFromContext]). When the operator fails or is cancelled, the message is
 // released to its source, and not offered again.
 //
-// With checkpoints, an element that was taken since the last one may be offered again
-// after a restart, so take must recognise it, for example by an id. When the run fails or
-// is cancelled, an element that was not taken is left to the next run.
+// With checkpoints, an element that was taken since the last checkpoint may be offered
+// again after a restart, so take must recognise it, for example by an id. When the run
+// fails or is cancelled, an element that was not taken is left to the next run.
 //
 // IN must be the operator's type. It excludes [WithDropOnFailure].
 func WithFailureSink[IN any](take func(ctx context.Context, f Failure[IN]) error) Option {
