@@ -27,6 +27,7 @@ import (
 // Role is a set of permissions of a person.
 type Role int
 
+// The roles.
 const (
 	Nobody Role = iota // may not even look
 	Reader             // may look at everything, but not act

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -188,7 +189,7 @@ func runEndpoints(t *testing.T, s store.Store, name string, bad int) *endpoints 
 	for end := next.Add(length); next.Before(end); {
 		var ms []message.Message[parcel]
 		for now := time.Now(); !next.After(now); next = next.Add(time.Duration(rand.ExpFloat64() / (each * (goodCustomers + badCustomers)) * float64(time.Second))) {
-			customer := fmt.Sprint(rand.IntN(goodCustomers + badCustomers))
+			customer := strconv.Itoa(rand.IntN(goodCustomers + badCustomers))
 			ms = append(ms, message.New(parcel{customer, next}, &message.Meta{Key: customer}, nil))
 		}
 		if len(ms) > 0 {
