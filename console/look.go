@@ -101,7 +101,7 @@ func roleOf(name string, hasCauses bool) (base, role string) {
 		return part.Queue, "layer"
 	case storearg.RoleMain:
 	}
-	base, isOfOutbox := strings.CutSuffix(name, outboxDead)
+	base, isOfOutbox := storearg.OutboxOfDead(name)
 	switch {
 	case isOfOutbox && base != "":
 		return base, "dead letters"

@@ -11,10 +11,8 @@ import (
 
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/storearg"
 )
-
-// outboxDead follows an outbox's name in the name of its dead letters.
-const outboxDead = " dead"
 
 type outbox struct {
 	Queue  string
@@ -54,7 +52,7 @@ func outboxesOf(l *look, held []lock.Holding) (list []outbox) {
 		}
 	}
 	for _, q := range l.Queues {
-		if base, ok := strings.CutSuffix(q.Name, outboxDead); ok && base != "" {
+		if base, ok := storearg.OutboxOfDead(q.Name); ok {
 			at(base).Dead = q
 		}
 	}

@@ -183,9 +183,6 @@ func (h *historyWriter) count(ctx context.Context, queue string, p *HistoryPoint
 	return nil
 }
 
-// outboxDead is the end of the name of the dead letters of an outbox (package outbox).
-const outboxDead = " dead"
-
 // countOf counts the messages of a queue or an outbox, and its dead letters.
 func (j *Jobs) countOf(ctx context.Context, queue string) (waiting, dead int, err error) {
 	names, err := j.engine.Queues(ctx)
@@ -193,7 +190,7 @@ func (j *Jobs) countOf(ctx context.Context, queue string) (waiting, dead int, er
 		return 0, 0, err
 	}
 	for _, name := range names {
-		isDead := name == storearg.DeadOf(queue) || name == queue+outboxDead
+		isDead := name == storearg.DeadOf(queue) || name == storearg.OutboxDeadOf(queue)
 		if !isDead && name != queue && storearg.PartOf(name).Queue != queue {
 			continue
 		}

@@ -95,7 +95,6 @@ const (
 	maxRefused  = 10 * time.Minute // and the longest
 	publishing  = 2 * time.Second  // a message's lease; shorter than the lock's, so the next relay need not wait for it
 	maxDoubts   = 1000             // failed messages in a row that are remembered
-	dead        = " dead"          // suffix of the dead letters' queue
 )
 
 // Config configures [Relay]. Queue and Publish are required.
@@ -550,10 +549,10 @@ func (r *relay) bury(ctx context.Context, l store.Leased) error {
 	m.Meta.Visit = max(1, m.Meta.Visit)
 	settle.NoteFailure(&m.Meta, r.Clock.Now())
 	r.Logger.Error("weir: a message of an outbox goes to the dead letters",
-		"queue", r.Queue, "id", m.Meta.ID, "cause", m.Cause.String(), "dead letters", r.Queue+dead, "error", m.Meta.LastError)
+		"queue", r.Queue, "id", m.Meta.ID, "cause", m.Cause.String(), "dead letters", storearg.OutboxDeadOf(r.Queue), "error", m.Meta.LastError)
 	delete(r.refused, l.Position)
 	delete(r.due, l.Position)
-	err := r.store.Move(ctx, store.Move{Lease: l.Lease, Queue: r.Queue + dead, Message: m})
+	err := r.store.Move(ctx, store.Move{Lease: l.Lease, Queue: storearg.OutboxDeadOf(r.Queue), Message: m})
 	if storearg.IsLost(err) { // purged meanwhile
 		return nil
 	}

@@ -25,6 +25,9 @@ const (
 	deadSuffix    = "-dead"
 )
 
+// outboxDeadSuffix ends the name of an outbox's dead letters.
+const outboxDeadSuffix = " dead"
+
 // Part is a queue of the engine as a part of a family.
 type Part struct {
 	Queue string // the program's queue, such as "orders"
@@ -67,3 +70,12 @@ func BlockedOf(queue string) string { return queue + blockedSuffix }
 
 // DeadOf returns the name of the queue of a queue's dead letters.
 func DeadOf(queue string) string { return queue + deadSuffix }
+
+// OutboxDeadOf returns the name of the queue of an outbox's dead letters.
+func OutboxDeadOf(outbox string) string { return outbox + outboxDeadSuffix }
+
+// OutboxOfDead returns the outbox whose dead letters a queue holds.
+func OutboxOfDead(name string) (outbox string, ok bool) {
+	outbox, ok = strings.CutSuffix(name, outboxDeadSuffix)
+	return outbox, ok && outbox != ""
+}
