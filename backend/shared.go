@@ -56,7 +56,7 @@ type fleetShare struct {
 	joined bool // owned by the goroutine: the table may have the process's entry
 }
 
-// source is the source of calls that may start. The zero source allows none.
+// source is the source of calls that may start. The zero source allows no calls.
 type source struct {
 	isLeased bool
 	lease    int  // how many leases ended before

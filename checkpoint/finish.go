@@ -171,8 +171,8 @@ func (c *Coordinator) newReminder() *reminder {
 	return &reminder{c: c, timer: c.clock.Timer(reportPatience), wait: reportPatience}
 }
 
-// warn logs the participants that have not reported this checkpoint, and those of them
-// that have never reported. Unless all is set, it logs only if there are such
+// warn logs the participants that have not reported this checkpoint, and names the
+// participants that have never reported. Unless all is set, it logs only if there are such
 // participants.
 func (r *reminder) warn(run *run, all bool) {
 	r.total += r.wait

@@ -147,10 +147,10 @@ func (f *fileReader) corrupt(format string, args ...any) error {
 	return &CorruptError{Checkpoint: f.id, Reason: fmt.Sprintf(format, args...)}
 }
 
-// read fills p. what names the part of the file.
-func (f *fileReader) read(p []byte, what string) error {
+// read fills p. Errors contain part, the name of this part of the file.
+func (f *fileReader) read(p []byte, part string) error {
 	if int64(len(p)) > f.left {
-		return f.corrupt("it ends in %s, after %d bytes", what, f.n+f.left)
+		return f.corrupt("it ends in %s, after %d bytes", part, f.n+f.left)
 	}
 	n, err := io.ReadFull(f.r, p)
 	f.n += int64(n)
@@ -160,20 +160,20 @@ func (f *fileReader) read(p []byte, what string) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return f.corrupt("it ends in %s, after %d bytes, %d before its size", what, f.n, f.left)
+		return f.corrupt("it ends in %s, after %d bytes, %d before its size", part, f.n, f.left)
 	default:
-		return fmt.Errorf("checkpoint: reading %s: %w", what, err)
+		return fmt.Errorf("checkpoint: reading %s: %w", part, err)
 	}
 }
 
 // summed reads n bytes and their checksum.
-func (f *fileReader) summed(n int, what string) ([]byte, error) {
+func (f *fileReader) summed(n int, part string) ([]byte, error) {
 	b := make([]byte, n+checksumSize)
-	if err := f.read(b, what); err != nil {
+	if err := f.read(b, part); err != nil {
 		return nil, err
 	}
 	if binary.LittleEndian.Uint32(b[n:]) != partSum(b[:n]) {
-		return nil, f.corrupt("wrong checksum of %s", what)
+		return nil, f.corrupt("wrong checksum of %s", part)
 	}
 	return b[:n], nil
 }
@@ -217,7 +217,7 @@ func (f *fileReader) snapshot() (*Snapshot, error) {
 	if err := f.trailer(); err != nil {
 		return nil, err
 	}
-	if err := s.Validate(); err != nil { // what was read can be written
+	if err := s.Validate(); err != nil { // a snapshot that was read can be saved again
 		return nil, f.corrupt("%v", err)
 	}
 	return s, nil
@@ -268,17 +268,17 @@ func (f *fileReader) state(last string) (string, participant.State, error) {
 		return "", nil, f.corrupt("the state of %q should have %d bytes, the file has %d more", name, length, f.left)
 	}
 
-	what := fmt.Sprintf("the state of %q", name)
+	part := fmt.Sprintf("the state of %q", name)
 	data := make([]byte, length)
-	if err := f.read(data, what); err != nil {
+	if err := f.read(data, part); err != nil {
 		return "", nil, err
 	}
 	var sum [checksumSize]byte
-	if err := f.read(sum[:], what); err != nil {
+	if err := f.read(sum[:], part); err != nil {
 		return "", nil, err
 	}
 	if binary.LittleEndian.Uint32(sum[:]) != partSum(data) {
-		return "", nil, f.corrupt("wrong checksum of %s", what)
+		return "", nil, f.corrupt("wrong checksum of %s", part)
 	}
 	return name, participant.State{data}, nil
 }

@@ -45,7 +45,7 @@ type Output[T any] interface {
 
 // FreshStarter is implemented by an [Output] that must act, or may refuse, when the run
 // does not resume from a checkpoint: it removes elements prepared by an earlier run, or
-// checks that there are none. An output that cannot undo published elements, such as a
+// checks that such elements do not exist. An output that cannot undo published elements, such as a
 // topic, need not implement it.
 type FreshStarter interface {
 	// FreshStart is called once, before all other methods, in place of Restore. After it,

@@ -23,8 +23,8 @@ type Store interface {
 	//
 	// s.ID must be higher than every number that the store has seen, in former runs and
 	// of damaged snapshots, too; otherwise Save returns a *NumberError. If
-	// [Snapshot.Validate] returns an error, Save returns it. In both cases it stores
-	// nothing.
+	// [Snapshot.Validate] returns an error, Save returns it. In both cases the
+	// snapshot is not stored.
 	//
 	// The last Save can be repeated with the same snapshot. If it was stored, Save only
 	// returns nil. If it was stored in part, or Save has returned an error, Save stores

@@ -28,7 +28,7 @@ type cached[T any] struct {
 	at    time.Time     // zero if there is no value
 	took  time.Duration // by the last load
 	next  time.Time     // earliest time of the next load
-	done  chan struct{} // closed at the end of the load; nil if none runs
+	done  chan struct{} // closed at the end of the load; nil while no load runs
 }
 
 // get returns the value and when it was loaded, and waits up to patience for a new value

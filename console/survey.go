@@ -16,7 +16,7 @@ const (
 	longestSurvey = queryTime / 2          // until the first message is found
 )
 
-// survey is what the page before an action shows of its messages.
+// survey describes the messages of an action on the page before it.
 type survey struct {
 	Count     int
 	IsAtLeast bool      // there may be more than Count

@@ -22,7 +22,7 @@ type Observer interface {
 	//
 	// The contexts of all attempts and of failure handlers have the values of the
 	// returned context, but not its end. ctx has the values of the operator's context.
-	// Return ctx or nil to add none.
+	// To add no values, return ctx or nil.
 	Accepted(ctx context.Context, element any, restored bool) context.Context
 
 	// AttemptStarted is called before the call of an attempt, with the context from

@@ -71,7 +71,7 @@ func outputRules[T any]() []outputRule[T] {
 }
 
 // writing drives an output, and computes the elements that must be visible. After the
-// first error its steps do nothing.
+// first error its steps are skipped.
 type writing[T any] struct {
 	outlet  Outlet[T]
 	element func(i int) T

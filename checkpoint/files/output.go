@@ -282,7 +282,7 @@ func (o *Output[T]) keep(from, size int64) error {
 	return nil
 }
 
-// refuse returns an error: another program has written bytes after those of this run.
+// refuse returns an error: another program has written bytes after the bytes of this run.
 func (o *Output[T]) refuse(_, size int64) error {
 	return &strangerError{path: o.absolute(), size: size, left: o.visible}
 }

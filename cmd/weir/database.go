@@ -320,8 +320,8 @@ func lacksTable(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "no such table")
 }
 
-// withoutSecrets hides the secrets of all URLs in a text, and those of urls anywhere in
-// it.
+// withoutSecrets hides the secrets of all URLs in a text, and the secrets of urls
+// anywhere in it.
 func withoutSecrets(text string, urls ...string) string {
 	for _, address := range urls {
 		for _, secret := range secrets(address) {

@@ -264,7 +264,7 @@ type deadScan struct {
 
 // read scans a file. A batch of lines was durable before the next began, so a piece
 // before a sound line's batch is damaged, not torn. A crash leaves a piece without a line
-// end, or with zeros where nothing was written.
+// end, or with zeros in place of the missing bytes.
 func (s *deadScan) read(r io.Reader) error {
 	type doubt struct {
 		deadPiece

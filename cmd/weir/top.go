@@ -382,8 +382,8 @@ func since(now, at time.Time) string {
 	return age(max(0, now.Sub(at)))
 }
 
-// topPartitions is how many partitions top shows: those in trouble first, then the
-// largest lag.
+// topPartitions bounds the partitions that top shows: partitions in trouble come first,
+// then the largest lag.
 const topPartitions = 10
 
 func (t *top) drawPartitions(s *topJSON) error {

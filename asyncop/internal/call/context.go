@@ -30,8 +30,8 @@ type Cancellable interface {
 	AfterFunc(f func()) (stop func() bool)
 }
 
-// A token is a context. The context of a call is an [Attempt]. A token costs nothing
-// before its end is needed. It is safe for concurrent use.
+// A token is a context. The context of a call is an [Attempt]. A token is cheap
+// until its end is needed. It is safe for concurrent use.
 var _ Cancellable = (*Token)(nil)
 
 // Deadline returns the earlier of the deadlines of the token and the user's context. It

@@ -94,7 +94,7 @@ type Restored struct {
 	LeastPart int
 }
 
-// Keep is what a restored element keeps.
+// Keep selects the state that a restored element keeps.
 type Keep uint8
 
 // The choices of Keep.

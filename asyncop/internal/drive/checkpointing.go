@@ -206,7 +206,7 @@ func (d *Driver[IN, OUT]) awaitStart() {
 	d.host.Parked.Store(true)
 	defer d.host.Parked.Store(false)
 	for {
-		if d.stopping.Load() { // nothing to drain: cancel
+		if d.stopping.Load() { // the run has not begun, so there are no elements to drain
 			d.host.Cancel(guard.Wrap("asyncop: not started", d.ErrStopped))
 		}
 		d.core.EndIfCancelled()

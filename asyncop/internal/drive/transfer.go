@@ -46,9 +46,9 @@ type Transfer[IN, OUT any] struct {
 	gaveUp   bool
 }
 
-// NewTransfer returns a transfer. shares and tell set sharesOut and tellFailure.
-func (d *Driver[IN, OUT]) NewTransfer(next chan<- any, shares, tell bool) *Transfer[IN, OUT] {
-	t := &Transfer[IN, OUT]{d: d, next: next, sharesOut: shares, tellFailure: tell, ended: d.ended}
+// NewTransfer returns a transfer to the channel of the next step.
+func (d *Driver[IN, OUT]) NewTransfer(next chan<- any, sharesOut, tellFailure bool) *Transfer[IN, OUT] {
+	t := &Transfer[IN, OUT]{d: d, next: next, sharesOut: sharesOut, tellFailure: tellFailure, ended: d.ended}
 	t.ctx, t.stop = context.WithCancel(d.Context)
 	d.delivery.transfer.Store(&stoppable{t.ctx, t.stop})
 	return t

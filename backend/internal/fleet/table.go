@@ -99,7 +99,7 @@ func (h Health) record(now time.Duration, by mark, later map[string]string) *Hea
 	}
 }
 
-// record returns a pause's record to write after now, or nil if there was none.
+// record returns a pause's record to write after now, or nil if there was no pause.
 func (p Pause) record(now time.Duration, by mark, later map[string]string) *PauseRecord {
 	if by == (mark{}) {
 		return nil

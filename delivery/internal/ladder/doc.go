@@ -31,7 +31,7 @@
 //
 // The operator acknowledges a message after [Ladder.TakeFailure] has returned nil (law
 // D1). If the process is killed in between, the message is visited again and handed over
-// with the same id and visit, which changes nothing.
+// with the same id and visit, and the engine ignores the second hand-over.
 //
 // A message never returns before its delay has passed (law D3): the jitter only adds.
 // When a backend recovers, delivery.Run makes the messages due that failed because of its

@@ -83,7 +83,7 @@ func (k *KeysInFlight) limitOf(key string, most int) int {
 }
 
 // refreshShares reads the keys' own limits, and returns the time after which they may be
-// higher, or 0 if there are none.
+// higher, or 0 if keys do not have limits of their own.
 func (k *KeysInFlight) refreshShares() (next time.Duration) {
 	k.mu.Lock()
 	restrict := k.restrict
