@@ -59,10 +59,11 @@ func (s *Source[T]) replace(ctx context.Context, hs []*handle) error {
 }
 
 // rejectInstead makes a dead letter of a message whose replacement the store refuses: the
-// history of a failure may have become too large, for example.
+// history of a failure may have become too large, for example. The dead letter lacks the
+// calls of this visit, but it is in doubt if one of them is unsafe to repeat (law X1).
 func (s *Source[T]) rejectInstead(h *handle, cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	h.settlement = &message.Settlement{Kind: message.Rejected, Err: cause, UnsafeToRepeat: h.replacement.Meta.UnsafeToRepeat}
 	h.replacement = nil
-	h.settlement = &message.Settlement{Kind: message.Rejected, Err: cause}
 }

@@ -57,21 +57,29 @@ func TestWithOrder_ReplacedMessage(t *testing.T) {
 	})
 }
 
-// A message whose replacement is refused becomes a dead letter, and frees its key.
+// A message whose replacement is refused becomes a dead letter, and frees its key. Law
+// X1: a doubt that this visit has left is not lost, so a merge leaves the dead letter in
+// place.
 func TestWithOrder_RefusedReplacement(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		engine := replacesNothing{memory.Open()}
-		putOfKey(t, engine, "a", "b")
-		s := leases.NewSource(engine, "q", "dead", codec.JSON[string](), quiet, leases.WithOrder(engine))
-		defer s.Close(t.Context())
-		first := receive(t, s)
-		require.True(t, message.DeliveryOf(first).(leases.InPlace).ReplaceBy(replacedLater(first)))
-		first.Ack()
-		require.Equal(t, "b", receive(t, s).Value)
-		letters := dead(t, engine)
-		require.Len(t, letters, 1)
-		require.Equal(t, "a", letters[0].Meta.ID)
-	})
+	for isInDoubt, want := range map[bool]store.Repetition{false: store.RepeatPointless, true: store.RepeatInDoubt} {
+		synctest.Test(t, func(t *testing.T) {
+			engine := replacesNothing{memory.Open()}
+			putOfKey(t, engine, "a", "b")
+			s := leases.NewSource(engine, "q", "dead", codec.JSON[string](), quiet, leases.WithOrder(engine))
+			defer s.Close(t.Context())
+			first := receive(t, s)
+			again := replacedLater(first)
+			again.Meta.UnsafeToRepeat = isInDoubt
+			require.True(t, message.DeliveryOf(first).(leases.InPlace).ReplaceBy(again))
+			first.Ack()
+			require.Equal(t, "b", receive(t, s).Value)
+			letters := dead(t, engine)
+			require.Len(t, letters, 1)
+			require.Equal(t, "a", letters[0].Meta.ID)
+			require.Equal(t, isInDoubt, letters[0].Meta.UnsafeToRepeat)
+			require.Equal(t, want, letters[0].Repetition(time.Now()))
+		})
+	}
 }
 
 // A source without an order of keys does not replace messages.
