@@ -25,7 +25,7 @@ type Layer struct {
 // W2) if the service has answered other messages between two such visits, and after
 // outageVisits.
 const (
-	outageVisits = 100 // limit of visits, including visits before the outage
+	outageVisits = 100 // most visits, including visits before the outage
 	outageDelay  = time.Minute
 )
 
@@ -95,7 +95,7 @@ func (r *Router[T]) Route(ctx context.Context, f asyncop.Failure[T], now time.Ti
 // if the service has not answered others.
 func (r *Router[T]) waits(visit int, f asyncop.Failure[T]) bool {
 	n := len(r.Layers)
-	canWait := f.BackendDown && visit <= outageVisits && (n > 0 || r.Returns)
+	canWait := f.BackendDown && visit < outageVisits && (n > 0 || r.Returns)
 	return canWait && (visit <= n+1 || !f.OthersAnswered)
 }
 

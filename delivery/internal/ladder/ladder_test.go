@@ -627,14 +627,14 @@ func TestLadder_OutageMakesNoDeadLetter(t *testing.T) {
 	}{
 		"the first visit":          {nil, 1, closed, "1m"},
 		"behind the last layer":    {nil, 3, closed, "1h"},
-		"long behind it":           {nil, 100, closed, "1h"},
-		"too often":                {nil, 101, closed, "dead"},
+		"long behind it":           {nil, 99, closed, "1h"},
+		"too often":                {nil, 100, closed, "dead"},
 		"answered since":           {nil, 3, answered, "1h"},
 		"answered since, again":    {nil, 4, answered, "dead"},
 		"another failure":          {nil, 3, exhausted("a"), "dead"},
 		"no layers":                {func(c *ladder.Config[string]) { c.Layers = nil }, 1, closed, "new"},
 		"no layers, answered":      {func(c *ladder.Config[string]) { c.Layers = nil }, 2, answered, "dead"},
-		"no layers, too often":     {func(c *ladder.Config[string]) { c.Layers = nil }, 101, closed, "dead"},
+		"no layers, too often":     {func(c *ladder.Config[string]) { c.Layers = nil }, 100, closed, "dead"},
 		"no layers, order of keys": {func(c *ladder.Config[string]) { c.Layers, c.InOrder = nil, true }, 1, closed, "new"},
 	} {
 		t.Run(name, func(t *testing.T) {
