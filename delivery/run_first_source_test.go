@@ -1,6 +1,7 @@
 package delivery_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -26,6 +27,7 @@ type nested struct {
 	around store.Keeper
 	orders *delivery.Queue[numbered]
 	jobs   *jobs.Jobs // of first
+	logger *slog.Logger
 
 	began atomic.Int64 // calls
 	stop  func()
@@ -46,7 +48,7 @@ func eachNested(t *testing.T, f func(n *nested)) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n := &nested{t: t}
+				n := &nested{t: t, logger: slog.New(slog.DiscardHandler)}
 				n.first, n.around = engines()
 				var err error
 				n.jobs, err = jobs.New(n.first, jobs.Config{})
@@ -75,7 +77,7 @@ func (n *nested) start(ofFirst, ofAround []delivery.QueueOption) {
 	ended := make(chan struct{})
 	go func() { // ends with ctx
 		defer close(ended)
-		_, err := delivery.Run(ctx, around.Source(n.orders.Source(nil)), op, delivery.NewQueue[int](n.around, "results", noLog), delivery.WithFloodGuard(1, 1), noLog)
+		_, err := delivery.Run(ctx, around.Source(n.orders.Source(nil)), op, delivery.NewQueue[int](n.around, "results", noLog), delivery.WithFloodGuard(1, 1), delivery.WithLogger(n.logger))
 		if err != nil {
 			n.t.Error(err)
 		}
@@ -220,4 +222,34 @@ func TestRun_HeldKeyOfFirstSourceThatCannotLeaveOutKeys(t *testing.T) {
 			})
 		})
 	}
+}
+
+// People hold a key in both queues of a worker, and resume it in one after the other. Each
+// line of the log names the queue.
+func TestRun_HeldKeyOfFirstSourceIsLogged(t *testing.T) {
+	eachNested(t, func(n *nested) {
+		lines := &bytes.Buffer{}
+		n.logger = slog.New(slog.NewTextHandler(lines, nil))
+		ofAround, err := jobs.New(n.around, jobs.Config{})
+		require.NoError(n.t, err)
+		n.start([]delivery.QueueOption{delivery.WithFairByKey(3)}, []delivery.QueueOption{delivery.WithFairByKey(3)})
+		time.Sleep(time.Second)
+		_, err = n.jobs.HoldKey(n.t.Context(), "orders", "a", "ann", "they migrate")
+		require.NoError(n.t, err)
+		_, err = ofAround.HoldKey(n.t.Context(), "around", "a", "ann", "they migrate")
+		require.NoError(n.t, err)
+		n.later(5 * time.Second)
+		_, err = n.jobs.ResumeKey(n.t.Context(), "orders", "a", "ann", "they have migrated")
+		require.NoError(n.t, err)
+		n.later(5 * time.Second)
+		_, err = ofAround.ResumeKey(n.t.Context(), "around", "a", "ann", "they have migrated")
+		require.NoError(n.t, err)
+		n.later(5 * time.Second)
+		n.stop()
+		text := lines.String()
+		require.Contains(n.t, text, `leaves out its messages until it is resumed" queue=orders key=a`)
+		require.Contains(n.t, text, `leaves out its messages until it is resumed" queue=around key=a`)
+		require.Contains(n.t, text, `people still hold it in another queue of the worker" queue=orders key=a`)
+		require.Contains(n.t, text, `the worker takes its messages again" queue=around key=a`)
+	})
 }

@@ -2,7 +2,6 @@ package delivery
 
 import (
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -18,8 +17,10 @@ type heldKeys struct {
 	// mu guards byEngine. It is held while the source takes the keys, so that reads of
 	// two engines do not overtake each other.
 	mu       sync.Mutex
-	byEngine map[int]map[string]bool // by index; the maps do not change
+	byEngine map[int]map[heldKey]bool // by index; the maps do not change
 }
+
+type heldKey struct{ queue, name string }
 
 func (w *worker[IN, OUT]) holdsKey(key string) bool {
 	held := w.held.now.Load()
@@ -35,29 +36,37 @@ func (w *worker[IN, OUT]) takeHeldKeys(engine int, queues []string, orders []job
 	w.held.mu.Lock()
 	defer w.held.mu.Unlock()
 	before := w.held.byEngine[engine]
-	held := map[string]bool{}
+	held := map[heldKey]bool{}
 	for _, o := range orders {
 		if !slices.Contains(queues, o.Queue) {
 			continue
 		}
-		held[o.Key] = true
-		if !before[o.Key] {
+		key := heldKey{o.Queue, o.Key}
+		held[key] = true
+		if !before[key] {
 			w.logger.Warn("delivery: people hold a key: the worker leaves out its messages until it is resumed",
 				slog.String("queue", o.Queue), slog.String("key", o.Key), slog.String("by", o.By), slog.String("why", o.Why))
 		}
 	}
-	for key := range before {
-		if !held[key] {
-			w.logger.Info("delivery: a key was resumed: the worker takes its messages again", slog.String("queue", queues[0]), slog.String("key", key))
-		}
-	}
 	if w.held.byEngine == nil {
-		w.held.byEngine = map[int]map[string]bool{}
+		w.held.byEngine = map[int]map[heldKey]bool{}
 	}
 	w.held.byEngine[engine] = held
 	all := map[string]bool{}
 	for _, keys := range w.held.byEngine {
-		maps.Copy(all, keys)
+		for key := range keys {
+			all[key.name] = true
+		}
+	}
+	for key := range before {
+		if held[key] {
+			continue
+		}
+		text := "delivery: a key was resumed: the worker takes its messages again"
+		if all[key.name] {
+			text = "delivery: a key was resumed, and people still hold it in another queue of the worker"
+		}
+		w.logger.Info(text, slog.String("queue", key.queue), slog.String("key", key.name))
 	}
 	w.held.now.Store(&all)
 	w.keys.HoldKeys(all)
