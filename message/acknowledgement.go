@@ -29,6 +29,14 @@ const (
 
 func (a *acknowledgement) isSettled() bool { return a.state.Load()&bitSettled != 0 }
 
+// wholeOf returns the message that this is a part of, or nil.
+func (a *acknowledgement) wholeOf() *acknowledgement {
+	if a.whole == nil {
+		return nil
+	}
+	return a.whole.of
+}
+
 // resolve settles the message. Law D2: the first call counts.
 func (a *acknowledgement) resolve(v Settlement) {
 	if a == nil {

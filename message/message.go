@@ -92,11 +92,11 @@ func (m Message[T]) Pending() bool { return m.a != nil && !m.a.isSettled() }
 func (m Message[T]) IsRejected() bool { return m.a != nil && m.a.state.Load()&bitRejected != 0 }
 
 // NoteUnsafeToRepeat notes that a call for m has succeeded and must not happen twice. If
-// m or a result of it is rejected later, its settlement has UnsafeToRepeat set. Operators
-// call it.
+// m, a result of it or the message that it is a part of is rejected later, the settlement
+// has UnsafeToRepeat set. Operators call it.
 func NoteUnsafeToRepeat[T any](m Message[T]) {
-	if m.a != nil {
-		m.a.state.Or(bitUnsafeToRepeat)
+	for a := m.a; a != nil; a = a.wholeOf() {
+		a.state.Or(bitUnsafeToRepeat)
 	}
 }
 
@@ -109,7 +109,10 @@ func With[A, B any](m Message[A], v B) Message[B] { return Message[B]{v, m.a} }
 //
 //   - failed, if any part has failed, or else released, if any part was; the longest
 //     delay of all parts counts
-//   - else rejected, if any part was, with the error of the first
+//   - else rejected, if any part was, with the error of the first; with UnsafeToRepeat if
+//     any of the rejected parts has it, if a call for any part has succeeded and must not
+//     happen twice ([NoteUnsafeToRepeat]), or if any part was handed over, because its
+//     calls are repeated without m
 //   - else handed over, if any part was
 //   - else done
 //

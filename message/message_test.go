@@ -31,6 +31,8 @@ var (
 	done     = message.Settlement{Kind: message.Done}
 	handed   = message.Settlement{Kind: message.HandedOver, Err: errTest}
 	rejected = message.Settlement{Kind: message.Rejected, Err: errTest}
+
+	rejectedInDoubt = message.Settlement{Kind: message.Rejected, Err: errTest, UnsafeToRepeat: true}
 )
 
 func failed(d time.Duration) message.Settlement {
@@ -141,7 +143,9 @@ func TestSplit(t *testing.T) {
 		{[]message.Settlement{failed(time.Second), rejected}, failed(time.Second)},
 		{[]message.Settlement{rejected, failed(time.Second)}, failed(time.Second)},
 		{[]message.Settlement{done, handed, done}, handed},
-		{[]message.Settlement{handed, rejected}, rejected},
+		{[]message.Settlement{handed, rejected}, rejectedInDoubt},
+		{[]message.Settlement{rejected, done, handed}, rejectedInDoubt},
+		{[]message.Settlement{handed, done, rejected, second}, rejectedInDoubt},
 		{[]message.Settlement{rejected, released(time.Second)}, released(time.Second)},
 		{[]message.Settlement{failed(time.Second), released(time.Minute)}, failed(time.Minute)},
 	} {
@@ -211,6 +215,7 @@ func TestRandomTrees(t *testing.T) {
 		m, settlements := settled(0)
 		leaves := []message.Message[int]{m}
 		want, left := done, 1
+		handsOver := false
 		for left > 0 {
 			i := random.IntN(len(leaves))
 			leaf := leaves[i]
@@ -229,8 +234,10 @@ func TestRandomTrees(t *testing.T) {
 				want = v
 			}
 			want.Delay = longest
+			handsOver = handsOver || v.Kind == message.HandedOver
 			settle(leaf, v)
 		}
+		want.UnsafeToRepeat = want.Kind == message.Rejected && handsOver
 		require.Equal(t, []message.Settlement{want}, *settlements, "seed %d", seed)
 	}
 }
@@ -322,4 +329,33 @@ func TestWatch_NoteUnsafeToRepeat(t *testing.T) {
 	m.Ack()
 	require.Equal(t, []message.Settlement{{Kind: message.Done}}, *got)
 	message.NoteUnsafeToRepeat(message.Message[int]{})
+}
+
+// Law X1: a call for one part has succeeded, and another part is rejected. The dead letter
+// of the whole is in doubt, because a merge would repeat the call for the first part.
+func TestNoteUnsafeToRepeat_OfAPart(t *testing.T) {
+	for name, settle := range map[string]func(done, rejected message.Message[int]){
+		"the call has succeeded first": func(done, rejected message.Message[int]) {
+			message.NoteUnsafeToRepeat(done)
+			done.Ack()
+			rejected.Reject(errTest)
+		},
+		"the call succeeds last": func(done, rejected message.Message[int]) {
+			rejected.Reject(errTest)
+			message.NoteUnsafeToRepeat(done)
+			done.Ack()
+		},
+		"a part of a part": func(done, rejected message.Message[int]) {
+			inner := message.Split(done, 1, 2)
+			message.NoteUnsafeToRepeat(inner[0])
+			inner[0].Ack()
+			inner[1].Ack()
+			rejected.Reject(errTest)
+		},
+	} {
+		m, got := settled(5)
+		parts := message.Split(m, 1, 2)
+		settle(parts[0], parts[1])
+		require.Equal(t, []message.Settlement{{Kind: message.Rejected, Err: errTest, UnsafeToRepeat: true}}, *got, name)
+	}
 }

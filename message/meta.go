@@ -53,9 +53,10 @@ type Meta struct {
 	// UnsafeToRepeat is true if a failed call may have taken effect, is not idempotent,
 	// and no predicate asked for a repeat (asyncop.Failure.UnsafeToRepeat). It is also
 	// true if a call that is not idempotent has succeeded and its result was rejected
-	// ([NoteUnsafeToRepeat]). It stays true until a person sends the message back, or a
-	// server answers the request with a refusal that it keeps for all attempts. Its
-	// stored names are Weir-Outcome-Unknown and outcomeUnknown.
+	// ([NoteUnsafeToRepeat]), or if parts of the message were handed over and another was
+	// rejected ([Split]). It stays true until a server answers the request with a refusal
+	// that it keeps for all attempts, or until a person sends the message back after
+	// Remembered. Its stored names are Weir-Outcome-Unknown and outcomeUnknown.
 	UnsafeToRepeat bool
 	// Request is the id under which that call was made, in the form of exactlyonce.ID, or
 	// "". The next visit uses it again, so the server finds the call. exactlyonce/caller

@@ -22,8 +22,9 @@ type Settlement struct {
 	// good: its service has answered, so the flood guard of a worker does not count the
 	// failure. It does not concern [ErrRefused].
 	Refused bool
-	// UnsafeToRepeat reports that a call for a Rejected message may have taken effect, or
-	// has succeeded ([NoteUnsafeToRepeat]), and that a second call may do harm.
+	// UnsafeToRepeat reports that a call for a Rejected message, or for a part of it, may
+	// have taken effect or has succeeded ([NoteUnsafeToRepeat]), and that a second call
+	// may do harm.
 	UnsafeToRepeat bool
 }
 
@@ -138,6 +139,9 @@ func (v Settlement) and(w Settlement) Settlement {
 		if heavier.Err == nil {
 			heavier.Err = lighter.Err
 		}
+	}
+	if heavier.Kind == Rejected && lighter.Kind == HandedOver {
+		heavier.UnsafeToRepeat = true // law X1: that part has a history and further visits of its own
 	}
 	return heavier
 }
