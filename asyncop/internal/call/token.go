@@ -204,7 +204,8 @@ func (t *Token) endLate(late error) {
 func (t *Token) Expire() Released { return t.cut(contextEnded | expired | released) }
 
 // Cut ends the token before its time, because the operator ends or the message was
-// purged. A completion with an unread letter is late. Only the loop calls it.
+// purged. A completion with an unread letter is late, unless the function was not called.
+// Only the loop calls it.
 func (t *Token) Cut() Released { return t.cut(contextEnded | released) }
 
 // Released is the state of a token at its release.
@@ -227,7 +228,7 @@ func (t *Token) cut(bits uint32) Released {
 			set &^= expired // the completion has ended the context: Err keeps its result
 		}
 		if t.state.CompareAndSwap(before, before|set) {
-			if before&completed != 0 {
+			if before&completed != 0 && before&uncalled == 0 {
 				t.Host.late.Add(1)
 			}
 			t.endContext()

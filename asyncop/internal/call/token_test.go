@@ -171,6 +171,12 @@ func TestRefuse(t *testing.T) {
 	require.True(t, h.Mail.Empty())
 	require.Zero(t, h.Late())
 
+	a = newAttempt(h) // ends before its letter is read
+	a.Refuse(errTest)
+	a.Cut()
+	require.Zero(t, h.Late())
+	require.Same(t, &a.Letter, h.Mail.Take())
+
 	a = newAttempt(h) // ends while it is refused
 	require.True(t, a.claimUncalled())
 	a.Expire()
