@@ -66,6 +66,9 @@ func (l *lookups[IN, OUT]) start(s *Slot[IN, OUT]) bool {
 	g.begin(s)
 	l.reserved = nil
 	g.forming = forming
+	if s.phase == running && s.attempt.Completed() { // its letter was not read: see invoked
+		g.readMailEarly()
+	}
 	return true
 }
 

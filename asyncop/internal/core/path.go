@@ -369,15 +369,24 @@ func (g *Machine[IN, OUT]) context(s *Slot[IN, OUT], own call.Cancellable) conte
 
 // invoked continues after the function has returned. An attempt completed in place is
 // concluded at once. If it has a letter, other letters may be before it in the mailbox
-// (law Q1): see Completion in place in package call. Then the loop reads the mailbox now
-// or, while it reads letters or forms a batch, in the next step.
+// (law Q1): see Completion in place in package call.
 func (g *Machine[IN, OUT]) invoked(s *Slot[IN, OUT]) {
-	a := s.attempt
-	isInPlace := a.EndInvoke()
-	switch {
-	case isInPlace: // complete, and without a letter
+	isInPlace := s.attempt.EndInvoke()
+	if isInPlace { // complete, and without a letter
 		g.conclude(s, completed)
-	case a.Completed() && g.unread == nil && g.forming == nil:
+	} else if s.attempt.Completed() {
+		g.readMailEarly()
+	}
+}
+
+// readMailEarly reads the mailbox before the next step does, unless the loop is reading
+// letters. An attempt that begins for a letter (prepared) must not belong to the batch
+// that is being formed, or get the reservation of another attempt. So during these steps
+// the mailbox is left unread: lookups.start reads it after its attempt, and the next step
+// reads it after a batch.
+func (g *Machine[IN, OUT]) readMailEarly() {
+	hasReservation := g.lookups != nil && g.lookups.reserved != nil
+	if g.unread == nil && g.forming == nil && !hasReservation {
 		g.unread = g.Host.Mail.Take()
 		g.readLetters()
 	}
