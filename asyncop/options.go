@@ -202,7 +202,9 @@ func WithAttemptTimeout(d time.Duration) Option {
 
 // WithTimeoutFor gives elements their own timeouts. They may be shorter or longer than
 // the operator's timeout, which 0 selects. With a negative duration the element times out
-// before its first call. So an element can have a deadline:
+// before its first call. If that would fail the pipeline, a restored element gets a tenth
+// of the operator's timeout or more, or 10 s if the operator does not have a timeout. So
+// an element can have a deadline:
 //
 //	asyncop.WithTimeoutFor(func(r Request) time.Duration { return time.Until(r.Deadline) })
 //

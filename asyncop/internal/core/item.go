@@ -15,12 +15,13 @@ type Item[IN, OUT any] struct {
 
 	// The state of a restored element.
 
-	// First is the start of the first attempt that counts, in Unix nanoseconds. 0 means
-	// that no attempt was made, in this run or an earlier one. If only attempts of
-	// earlier runs were made, and they do not count (KeepNothing), First is the start of
-	// this run, or the end of a back-off in it: see restoreFromScratch.
+	// First is an instant in Unix nanoseconds:
+	//   - 0 if no attempt was made, in this run or an earlier one;
+	//   - with KeepNothing, if no attempt was made in this run, the start of this run or,
+	//     if restoreFromScratch has set it, the end of the restored back-off;
+	//   - otherwise the start of the first attempt that counts.
 	First    int64
-	Spent    time.Duration // of its timeout
+	Spent    time.Duration // used time of its timeout: see timeSpent
 	Wait     time.Duration // the rest of the back-off at the checkpoint, or 0
 	Attempts int32         // that count: an attempt that will be repeated does not
 
@@ -77,9 +78,9 @@ func (g *Machine[IN, OUT]) item(it *Item[IN, OUT], s *Slot[IN, OUT], start int64
 		return
 	}
 	it.In = s.in
-	it.Spent, it.Attempts = g.now-s.accepted, s.attempts
+	it.Spent, it.Attempts = g.timeSpent(s), s.attempts
 	if s.attempts > 0 || s.doubt != noDoubt || s.knowsFirst { // doubt without attempts is from an earlier run: see Restore
-		it.First = sinceEpoch(start, s.first)
+		it.First = sinceEpoch(start, s.first) // s.first is 0, the start of this run, before an attempt
 	}
 	switch {
 	case s.phase == done && withResults:
@@ -100,6 +101,18 @@ func (g *Machine[IN, OUT]) item(it *Item[IN, OUT], s *Slot[IN, OUT], start int64
 	case it.Attempts > 0: // preparing, running, deciding, handling or failing
 		it.Attempts-- // its last attempt is repeated, with the same number unless Keep is KeepNothing
 	}
+}
+
+// timeSpent returns how much of its timeout s has used.
+func (g *Machine[IN, OUT]) timeSpent(s *Slot[IN, OUT]) time.Duration {
+	switch {
+	case !g.FromAttempt:
+		return g.now - s.accepted
+	case s.due == Never: // its time begins with its next attempt
+		return 0
+	}
+	left := s.due - g.now
+	return max(0, g.ownDeadlines.get(s.index).total-left)
 }
 
 // sinceEpoch returns an instant for an item, where 0 means never.
@@ -158,15 +171,17 @@ func (g *Machine[IN, OUT]) continueRestored(s *Slot[IN, OUT], it *Item[IN, OUT])
 			return
 		}
 	}
+	least := g.leastTime(timeout)
 	if timeout < 0 && it.Restored && g.timeoutFailsRun() {
-		// The time of the element has passed. To avoid a timeout, it gets the reserve of the
-		// operator's timeout.
-		timeout = g.leastTime(g.Timeout)
+		// The time of the element has passed. To avoid a timeout, it gets the least time of
+		// the operator's timeout.
+		least = cmp.Or(g.leastTime(g.Timeout), leastWithoutTimeout)
+		timeout = least
 	}
 	if g.Restored.Keep == KeepNothing || it.First == 0 || timeout == 0 {
-		g.restoreFromScratch(s, it, timeout)
+		g.restoreFromScratch(s, it, timeout, least)
 	} else {
-		hasEnded := g.restoreLimited(s, it, timeout)
+		hasEnded := g.restoreLimited(s, it, timeout, least)
 		if hasEnded {
 			return
 		}
@@ -194,8 +209,8 @@ func (g *Machine[IN, OUT]) timeoutFailsRun() bool {
 //
 // Then its first attempt is recorded as beginning at the end of the back-off, so that
 // this wait does not use up the time of a later run with KeepSince.
-func (g *Machine[IN, OUT]) restoreFromScratch(s *Slot[IN, OUT], it *Item[IN, OUT], timeout time.Duration) {
-	left := g.extendFor(it, timeout, timeout)
+func (g *Machine[IN, OUT]) restoreFromScratch(s *Slot[IN, OUT], it *Item[IN, OUT], timeout, least time.Duration) {
+	left := it.extendForBackOff(timeout, least)
 	switch {
 	case timeout > 0 && left > timeout && !g.FromAttempt:
 		begins := later(g.now, it.Wait)
@@ -210,8 +225,7 @@ func (g *Machine[IN, OUT]) restoreFromScratch(s *Slot[IN, OUT], it *Item[IN, OUT
 
 // restoreLimited sets the deadline of an element that keeps its attempts and the rest of
 // its timeout. Without time left it times out at once (law A5), unless timeoutFailsRun.
-func (g *Machine[IN, OUT]) restoreLimited(s *Slot[IN, OUT], it *Item[IN, OUT], timeout time.Duration) (hasEnded bool) {
-	least := g.leastTime(timeout)
+func (g *Machine[IN, OUT]) restoreLimited(s *Slot[IN, OUT], it *Item[IN, OUT], timeout, least time.Duration) (hasEnded bool) {
 	left := timeout - it.Spent
 	accepted := g.now - it.Spent
 	sinceFirst := g.Timers.Time(g.now).Sub(time.Unix(0, it.First))
@@ -222,7 +236,7 @@ func (g *Machine[IN, OUT]) restoreLimited(s *Slot[IN, OUT], it *Item[IN, OUT], t
 	}
 	hasEnded = left <= 0 && !g.timeoutFailsRun()
 	if !hasEnded {
-		left = g.extendFor(it, max(left, least), timeout)
+		left = it.extendForBackOff(max(left, least), least)
 	}
 	s.accepted = accepted
 	s.attempts, s.doubt = it.Attempts, notDeduplicated
@@ -235,7 +249,12 @@ func (g *Machine[IN, OUT]) restoreLimited(s *Slot[IN, OUT], it *Item[IN, OUT], t
 	return hasEnded
 }
 
-// leastTime returns the least time of a restored element with this timeout.
+// leastWithoutTimeout is the least time of a restored element whose own timeout has
+// passed, if the operator has no timeout.
+const leastWithoutTimeout = 10 * time.Second
+
+// leastTime returns the least time of a restored element with this timeout, or 0 without
+// a timeout or a reserve.
 func (g *Machine[IN, OUT]) leastTime(timeout time.Duration) time.Duration {
 	if g.Restored.LeastPart == 0 {
 		return 0
@@ -243,12 +262,13 @@ func (g *Machine[IN, OUT]) leastTime(timeout time.Duration) time.Duration {
 	return timeout / time.Duration(g.Restored.LeastPart)
 }
 
-// extendFor returns left, the time of a restored element, extended for an attempt after
-// the rest of its back-off. If the back-off ends after the deadline, the element waits
-// for its deadline, as before the restart.
-func (g *Machine[IN, OUT]) extendFor(it *Item[IN, OUT], left, timeout time.Duration) time.Duration {
+// extendForBackOff returns left, the time that a restored element has left, or more if
+// that leaves less than the least time for an attempt after the rest of the back-off. If
+// the back-off ends after the deadline, the element waits for its deadline, as before the
+// restart.
+func (it *Item[IN, OUT]) extendForBackOff(left, least time.Duration) time.Duration {
 	if it.Wait > 0 && it.Wait <= left {
-		left = max(left, later(it.Wait, g.leastTime(timeout)))
+		left = max(left, later(it.Wait, least))
 	}
 	return left
 }

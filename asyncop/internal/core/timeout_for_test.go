@@ -166,3 +166,62 @@ func TestRestoredTimeThatIsSpent(t *testing.T) {
 		r.end()
 	}
 }
+
+// Without a timeout of the operator, a restored element whose own timeout has passed has
+// some seconds, and not unlimited time (law A3).
+func TestRestoredOwnTimeoutThatIsOver_WithoutTimeout(t *testing.T) {
+	for _, keep := range []Keep{KeepNothing, KeepSpent, KeepSince} {
+		r := newRig(t, nil, func(c *setup) {
+			c.Timeout = 0
+			c.TimeoutFor, c.Restored.Keep, c.Config.Restored.LeastPart, c.OnFailure = own, keep, 5, failRun
+		})
+		r.Restore(Item[string, string]{
+			In: "n", Restored: true, Attempts: 1, Spent: time.Hour, First: r.clock.at.Add(-time.Hour).UnixNano(),
+		}, 0)
+		r.pass(leastWithoutTimeout - 1)
+		c, _ := r.Counts()
+		require.Zero(t, c.Timeouts)
+		require.NotEmpty(t, r.took(), "it has been called")
+		r.clock.at = r.clock.at.Add(1)
+		r.Step()
+		c, _ = r.Counts()
+		require.EqualValues(t, 1, c.Timeouts, "keep %v", keep)
+	}
+}
+
+// Law A3: with FromAttempt the wait for the first attempt uses up no time, also after a
+// restart.
+func TestTimeSpent_FromAttempt(t *testing.T) {
+	build := func() *rig {
+		return newRig(t, retries(9, time.Hour), func(c *setup) {
+			c.Restored.Keep, c.FromAttempt, c.MaxCalls = KeepSpent, true, 1
+		})
+	}
+	r := build()
+	r.feed("a b c")
+	r.pass(50 * time.Second)
+	r.complete("a#1")
+	r.pass(50 * time.Second)
+	r.complete("b#1")
+	r.pass(10 * time.Second)
+	require.Equal(t, "(a#1 (b#1 a#1 (c#1 b#1", r.took())
+	r.feed("d")
+	items := r.Items(nil, false)
+	require.Len(t, items, 2)
+	require.Equal(t, 10*time.Second, items[0].Spent)
+	require.Zero(t, items[1].Spent)
+
+	r = build()
+	items[0].Restored = true
+	r.Restore(items[0], 0)
+	r.pass(20 * time.Second)
+	items = r.Items(nil, false)
+	require.Len(t, items, 1)
+	require.Equal(t, 30*time.Second, items[0].Spent, "of both runs")
+	r.pass(30*time.Second - 1)
+	require.Equal(t, "(c#1", r.took())
+	r.pass(1)
+	r.idle()
+	require.Equal(t, "!c", r.took())
+	r.end()
+}

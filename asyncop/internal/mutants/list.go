@@ -196,6 +196,18 @@ var mutants = []mutant{
 		`left := timeout`,
 	},
 	{
+		"a restored element whose own timeout has passed has unlimited time", "A3", "core/item.go",
+		`cmp.Or(g.leastTime(g.Timeout), leastWithoutTimeout)`,
+		`g.leastTime(g.Timeout)`,
+	},
+	{
+		"the wait for the first attempt uses up the time that begins with it", "A3", "core/item.go",
+		`	case !g.FromAttempt:
+		return g.now - s.accepted`,
+		`	case true:
+		return g.now - s.accepted`,
+	},
+	{
 		"an attempt before the restart is not in doubt", "X1", "core/item.go",
 		`		s.doubt = notDeduplicated
 	}
@@ -1027,6 +1039,11 @@ var mutants = []mutant{
 		`o.wait = min(2*before.wait, lastOffer)`,
 	},
 	{
+		"an attempt gets the reservation of another attempt", "B5", "core/path.go",
+		`hasReservation := g.lookups != nil && g.lookups.reserved != nil`,
+		`hasReservation := false`,
+	},
+	{
 		"a retry in a batch counts as a first attempt", "B3", "core/backend.go",
 		`	b.request = gate.Request{Retry: s.attempts > 0}`,
 		`	b.request = gate.Request{}`,
@@ -1040,6 +1057,11 @@ var mutants = []mutant{
 		"a call that was not made counts as late", "A2", "call/token.go",
 		`t.state.Or(claimed|uncalled)&`,
 		`t.state.Or(claimed)&`,
+	},
+	{
+		"a call that was not made counts as late if its letter was not read", "A2", "call/token.go",
+		`if before&completed != 0 && before&uncalled == 0 {`,
+		`if before&completed != 0 {`,
 	},
 	{
 		"Refuse of an attempt that is over counts as late", "A2", "call/token.go",
