@@ -524,8 +524,8 @@ var mutants = []mutant{
 	},
 	{
 		"letters that were taken from the mailbox are lost", "Q1", "core/path.go",
-		`case a.Completed() && g.unread == nil && g.forming == nil:`,
-		`case a.Completed() && g.forming == nil:`,
+		`if g.unread == nil && g.forming == nil && !hasReservation {`,
+		`if g.forming == nil && !hasReservation {`,
 	},
 	{
 		"a step that fails waits for the function to return", "A6", "core/workers.go",
@@ -688,7 +688,7 @@ var mutants = []mutant{
 	},
 	{
 		"a completion that came too late is not counted", "A2", "call/token.go",
-		`			if before&completed != 0 {
+		`			if before&completed != 0 && before&uncalled == 0 {
 				t.Host.late.Add(1)
 			}
 `,
