@@ -85,7 +85,7 @@ func Handler(ctx context.Context, c Config) (http.Handler, error) {
 		c.Clock = clock.New()
 	}
 	c.Logger = guard.Logger(c.Logger)
-	j, err := jobs.New(engine, jobs.Config{Local: true, Clock: c.Clock, Logger: c.Logger})
+	j, err := jobs.New(engine, jobs.Config{Local: true, CountTime: countTime, Clock: c.Clock, Logger: c.Logger})
 	if err != nil {
 		return nil, err
 	}

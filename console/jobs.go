@@ -73,6 +73,20 @@ func (s *server) job(r *http.Request) (view, error) {
 	return view{Name: "job", Title: "Job " + strconv.Itoa(id), Data: d}, nil
 }
 
+// doneOf describes how far a job is.
+func doneOf(j *jobs.Job) string {
+	switch {
+	case !j.Uncounted:
+		return num(j.Done) + " of " + num(j.Total) + " done"
+	case j.Ended.IsZero():
+		return num(j.Done) + " done, and all are counted when it runs"
+	}
+	return num(j.Done) + " done"
+}
+
+// DoneOf is for templates.
+func (d *jobData) DoneOf() string { return doneOf(&d.Job) }
+
 // logged is the shown part of the log.
 type logged struct {
 	Lines     []jobs.Line // the newest first

@@ -109,7 +109,7 @@ func (s *server) problems(l *look, saved []saved) []problem {
 		case "unreadable":
 			list = append(list, problem{2, fmt.Sprintf("Job %d cannot be read.", j.ID), s.link("/job", "id", j.ID), "the job"})
 		case "paused":
-			list = append(list, problem{1, fmt.Sprintf("Job %d is paused: %d of %d done.", j.ID, j.Done, j.Total), s.link("/job", "id", j.ID), "the job"})
+			list = append(list, problem{1, fmt.Sprintf("Job %d is paused: %s.", j.ID, doneOf(&j)), s.link("/job", "id", j.ID), "the job"})
 		default:
 			if j.Error != "" {
 				list = append(list, problem{2, fmt.Sprintf("Job %d does not get on: %s", j.ID, failure(200, j.Error)), s.link("/job", "id", j.ID), "the job"})

@@ -66,7 +66,7 @@ func (a *app) jobsList() *cobra.Command {
 					}
 					rows = append(rows, []string{
 						strconv.Itoa(job.ID), when(job.Begun), actionOf(job.Spec), job.Queue, job.State(),
-						strconv.Itoa(job.Done), strconv.Itoa(job.Total), job.By, job.Why,
+						strconv.Itoa(job.Done), totalOf(&job), job.By, job.Why,
 					})
 				}
 				if a.json {
@@ -93,6 +93,22 @@ func (a *app) jobsList() *cobra.Command {
 	c.Flags().BoolVar(&open, "open", false, "only those that are not over")
 	output{a}.flag(c)
 	return c
+}
+
+// totalOf returns the number of a job's messages, or "-" if they are not counted yet.
+func totalOf(job *jobs.Job) string {
+	if job.Uncounted {
+		return "-"
+	}
+	return strconv.Itoa(job.Total)
+}
+
+// doneOf returns how far a job is.
+func doneOf(job *jobs.Job) string {
+	if job.Uncounted {
+		return strconv.Itoa(job.Done)
+	}
+	return fmt.Sprintf("%d of %d", job.Done, job.Total)
 }
 
 func (a *app) jobsShow() *cobra.Command {
@@ -151,7 +167,7 @@ func (a *app) showJob(job jobs.Job) error {
 	if !job.Ended.IsZero() {
 		line("ended", when(job.Ended))
 	}
-	line("done", fmt.Sprintf("%d of %d", job.Done, job.Total))
+	line("done", doneOf(&job))
 	number("looping", job.Looping)
 	number("unsafe to repeat", job.Unsafe)
 	number("lapsed", job.Lapsed)
@@ -237,7 +253,7 @@ func (a *app) jobsOrder(name, short string, order func(j *jobs.Jobs, ctx context
 				if a.json {
 					return a.object(job)
 				}
-				return a.print(fmt.Sprintf("Job %d is %s, %d of %d done\n", id, job.State(), job.Done, job.Total))
+				return a.print(fmt.Sprintf("Job %d is %s, %s done\n", id, job.State(), doneOf(&job)))
 			})
 		},
 	}

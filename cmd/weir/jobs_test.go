@@ -72,6 +72,26 @@ func TestJobsAndTheirLog(t *testing.T) {
 	assert.Contains(t, log.stderr, "line 2 of the log was changed")
 }
 
+// A job that the console has started without a count is counted when it runs.
+func TestJobs_Uncounted(t *testing.T) {
+	dir := seed(t)
+	run := func(args ...string) result { return execute(t, command(t, dir, args...)) }
+	db, err := sqlite.OpenDB(t.Context(), filepath.Join(dir, "orders.db"))
+	require.NoError(t, err)
+	j, err := jobs.New(sqlite.New(db), jobs.Config{CountTime: 1})
+	require.NoError(t, err)
+	job, err := j.Start(t.Context(), jobs.Spec{Do: store.Hold, Queue: "orders-dead", By: "ann", Why: "test"})
+	require.NoError(t, err)
+	require.True(t, job.Uncounted)
+	require.NoError(t, db.Close())
+	assert.Equal(t, result{"Job 1 is paused, 0 done\n", "", 0}, run("jobs", "pause", "1"))
+	assert.Regexp(t, `(?m)^done +0$`, run("jobs", "show", "1").stdout)
+	assert.Regexp(t, `paused +0 +- +ann`, run("jobs", "list").stdout)
+	assert.Zero(t, run("jobs", "resume", "1").status)
+	assert.Zero(t, run("jobs", "run", "1").status)
+	assert.Regexp(t, `(?m)^done +8 of 8$`, run("jobs", "show", "1").stdout)
+}
+
 // The way out of a lost end of the log, as the page dead-letters.md describes it: with all
 // lines, and without.
 func TestLog_HeadLost(t *testing.T) {

@@ -61,7 +61,10 @@ type Job struct {
 	ID int `json:"id"` // later jobs have higher IDs
 	Spec
 	Progress
-	Total     int       `json:"total"` // messages that matched at the start
+	Total int `json:"total"` // messages that matched at the start
+	// Uncounted reports that Total is not known yet ([Config].CountTime). The job counts
+	// its messages when it runs.
+	Uncounted bool      `json:"uncounted,omitempty"`
 	Begun     time.Time `json:"begun"`
 	Ended     time.Time `json:"ended,omitzero"`
 	Paused    bool      `json:"paused,omitempty"`

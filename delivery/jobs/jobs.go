@@ -19,6 +19,7 @@ import (
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/storearg"
 )
 
 // Kinds of records.
@@ -48,6 +49,11 @@ type Config struct {
 	Lease  time.Duration // after which another process continues a killed process's jobs; default 30 s
 	Clock  clock.Clock   // for waits; default: the machine's
 	Logger *slog.Logger  // for failures, at warn level; default slog.Default()
+
+	// CountTime, unless it is 0, bounds the time for which [Jobs.Start] counts messages. If
+	// it does not suffice, the job is [Job].Uncounted, and its messages are counted when it
+	// runs.
+	CountTime time.Duration
 
 	// Local keeps jobs and log in this process, until its end, if the engine is a
 	// [store.Inspector] but not a [store.Keeper]. Such jobs only merge, purge and make
@@ -101,6 +107,8 @@ func New(e store.Engine, c Config) (*Jobs, error) {
 		return nil, fmt.Errorf("jobs: a %T does not keep jobs: it is not a store.Keeper", e)
 	case c.Lease < 0:
 		return nil, fmt.Errorf("jobs: the lease %v is negative", c.Lease)
+	case c.CountTime < 0:
+		return nil, fmt.Errorf("jobs: CountTime %v is negative: use 0 for no limit", c.CountTime)
 	}
 	c.Lease = cmp.Or(c.Lease, defaultLease)
 	if c.Clock == nil {
@@ -126,7 +134,8 @@ func (j *Jobs) update(ctx context.Context, f func(ctx context.Context, tx store.
 }
 
 // Start starts a job, and returns it with its id, which is the number of its line in the
-// log. It affects the messages that match now.
+// log. It affects the messages that match now. [Config].CountTime bounds the time for
+// which it counts them.
 func (j *Jobs) Start(ctx context.Context, s Spec) (Job, error) {
 	if err := s.check(); err != nil {
 		return Job{}, err
@@ -151,7 +160,7 @@ func (j *Jobs) Start(ctx context.Context, s Spec) (Job, error) {
 		if err != nil {
 			return err
 		}
-		job = Job{ID: id, Spec: s, Total: found.total, Until: found.until, Format: s.format(), Bounds: found.bounds}
+		job = Job{ID: id, Spec: s, Total: found.total, Uncounted: found.isUncounted, Until: found.until, Format: s.format(), Bounds: found.bounds}
 		job.Begun = tx.Now().UTC()
 		if err := j.write(ctx, tx, &job, "start", s.By, s.Why); err != nil {
 			return err
@@ -161,16 +170,17 @@ func (j *Jobs) Start(ctx context.Context, s Spec) (Job, error) {
 	return job, err
 }
 
+// matching describes the messages of a new job.
 type matching struct {
-	total  int
-	until  int64   // position of the last of them in the job's queue
-	bounds *bounds // with Spec.Family, or nil
+	total       int
+	isUncounted bool    // total is not known
+	until       int64   // position of the last of them in the job's queue, or a later one
+	bounds      *bounds // with Spec.Family, or nil
 }
 
 func (j *Jobs) matchingNow(ctx context.Context, s *Spec) (matching, error) {
 	if !s.Family {
-		n, err := j.engine.Count(ctx, s.Queue, s.Filter)
-		return matching{total: n.Messages, until: n.Last}, err
+		return j.matchingIn(ctx, s.Queue, s.Filter)
 	}
 	of, err := familyOf(ctx, j.engine, s.Queue)
 	if err != nil {
@@ -180,7 +190,31 @@ func (j *Jobs) matchingNow(ctx context.Context, s *Spec) (matching, error) {
 	if err != nil {
 		return matching{}, err
 	}
-	return matching{total: total, until: b.Last[s.Queue], bounds: b}, nil
+	dead, err := j.matchingIn(ctx, of.dead, s.Filter)
+	if dead.until > 0 {
+		b.Last[of.dead] = dead.until
+	}
+	return matching{total: total + dead.total, isUncounted: dead.isUncounted, until: b.Last[s.Queue], bounds: b}, err
+}
+
+// matchingIn counts messages of a queue. If that takes longer than CountTime, it finds the
+// last position of the queue instead, which takes a few reads.
+func (j *Jobs) matchingIn(ctx context.Context, queue string, f store.Filter) (matching, error) {
+	counting, cancel := ctx, context.CancelFunc(func() {})
+	if j.CountTime > 0 {
+		counting, cancel = context.WithTimeout(ctx, j.CountTime)
+	}
+	defer cancel()
+	n, err := j.engine.Count(counting, queue, f)
+	if err == nil || counting.Err() == nil || ctx.Err() != nil {
+		return matching{total: n.Messages, until: n.Last}, err
+	}
+	lister := store.Lister(j.engine)
+	if l, ok := j.engine.(*local); ok {
+		lister = l.Inspector // the List of local claims messages
+	}
+	last, err := storearg.LastPosition(ctx, lister, queue)
+	return matching{isUncounted: true, until: last}, err
 }
 
 // forget removes the oldest ended jobs, if there are many.

@@ -221,6 +221,10 @@ func (j *Jobs) noteError(ctx context.Context, job Job, cause error) {
 
 // step makes one step of a job in one transaction, and returns the job and the next wait.
 func (j *Jobs) step(ctx context.Context, job Job, size int) (_ Job, _ time.Duration, err error) {
+	if job.Uncounted {
+		job, err = j.countTotal(ctx, job)
+		return job, 0, err
+	}
 	// The List of local claims the entries. The entries that stay are released.
 	if l, ok := j.engine.(*local); ok {
 		defer func() { err = errors.Join(err, l.release(ctx, job.Queue)) }()
@@ -280,6 +284,28 @@ func (j *Jobs) step(ctx context.Context, job Job, size int) (_ Job, _ time.Durat
 		return j.skip(ctx, job, entries[0], err)
 	}
 	return next, again, err
+}
+
+// countTotal counts the messages of a job, as its first step.
+func (j *Jobs) countTotal(ctx context.Context, job Job) (Job, error) {
+	counts, err := j.Matching(ctx, job.Spec)
+	if err != nil {
+		return job, err
+	}
+	next := job
+	err = j.engine.Update(ctx, func(ctx context.Context, tx store.Tx) error {
+		next = job
+		next.Uncounted, next.Total = false, 0
+		for _, n := range counts {
+			next.Total += n.Messages
+		}
+		next.Error, next.Runner = "", j.runner
+		return j.write(ctx, tx, &next, "", "", "")
+	})
+	if err != nil {
+		return job, err
+	}
+	return next, nil
 }
 
 // entries returns the messages of the next step of a job, or an empty list at the end of

@@ -84,7 +84,7 @@ func (b *Backward) Progress() float64 {
 
 // begin finds the first and the last position of the queue.
 func (b *Backward) begin(ctx context.Context) error {
-	first, err := b.firstBehind(ctx, 0)
+	first, err := firstBehind(ctx, b.store, b.queue, 0)
 	if err != nil {
 		return err
 	}
@@ -93,7 +93,7 @@ func (b *Backward) begin(ctx context.Context) error {
 	case b.counts.Messages > 0:
 		last = b.counts.Last
 	case first > 0:
-		last, err = b.findLast(ctx, first)
+		last, err = lastFrom(ctx, b.store, b.queue, first)
 		if err != nil {
 			return err
 		}
@@ -121,13 +121,23 @@ func (b *Backward) firstWindow() int64 {
 	return int64(0.75 * backwardStep / float64(b.counts.Messages) * float64(positions))
 }
 
-// findLast returns the position of the last message of the queue. It does not count the
-// queue, which may take long: it looks ahead in steps that double, and then halve.
-func (b *Backward) findLast(ctx context.Context, first int64) (last int64, err error) {
+// LastPosition returns the position of the last message of a queue, or 0 if the queue is
+// empty. It does not count the queue, which may take long.
+func LastPosition(ctx context.Context, s store.Lister, queue string) (int64, error) {
+	first, err := firstBehind(ctx, s, queue, 0)
+	if err != nil || first == 0 {
+		return 0, err
+	}
+	return lastFrom(ctx, s, queue, first)
+}
+
+// lastFrom returns the position of the last message of a queue, from the position of its
+// first one. It looks ahead in steps that double, and then halve.
+func lastFrom(ctx context.Context, s store.Lister, queue string, first int64) (last int64, err error) {
 	last = first
 	step := int64(1)
 	for step > 0 { // it ends at an overflow as well
-		next, err := b.firstBehind(ctx, last+step)
+		next, err := firstBehind(ctx, s, queue, last+step)
 		if err != nil {
 			return 0, err
 		}
@@ -139,7 +149,7 @@ func (b *Backward) findLast(ctx context.Context, first int64) (last int64, err e
 	}
 	for step > 0 {
 		step /= 2
-		next, err := b.firstBehind(ctx, last+step)
+		next, err := firstBehind(ctx, s, queue, last+step)
 		if err != nil {
 			return 0, err
 		}
@@ -150,10 +160,10 @@ func (b *Backward) findLast(ctx context.Context, first int64) (last int64, err e
 	return last, nil
 }
 
-// firstBehind returns the position of the first message behind a position, or 0 if the
-// queue ends there.
-func (b *Backward) firstBehind(ctx context.Context, position int64) (next int64, err error) {
-	entries, err := b.store.List(ctx, b.queue, store.Filter{}, store.Page{After: position, Max: 1})
+// firstBehind returns the position of the first message of a queue behind a position, or
+// 0 if the queue ends there.
+func firstBehind(ctx context.Context, s store.Lister, queue string, position int64) (next int64, err error) {
+	entries, err := s.List(ctx, queue, store.Filter{}, store.Page{After: position, Max: 1})
 	if err != nil || len(entries) == 0 {
 		return 0, err
 	}
