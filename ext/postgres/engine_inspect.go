@@ -35,19 +35,31 @@ var dialect = storesql.Dialect{
 // args: queue, After, Until, and the filter's. Adding 0 to position keeps PostgreSQL from
 // scanning the queue if the filter has ids, or a key on the first page: these have an
 // index. Later pages of a key go by position, to skip the earlier messages.
+//
+// Other pages need the index of queue and position. With a plan for all parameters,
+// PostgreSQL would take the primary key, and read the messages of other queues before the
+// page. It does not regard a queue in an array as a constant, so only that index has the
+// order.
 func where(queue string, f *store.Filter, p store.Page, args ...any) (condition, order string, _ []any, err error) {
 	until := p.Until
 	if until == 0 {
 		until = math.MaxInt64
 	}
-	position := "position"
-	if len(f.IDs) > 0 || f.Key != "" && p.After == 0 {
-		position = "position + 0"
-	}
 	n := len(args)
 	condition, args, err = storesql.Where(dialect, f, append(args, queue, p.After, until))
-	condition = "queue = " + storesql.Param(n+1) + " AND " + position + " > " + storesql.Param(n+2) + " AND " + position + " <= " + storesql.Param(n+3) + condition
-	return condition, " ORDER BY " + position, args, err
+	ofQueue := "queue = " + storesql.Param(n+1)
+	position := "position"
+	order = position
+	switch {
+	case len(f.IDs) > 0 || f.Key != "" && p.After == 0:
+		position = "position + 0"
+		order = position
+	case f.Key == "" && p.Max > 0:
+		ofQueue = "queue = ANY (ARRAY[" + storesql.Param(n+1) + "::text])"
+		order = "queue, position"
+	}
+	condition = ofQueue + " AND " + position + " > " + storesql.Param(n+2) + " AND " + position + " <= " + storesql.Param(n+3) + condition
+	return condition, " ORDER BY " + order, args, err
 }
 
 // List implements [store.Inspector].

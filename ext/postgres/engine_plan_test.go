@@ -134,6 +134,34 @@ func TestStatementsUseAnIndex(t *testing.T) {
 	check("Queues")
 }
 
+// Regression: with the plan for all parameters, a page of a queue read all messages that
+// other queues had put before.
+func TestEngineList_BehindAnotherQueue(t *testing.T) {
+	pool, plans := explained(t, schemas(t)(t))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
+	s := postgres.New(pool)
+	_, err := pool.Exec(t.Context(), `INSERT INTO weir_messages (queue, at, due, arrived, visit, merges, cause, meta)
+		SELECT CASE WHEN n > 18000 THEN 'last' ELSE 'first' END, now, now, now, 0, 0, '', jsonb_build_object('id', n::text)
+		FROM generate_series(1, 20000) AS n, (SELECT clock_timestamp() AS now) AS clock`)
+	require.NoError(t, err)
+	for round := range 14 {
+		if round == 7 {
+			_, err := pool.Exec(t.Context(), "ANALYZE weir_messages")
+			require.NoError(t, err)
+		}
+		for _, f := range []store.Filter{{}, {Error: "none"}, {Since: time.Unix(0, 0)}} {
+			plans()
+			_, err := s.List(t.Context(), "last", f, store.Page{Max: 50})
+			require.NoError(t, err)
+			_, err = s.Claim(t.Context(), "last", f, store.Page{Max: 50}, time.Minute)
+			require.NoError(t, err)
+			plan := plans()
+			require.NotContains(t, plan, "Filter: (queue", "it reads messages of other queues")
+			require.NotContains(t, plan, "Sort")
+		}
+	}
+}
+
 // Finding the messages of a key does not look at messages of other keys: a worker with an
 // order of keys asks for each key that is freed.
 func TestEngine_FilterOfAKeyUsesAnIndex(t *testing.T) {
