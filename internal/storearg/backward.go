@@ -55,8 +55,7 @@ func (b *Backward) Step(ctx context.Context) ([]store.Entry, error) {
 		return nil, err
 	}
 	if len(entries) == backwardStep && entries[backwardStep-1].Position < b.until && b.inWindow == 0 {
-		b.shrinkWindow()
-		return nil, nil
+		return nil, b.shrinkWindow(ctx)
 	}
 	if len(entries) > 0 {
 		b.after = entries[len(entries)-1].Position
@@ -170,12 +169,24 @@ func firstBehind(ctx context.Context, s store.Lister, queue string, position int
 	return entries[0].Position, nil
 }
 
-// shrinkWindow begins the window again with its second half: it has more messages than a
-// step, which would read the oldest first. Windows of 1,000 positions are small enough.
-func (b *Backward) shrinkWindow() {
-	b.window = max((b.until-b.before)/2, backwardStep)
-	b.before = max(b.before, b.until-b.window)
+// shrinkWindow begins the window again with its newest messages: it has more than a step,
+// which would read the oldest first. It halves the window until it has 1,000 positions.
+func (b *Backward) shrinkWindow(ctx context.Context) error {
+	for b.until-b.before > backwardStep {
+		middle := b.until - max((b.until-b.before)/2, backwardStep)
+		newer, err := b.store.List(ctx, b.queue, b.filter, store.Page{After: middle, Until: b.until, Max: 1})
+		if err != nil {
+			return err
+		}
+		if len(newer) > 0 {
+			b.before = middle
+		} else {
+			b.until = middle
+		}
+	}
+	b.window = backwardStep
 	b.after = b.before
+	return nil
 }
 
 // nextWindow begins the window before this one. Windows grow where few messages match.

@@ -15,15 +15,17 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// lists counts the calls of List.
+// lists counts the calls of List, and their entries.
 type lists struct {
 	*memory.Engine
-	calls int
+	calls, read int
 }
 
 func (l *lists) List(ctx context.Context, queue string, f store.Filter, p store.Page) ([]store.Entry, error) {
 	l.calls++
-	return l.Engine.List(ctx, queue, f, p)
+	entries, err := l.Engine.List(ctx, queue, f, p)
+	l.read += len(entries)
+	return entries, err
 }
 
 // Each matching message is read once, the newest first, whether the counts are known or
@@ -105,6 +107,34 @@ func TestReadBackward_FewThenMany(t *testing.T) {
 		found += len(entries)
 	}
 	require.Equal(t, 5000, found)
+}
+
+// Regression: between few messages and many, each step halved the window once, and read
+// 1,000 messages in vain.
+func TestReadBackward_FewStepsToMany(t *testing.T) {
+	e := &lists{Engine: memory.Open()}
+	put := func(queue string, n int) {
+		ms := make([]store.Message, n)
+		for k := range ms {
+			ms[k] = store.Message{Meta: message.Meta{ID: fmt.Sprint(queue, "/", n, "/", k)}}
+		}
+		require.NoError(t, e.Put(t.Context(), queue, ms...))
+	}
+	put("dead", 5000)
+	put("other", 60_000)
+	put("dead", 1)
+	b := storearg.ReadBackward(e, "dead", store.Filter{}, store.Counts{})
+	inVain := 0
+	for found := 0; found < 1001; {
+		before := e.read
+		entries, err := b.Step(t.Context())
+		require.NoError(t, err)
+		found += len(entries)
+		if e.read-before >= 1000 && len(entries) == 0 {
+			inVain++
+		}
+	}
+	require.LessOrEqual(t, inVain, 1)
 }
 
 // putInParts puts 7,000 messages with gaps between their positions. Three have the key
