@@ -3,6 +3,7 @@ package tests
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -10,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -30,10 +32,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// browser starts Chromium, and returns a context for chromedp. Without one the test is
-// skipped, but not in CI.
-func browser(t *testing.T) context.Context {
-	t.Helper()
+// chromium starts the browser of all tests.
+var chromium = sync.OnceValues(func() (context.Context, error) {
 	path := ""
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
 		if found, err := exec.LookPath(name); err == nil {
@@ -42,15 +42,31 @@ func browser(t *testing.T) context.Context {
 		}
 	}
 	if path == "" {
+		return nil, exec.ErrNotFound
+	}
+	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.WSURLReadTimeout(time.Minute))
+	ctx, cancel := chromedp.NewExecAllocator(context.Background(), opts...)
+	closeChromium = cancel
+	ctx, _ = chromedp.NewContext(ctx)
+	return ctx, chromedp.Do(ctx, chromedp.Navigate("about:blank"))
+})
+
+// closeChromium ends the browser, if one was started. TestMain calls it.
+var closeChromium = func() {}
+
+// browser returns a context for chromedp, with a new window of its own and without the
+// data of other tests. If Chromium is not installed, the test is skipped, but not in CI.
+func browser(t *testing.T) context.Context {
+	t.Helper()
+	ctx, err := chromium()
+	if errors.Is(err, exec.ErrNotFound) {
 		if os.Getenv("CI") == "true" {
 			t.Fatal("there is no Chromium: .ci/run installs it")
 		}
 		t.Skip("there is no Chromium: apt-get install chromium")
 	}
-	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.WSURLReadTimeout(time.Minute))
-	ctx, cancel := chromedp.NewExecAllocator(context.Background(), opts...)
-	t.Cleanup(cancel)
-	ctx, cancel = chromedp.NewContext(ctx)
+	require.NoError(t, err)
+	ctx, cancel := chromedp.NewContext(ctx, chromedp.WithNewBrowserContext())
 	t.Cleanup(cancel)
 	require.NoError(t, chromedp.Do(ctx, chromedp.Navigate("about:blank")))
 	return ctx
@@ -139,9 +155,13 @@ var asked = map[string]func(t *testing.T) store.Keeper{
 	"jetstream": onJetStream,
 }
 
-// The questions of somebody at three in the morning, each on a real page.
+// The questions of somebody at three in the morning, each on a real page. Without
+// WEIR_LONG they are asked on SQLite only.
 func TestPages_SevenQuestions(t *testing.T) {
 	for name, open := range asked {
+		if name != "sqlite" && !suite.Full() {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // they wait for updates of pages
 			sevenQuestions(t, open(t))
@@ -283,8 +303,8 @@ func pages(t *testing.T, e store.Keeper) []string {
 	}
 }
 
-// Pages fit widths from 360 to 1,920 pixels, and axe-core finds no barriers for users, in
-// light and dark.
+// Pages fit widths from 360 to 1,920 pixels (1,280 without WEIR_LONG), and axe-core finds
+// no barriers for users, in light and dark.
 func TestPages_WidthsAndBarriers(t *testing.T) {
 	e := onSQLite(t)
 	paths := pages(t, e)
@@ -292,6 +312,10 @@ func TestPages_WidthsAndBarriers(t *testing.T) {
 	withKeys(t, db)
 	p := at(t, console.Config{Engine: e, Keys: keys.New(db.Reader(), keys.SQLite, keys.Config{}), Checkpoints: map[string]*checkpoint.Coordinator{strings.Repeat("flights", 9): checkpoints(t, 3)}})
 	axe := axeScript(t)
+	widths := []int64{360, 1280}
+	if suite.Full() {
+		widths = []int64{360, 768, 1280, 1920}
+	}
 	for i, path := range paths {
 		p.open(path)
 		p.shootAt(fmt.Sprintf("page-%02d", i), 360, 1280, 1920)
@@ -300,7 +324,7 @@ func TestPages_WidthsAndBarriers(t *testing.T) {
 		for _, path := range paths {
 			p.scheme(scheme)
 			p.open(path)
-			for _, width := range []int64{360, 768, 1280, 1920} {
+			for _, width := range widths {
 				p.size(width, 900)
 				assert.LessOrEqual(t, js[int](p, `document.documentElement.scrollWidth - document.documentElement.clientWidth`), 0, "%s is too wide for %d", path, width)
 				if width != 360 && width != 1280 {

@@ -18,6 +18,7 @@ import (
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/testing/suite"
 	"github.com/weirflow/weir/message"
 )
 
@@ -150,7 +151,11 @@ func TestGroups_ShareOfTheTime(t *testing.T) {
 		}
 		require.NoError(t, e.Put(t.Context(), "orders-dead", ms...))
 		begun := time.Now()
-		for i := range 100 {
+		looks := 60
+		if suite.Full() {
+			looks = 100
+		}
+		for i := range looks {
 			get("/queue?queue=orders-dead")
 			if i < 20 {
 				get(fmt.Sprint("/queue?queue=orders-dead&provider=", i))

@@ -29,6 +29,7 @@ const killed = "console"
 func TestMain(m *testing.M) {
 	child.Run(killed, serve)
 	m.Run()
+	closeChromium()
 }
 
 // serve serves the console of a database, and prints its address.
