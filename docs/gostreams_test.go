@@ -9,7 +9,6 @@ import (
 	"log"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -378,10 +377,7 @@ func TestGoStreamsPipeline_CountsEveryElement(t *testing.T) {
 // The program of the page ends on SIGTERM, and every element that it has read is saved or
 // in the side output.
 func TestGoStreamsProgram_SIGTERM(t *testing.T) {
-	exe := filepath.Join(t.TempDir(), "gostreams")
-	build, err := exec.Command("go", "build", "-o", exe, "./programs/gostreams").CombinedOutput()
-	require.NoError(t, err, "%s", build)
-	run := exec.CommandContext(t.Context(), exe)
+	run := exec.CommandContext(t.Context(), program(t, "gostreams"))
 	var logged strings.Builder
 	run.Stderr = &logged
 	out, err := run.StdoutPipe()

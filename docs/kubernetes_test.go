@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -24,10 +23,7 @@ func TestKubernetes(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, string(page), "```yaml\n"+string(manifest)+"```")
 
-	exe := filepath.Join(t.TempDir(), "worker")
-	out, err := exec.Command("go", "build", "-o", exe, "./programs/kubernetes").CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	worker := exec.CommandContext(t.Context(), exe, "-listen", "127.0.0.1:0")
+	worker := exec.CommandContext(t.Context(), program(t, "kubernetes"), "-listen", "127.0.0.1:0")
 	worker.Dir = t.TempDir()
 	logged, err := worker.StderrPipe()
 	require.NoError(t, err)

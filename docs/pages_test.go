@@ -45,22 +45,18 @@ func TestSnippets(t *testing.T) {
 // are any. A program that runs until it is interrupted is interrupted when it has printed
 // the text.
 func TestPrograms(t *testing.T) {
-	programs, err := filepath.Glob("programs/*/main.go")
+	sources, err := filepath.Glob("programs/*/main.go")
 	require.NoError(t, err)
-	require.NotEmpty(t, programs)
-	bin := t.TempDir()
-	for _, program := range programs {
-		dir := filepath.Dir(program)
+	require.NotEmpty(t, sources)
+	for _, path := range sources {
+		dir := filepath.Dir(path)
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			want, err := os.ReadFile(filepath.Join(dir, "output.txt"))
 			require.NoError(t, err)
-			exe := filepath.Join(bin, filepath.Base(dir))
-			build, err := exec.Command("go", "build", "-o", exe, "./"+filepath.ToSlash(dir)).CombinedOutput()
-			require.NoError(t, err, "%s", build)
 			args, _ := os.ReadFile(filepath.Join(dir, "args.txt"))
-			source, err := os.ReadFile(program)
+			source, err := os.ReadFile(path)
 			require.NoError(t, err)
-			run := exec.CommandContext(t.Context(), exe, strings.Fields(string(args))...)
+			run := exec.CommandContext(t.Context(), program(t, filepath.Base(dir)), strings.Fields(string(args))...)
 			run.Dir = t.TempDir()
 			var logged strings.Builder
 			run.Stderr = &logged
