@@ -3,6 +3,8 @@ package sqlite
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -35,7 +37,8 @@ type watcher struct {
 
 	mu      sync.Mutex // guards the fields below
 	waiting map[string]map[*waiter]bool
-	fresh   map[string]bool      // queues with a consumer that was not woken yet
+	watched map[string]int       // consumers that do not poll, by queue
+	fresh   map[string]bool      // watched queues with a consumer that was not woken yet
 	next    map[string]time.Time // when to look at a watched queue again, by clock
 	wakesAt time.Time            // end of the sleep of run
 	running bool
@@ -58,7 +61,7 @@ func newWatcher(db *DB) *watcher {
 	c := clock.New()
 	return &watcher{
 		db: db, clock: c, now: wait.NewForward(c), earlier: make(chan struct{}, 1),
-		waiting: map[string]map[*waiter]bool{}, fresh: map[string]bool{}, next: map[string]time.Time{},
+		waiting: map[string]map[*waiter]bool{}, watched: map[string]int{}, fresh: map[string]bool{}, next: map[string]time.Time{},
 	}
 }
 
@@ -75,6 +78,7 @@ func (w *watcher) add(queue string, c *waiter) error {
 	if c.polls {
 		return nil
 	}
+	w.watched[queue]++
 	w.fresh[queue] = true
 	w.lookNow()
 	if !w.running {
@@ -89,15 +93,28 @@ func (w *watcher) add(queue string, c *waiter) error {
 func (w *watcher) remove(queue string, c *waiter) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.waiting[queue], c)
-	if !isWatched(w.waiting[queue]) {
-		delete(w.fresh, queue)
-		delete(w.next, queue)
+	w.removeLocked(queue, c)
+	w.lookNow() // run ends if it was the last
+}
+
+// removeLocked removes a consumer, unless endLocked has removed it.
+func (w *watcher) removeLocked(queue string, c *waiter) {
+	if !w.waiting[queue][c] {
+		return
 	}
+	delete(w.waiting[queue], c)
 	if len(w.waiting[queue]) == 0 {
 		delete(w.waiting, queue)
 	}
-	w.lookNow() // run ends if it was the last
+	if c.polls {
+		return
+	}
+	w.watched[queue]--
+	if w.watched[queue] == 0 {
+		delete(w.watched, queue)
+		delete(w.fresh, queue)
+		delete(w.next, queue)
+	}
 }
 
 // end removes the chosen consumers, which return err.
@@ -108,11 +125,11 @@ func (w *watcher) end(err error, chosen func(*waiter) bool) {
 }
 
 func (w *watcher) endLocked(err error, chosen func(*waiter) bool) {
-	for _, waiters := range w.waiting {
+	for queue, waiters := range w.waiting {
 		for c := range waiters {
 			if chosen(c) {
 				c.ended <- err
-				delete(waiters, c)
+				w.removeLocked(queue, c)
 			}
 		}
 	}
@@ -169,7 +186,7 @@ func (w *watcher) wakeLocked(queue string) {
 // lookAtLocked makes run look at a queue at a time, or earlier. It ignores a queue whose
 // consumers all poll: run does not look at it, and would not sleep after that time.
 func (w *watcher) lookAtLocked(queue string, at time.Time) {
-	if !isWatched(w.waiting[queue]) {
+	if w.watched[queue] == 0 {
 		return
 	}
 	before, isKnown := w.next[queue]
@@ -237,43 +254,34 @@ func (w *watcher) watch(ctx context.Context) error {
 	}
 }
 
-// chooseQueues returns the queues to look at now: all that have consumers if the database
-// has changed, otherwise those with a new consumer (fresh) or a message that has become
-// due. Without consumers it notes that run ends.
+// chooseQueues returns the queues to look at now: all watched queues if the database has
+// changed, otherwise those with a new consumer (fresh) or a message that has become due.
+// Without consumers it notes that run ends.
 func (w *watcher) chooseQueues(now time.Time, hasChanged bool) (queues []string, fresh map[string]bool, isOver bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	hasConsumers := false
-	for queue, waiters := range w.waiting {
-		if !isWatched(waiters) {
-			continue
-		}
-		hasConsumers = true
-		at, isKnown := w.next[queue]
-		isDue := isKnown && !at.After(now)
-		if hasChanged || isDue || w.fresh[queue] {
-			queues = append(queues, queue)
-			delete(w.next, queue)
-		}
-	}
-	if !hasConsumers {
+	if len(w.watched) == 0 {
 		w.running = false
 		w.stop()
 		return nil, nil, true
 	}
 	fresh = w.fresh
 	w.fresh = map[string]bool{}
-	return queues, fresh, false
-}
-
-// isWatched reports whether a consumer needs the watcher.
-func isWatched(waiters map[*waiter]bool) bool {
-	for c := range waiters {
-		if !c.polls {
-			return true
+	if hasChanged {
+		clear(w.next)
+		return slices.Collect(maps.Keys(w.watched)), fresh, false
+	}
+	for queue := range fresh {
+		queues = append(queues, queue)
+		delete(w.next, queue)
+	}
+	for queue, at := range w.next {
+		if !at.After(now) {
+			queues = append(queues, queue)
+			delete(w.next, queue)
 		}
 	}
-	return false
+	return queues, fresh, false
 }
 
 // found wakes the consumers of due and fresh queues, and notes when to look at each
