@@ -82,27 +82,25 @@ func workersOf(ctx context.Context, from reader) (list []Worker, err error) {
 }
 
 // Work reports a worker and runs jobs until ctx ends, as delivery.Run does beside its
-// messages. Without jobs that takes a transaction every 20 s, also after an error, which
-// people may mend while the worker runs. If the worker has a queue, its history
-// ([Jobs.History]) takes another transaction a minute, and less while it is idle. about
-// returns the report, without the fields that name the process. steer, which may be nil,
+// messages. Without jobs that takes a transaction every 20 s, which up to 100 workers of
+// the process share, also after an error, which people may mend while the worker runs. If
+// the worker has a queue, its history ([Jobs.History]) takes another transaction a minute,
+// and less while it is idle. about returns the report, without the fields that name the
+// process. It must not block, since other workers wait for it. steer, which may be nil,
 // gets people's orders to backends, at the start and when they have changed, and perhaps
 // again. The worker also reports at once when the paused queues have changed.
 func (j *Jobs) Work(ctx context.Context, about func() Worker, steer func(BackendOrder)) {
-	b := &beats{Jobs: j, about: about, id: strings.ToLower(rand.Text()[:10]), running: map[string]bool{}, told: map[int]bool{}}
-	b.history = newHistoryWriter(j, b.id)
+	b := newBeats(j, about)
 	defer b.runs.Wait()
-	report := make(chan struct{}, 1) // sent to when the paused queues have changed
 	if steer != nil || j.Cancelled != nil || j.QueuesPaused != nil || j.KeysHeld != nil {
-		w := &watcher{jobs: j, steer: steer, cancellations: cancellations{jobs: j}, report: report}
+		w := &watcher{jobs: j, steer: steer, cancellations: cancellations{jobs: j}, report: b.alone}
 		b.runs.Go(func() { w.watch(ctx) }) // ends with ctx
 	}
-	ticker := j.Clock.Ticker(beatEach)
-	defer ticker.Stop()
+	r := joinReporter(b)
 	failures := counting.NewFailureLog(j.Logger, j.Clock, "jobs: this worker cannot report itself, and does not look for jobs")
 	defer failures.Flush()
+	open, err := b.beat(ctx)
 	for {
-		open, err := b.beat(ctx)
 		switch {
 		case ctx.Err() != nil:
 		case err == nil:
@@ -113,21 +111,35 @@ func (j *Jobs) Work(ctx context.Context, about func() Worker, steer func(Backend
 		}
 		failures.FlushDue()
 		select {
-		case <-ticker.C:
-		case <-report:
+		case open = <-b.reported:
+			err = nil
+		case <-b.alone:
+			open, err = b.beat(ctx)
 		case <-ctx.Done():
+			r.leave(b)
 			b.end(ctx)
 			return
 		}
 	}
 }
 
+// beats are the reports of a worker.
 type beats struct {
 	*Jobs
 	about func() Worker
 	id    string
-	since time.Time
-	told  map[int]bool // unreadable jobs that were logged
+
+	alone    chan struct{} // capacity 1: makes Work report the worker alone, at once
+	reported chan []Job    // capacity 1: from the reporter to Work, the jobs after a report
+
+	// reporting has capacity 1, and is a lock: a report holds it. It guards since,
+	// version and next.
+	reporting chan struct{}
+	since     time.Time
+	version   int64 // of the worker's record, or notKnown
+	next      int64 // the version after the commit
+
+	told map[int]bool // unreadable jobs that were logged; owned by Work
 
 	history *historyWriter
 
@@ -136,39 +148,53 @@ type beats struct {
 	running map[string]bool // queues
 }
 
-// beat reports the worker, removes workers that are gone, and returns the jobs to run and
-// the unreadable jobs: in one transaction.
+// notKnown is the version of a record in a transaction, and after one that has failed.
+const notKnown = -1
+
+func newBeats(j *Jobs, about func() Worker) *beats {
+	b := &beats{
+		Jobs: j, about: about, id: strings.ToLower(rand.Text()[:10]), running: map[string]bool{}, told: map[int]bool{},
+		alone: make(chan struct{}, 1), reported: make(chan []Job, 1), reporting: make(chan struct{}, 1),
+	}
+	b.history = newHistoryWriter(j, b.id)
+	return b
+}
+
+// beat reports the worker alone, when its present report has ended: see beatAll.
 func (b *beats) beat(ctx context.Context) (open []Job, err error) {
-	w := b.about()
-	w.ID = b.id
-	w.PID = os.Getpid()
-	w.Version = version()
-	w.Host, _ = os.Hostname() // may be empty
-	err = b.update(ctx, func(ctx context.Context, tx store.Tx) error {
-		w.Seen = tx.Now().UTC()
-		w.ClockOffset = w.Seen.Sub(b.Clock.Now().Round(0)) // Round: by the clocks on the wall
-		w.Since = b.since
-		if w.Since.IsZero() {
-			w.Since = w.Seen
-		}
-		record := w
-		record.Backends = storedBackends(w.Backends)
-		text, err := json.Marshal(record)
-		if err != nil {
-			return fmt.Errorf("jobs: worker %q: %w", w.ID, err)
-		}
-		r := store.Record{Kind: kindWorker, Name: w.ID}
-		r.Version, err = removeSilent(ctx, tx, w.ID, w.Seen)
-		if err != nil {
-			return err
-		}
-		r.Value = string(text)
-		err = tx.Write(ctx, r)
+	select {
+	case b.reporting <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	defer func() { <-b.reporting }()
+	return beatAll(ctx, []*beats{b})
+}
+
+// beatAll reports workers that share an engine, removes workers that are gone, and
+// returns the jobs to run and the unreadable jobs: in one transaction.
+func beatAll(ctx context.Context, workers []*beats) (open []Job, err error) {
+	reports := make([]Worker, len(workers))
+	for i, b := range workers {
+		reports[i] = b.present()
+	}
+	err = workers[0].update(ctx, func(ctx context.Context, tx store.Tx) error {
+		open = nil
+		seen := tx.Now().UTC()
+		offset := seen.Sub(workers[0].Clock.Now().Round(0)) // Round: by the clocks on the wall
+		err := removeSilent(ctx, tx, workers)
 		if err != nil {
 			return err
+		}
+		for i, b := range workers {
+			reports[i].Seen = seen
+			reports[i].ClockOffset = offset
+			err = b.write(ctx, tx, &reports[i])
+			if err != nil {
+				return err
+			}
 		}
 		list, err := all(ctx, tx, kindJob)
-		open = nil
 		for _, job := range list {
 			if job.runs() || job.unreadable {
 				open = append(open, job)
@@ -176,14 +202,58 @@ func (b *beats) beat(ctx context.Context) (open []Job, err error) {
 		}
 		return err
 	})
-	if err == nil {
-		b.since = w.Since
-		b.history.note(&w)
-		if b.Offset != nil {
-			b.Offset(w.ClockOffset)
-		}
+	if err != nil {
+		return nil, err
 	}
-	return open, err
+	for i, b := range workers {
+		b.noteReported(&reports[i])
+	}
+	return open, nil
+}
+
+// present returns the report of the worker, without times of the engine.
+func (b *beats) present() Worker {
+	w := b.about()
+	w.ID = b.id
+	w.PID = os.Getpid()
+	w.Version = version()
+	w.Host, _ = os.Hostname() // may be empty
+	return w
+}
+
+// write writes the report of the worker in a transaction, and sets its Since.
+func (b *beats) write(ctx context.Context, tx store.Tx, w *Worker) error {
+	w.Since = b.since
+	if w.Since.IsZero() {
+		w.Since = w.Seen
+	}
+	stored := *w
+	stored.Backends = storedBackends(w.Backends)
+	text, err := json.Marshal(stored)
+	if err != nil {
+		return fmt.Errorf("jobs: worker %q: %w", w.ID, err)
+	}
+	r := store.Record{Kind: kindWorker, Name: w.ID, Version: b.version, Value: string(text)}
+	if b.version == notKnown {
+		own, err := record(ctx, tx, kindWorker, w.ID)
+		if err != nil {
+			return err
+		}
+		r.Version = own.Version
+	}
+	err = tx.Write(ctx, r)
+	b.version = notKnown // until the commit
+	b.next = r.Version + 1
+	return err
+}
+
+func (b *beats) noteReported(w *Worker) {
+	b.since = w.Since
+	b.version = b.next
+	b.history.note(w)
+	if b.Offset != nil {
+		b.Offset(w.ClockOffset)
+	}
 }
 
 // start runs jobs. An unreadable job is logged once, and does not block others.
@@ -216,30 +286,31 @@ func (b *beats) writeHistory(ctx context.Context) {
 	})
 }
 
-// removeSilent removes the workers without heartbeats (law W3), and returns the version
-// of the record of the worker with this id, or 0. Only the live worker with the first id
-// removes others: otherwise each worker would read all reports at each heartbeat.
-func removeSilent(ctx context.Context, tx store.Tx, id string, now time.Time) (version int64, err error) {
+// removeSilent removes the workers without heartbeats (law W3), except these workers,
+// which report now. Only the process of the live worker with the first id removes others:
+// otherwise each process would read all reports at each heartbeat.
+func removeSilent(ctx context.Context, tx store.Tx, workers []*beats) error {
+	now := tx.Now()
+	own := map[string]bool{}
+	smallest := workers[0].id
+	for _, b := range workers {
+		own[b.id] = true
+		smallest = min(smallest, b.id)
+	}
 	first, err := tx.Records(ctx, kindWorker, "", 1)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	if len(first) > 0 && first[0].Name < id && isLive(first[0], now) {
-		own, err := record(ctx, tx, kindWorker, id)
-		return own.Version, err
+	if len(first) > 0 && first[0].Name < smallest && isLive(first[0], now) {
+		return nil
 	}
-	err = each(ctx, tx, kindWorker, func(r store.Record) error {
-		switch {
-		case r.Name == id:
-			version = r.Version
-			return nil
-		case isLive(r, now):
+	return each(ctx, tx, kindWorker, func(r store.Record) error {
+		if own[r.Name] || isLive(r, now) {
 			return nil
 		}
 		r.Value = ""
 		return tx.Write(ctx, r)
 	})
-	return version, err
 }
 
 // isLive reports whether a worker has reported lately. A report from far in the future
@@ -273,24 +344,37 @@ func (b *beats) run(ctx context.Context, queue string) {
 }
 
 // end removes the worker, or others do so later, and writes the last minutes of its
-// queue. Whether its last beat was kept is not known: ctx may have ended meanwhile.
+// queue. Whether its last report was kept is not known: ctx may have ended meanwhile.
 func (b *beats) end(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
+	ctx = context.WithoutCancel(ctx)
+	b.awaitReport(ctx)
+	ctx, cancel := context.WithTimeout(ctx, goodbye)
 	defer cancel()
 	_ = b.update(ctx, func(ctx context.Context, tx store.Tx) error {
-		return each(ctx, tx, kindWorker, func(r store.Record) error {
-			if r.Name != b.id {
-				return nil
-			}
-			r.Value = ""
-			return tx.Write(ctx, r)
-		})
+		own, err := record(ctx, tx, kindWorker, b.id)
+		if err != nil || own.Version == 0 {
+			return err
+		}
+		own.Value = ""
+		return tx.Write(ctx, own)
 	})
 	about := b.about()
 	_ = b.history.close(ctx, &about) // the engine may be gone: then these minutes are a gap
 }
 
-func version() string {
+// awaitReport waits for a report of the worker that is being made together with others,
+// which would store its record again.
+func (b *beats) awaitReport(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, goodbye)
+	defer cancel()
+	select {
+	case b.reporting <- struct{}{}:
+	case <-ctx.Done():
+	}
+}
+
+// version returns the version of weir in the program, or "".
+var version = sync.OnceValue(func() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return ""
@@ -301,4 +385,4 @@ func version() string {
 		}
 	}
 	return ""
-}
+})
