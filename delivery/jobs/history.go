@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/weirflow/weir/delivery/store"
@@ -31,6 +32,9 @@ const (
 	notCounted   = -1              // in place of a number of messages
 	hourLayout   = "2006-01-02T15" // the beginning of the name of a record
 	maxRemoved   = 100             // old records that a transaction removes
+
+	busyLag = 3 * time.Minute             // of the last point of a busy queue, at most
+	idleLag = (idleFor + 2) * time.Minute // of the last point of an idle queue, at most
 )
 
 // historyRecord has the points of a queue in an hour. Its name is the hour and the queue,
@@ -75,6 +79,72 @@ func (j *Jobs) History(ctx context.Context, queue string) ([]HistoryPoint, error
 		list = append(list, of.points(hour)...)
 	}
 	return slices.DeleteFunc(list, func(p HistoryPoint) bool { return p.At.Before(now.Add(-HistoryAge)) }), nil
+}
+
+// Histories returns the points of all queues and outboxes since a time, by name, as
+// [Jobs.History] returns them for one. It reads the records of all queues together, and
+// two hours of 300 queues are 600 records. Workers are those of [Jobs.Workers]: while one
+// of a queue is live, and the queue is idle, Histories adds the minutes that its workers
+// have not written yet.
+func (j *Jobs) Histories(ctx context.Context, workers []Worker, since time.Time) (map[string][]HistoryPoint, error) {
+	of := map[string][]HistoryPoint{}
+	now := j.Clock.Now()
+	after := since.UTC().Format(hourLayout) // the names of the hour begin with it
+	for {
+		rs, err := j.engine.Records(ctx, kindHistory, after, page)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range rs {
+			after = r.Name
+			queue, points := pointsOf(r)
+			for _, p := range points {
+				if !p.At.Before(since) && !p.At.After(now) {
+					of[queue] = append(of[queue], p)
+				}
+			}
+		}
+		if len(rs) < page {
+			break
+		}
+	}
+	for i := range workers {
+		w := &workers[i]
+		points := of[w.Reads+w.Outbox] // only one is set
+		if len(points) > 0 && now.Sub(w.Seen) < SilentAfter {
+			of[w.Reads+w.Outbox] = withIdle(points, now)
+		}
+	}
+	return of, nil
+}
+
+// pointsOf returns the queue of a record, and its points. A record that is damaged, or of
+// a later version, is a gap.
+func pointsOf(r store.Record) (queue string, points []HistoryPoint) {
+	hour, queue, _ := strings.Cut(r.Name, " ")
+	at, err := time.Parse(hourLayout, hour)
+	if err != nil {
+		return queue, nil
+	}
+	h, err := readHistory(r)
+	if err != nil {
+		return queue, nil
+	}
+	return queue, h.points(at)
+}
+
+// withIdle adds the minutes of an idle queue that are not written yet. A busy queue lacks
+// fewer minutes, and an outage of its workers lasts longer.
+func withIdle(points []HistoryPoint, now time.Time) []HistoryPoint {
+	last := points[len(points)-1]
+	lag := now.Sub(last.At)
+	if lag < busyLag || lag > idleLag {
+		return points
+	}
+	for at := last.At.Add(pointEach); !at.After(now); at = at.Add(pointEach) {
+		points = append(points, HistoryPoint{At: at, Waiting: last.Waiting, Dead: last.Dead})
+	}
+	return points
 }
 
 // readHistory reads a record. A record that does not exist has no points.

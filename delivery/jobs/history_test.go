@@ -315,6 +315,80 @@ func TestJobsHistory_Names(t *testing.T) {
 }
 
 // The engine keeps 24 hours (law W3), of queues without workers as well.
+// pointsIn writes the record of an hour.
+func pointsIn(t *testing.T, e store.Keeper, queue string, hour time.Time, points string) {
+	t.Helper()
+	r := store.Record{Kind: "history", Name: hour.UTC().Format("2006-01-02T15") + " " + queue, Value: points}
+	require.NoError(t, e.Update(t.Context(), func(ctx context.Context, tx store.Tx) error { return tx.Write(ctx, r) }))
+}
+
+// inMinutes returns points as text: the minute before now, Waiting and In of each.
+func inMinutes(points []jobs.HistoryPoint, now time.Time) (text []string) {
+	for _, p := range points {
+		text = append(text, fmt.Sprintf("-%d: %d, %d in", int(now.Sub(p.At)/time.Minute), p.Waiting, p.In))
+	}
+	return text
+}
+
+// The histories of all queues are read together, from a time until now, without damaged
+// records.
+func TestJobsHistories(t *testing.T) {
+	e := memory.Open()
+	mock := clock.NewMock()
+	now := time.Date(2026, 3, 1, 15, 20, 5, 0, time.UTC)
+	mock.Set(now)
+	j, err := jobs.New(e, jobs.Config{Clock: mock})
+	require.NoError(t, err)
+	for i := range 1100 { // more than are read at once
+		pointsIn(t, e, fmt.Sprint("shop ", i), now, `{"points":[[19,1,0,5,0,0]]}`)
+	}
+	pointsIn(t, e, "two words", now.Add(-2*time.Hour), `{"points":[[50,1,0,5,0,0]]}`)
+	pointsIn(t, e, "two words", now.Add(-time.Hour), `{"points":[[20,2,0,5,0,0],[21,3,0,6,0,0]]}`)
+	pointsIn(t, e, "two words", now, `{"points":[[20,4,0,7,0,0],[21,5,0,8,0,0]]}`)
+	pointsIn(t, e, "broken", now, `{"points":[[20`)
+	all, err := j.Histories(t.Context(), nil, now.Add(-time.Hour))
+	require.NoError(t, err)
+	require.Len(t, all, 1101)
+	require.Equal(t, []string{"-59: 3, 6 in", "-0: 4, 7 in"}, inMinutes(all["two words"], now))
+	require.Equal(t, []string{"-1: 1, 5 in"}, inMinutes(all["shop 1099"], now))
+}
+
+// The last minutes of an idle queue are not written yet: they are added while a worker of
+// the queue is live. Those of a busy queue, or of stopped workers, are not.
+func TestJobsHistories_IdleQueue(t *testing.T) {
+	e := memory.Open()
+	mock := clock.NewMock()
+	now := time.Date(2026, 3, 1, 15, 20, 5, 0, time.UTC)
+	mock.Set(now)
+	j, err := jobs.New(e, jobs.Config{Clock: mock})
+	require.NoError(t, err)
+	var workers []jobs.Worker
+	for queue, minute := range map[string]int{"idle": 16, "busy": 18, "gone": 12, "silent": 16, "left": 16} {
+		pointsIn(t, e, queue, now, fmt.Sprintf(`{"points":[[%d,7,3,5,0,0]]}`, minute))
+		seen := now
+		if queue == "silent" {
+			seen = now.Add(-2 * jobs.SilentAfter)
+		}
+		if queue != "left" {
+			workers = append(workers, jobs.Worker{ID: queue, Reads: queue, Seen: seen}, jobs.Worker{ID: "second " + queue, Outbox: queue, Seen: seen})
+		}
+	}
+	workers = append(workers, jobs.Worker{ID: "without a queue", Seen: now}, jobs.Worker{ID: "new", Reads: "new", Seen: now})
+	all, err := j.Histories(t.Context(), workers, now.Add(-time.Hour))
+	require.NoError(t, err)
+	for queue, want := range map[string][]string{
+		"idle":   {"-4: 7, 5 in", "-3: 7, 0 in", "-2: 7, 0 in", "-1: 7, 0 in", "-0: 7, 0 in"},
+		"busy":   {"-2: 7, 5 in"},
+		"gone":   {"-8: 7, 5 in"},
+		"silent": {"-4: 7, 5 in"},
+		"left":   {"-4: 7, 5 in"},
+		"new":    nil,
+	} {
+		require.Equal(t, want, inMinutes(all[queue], now), queue)
+	}
+	require.Equal(t, 3, all["idle"][4].Dead)
+}
+
 func TestJobsHistory_Age(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := memory.Open()
