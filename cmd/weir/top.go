@@ -38,7 +38,10 @@ Ctrl-C. Where the output is no terminal, and with --json, it is shown once.
 A backend has one row, and its processes are below it. A backend that a fleet
 shares has one state and one limit: see backend.Shared.
 
-CHANGE is by how many messages a second a queue grows or shrinks. DONE/S and
+60 MINUTES is the number of messages in the last hour, from the history that
+workers write into the engine: a sign is the highest number of three minutes, the
+present one at the right, and a gap means that no worker reported. CHANGE is by
+how many it has grown since. Both are of a queue with its layers. DONE/S and
 FAILED/S of a worker are averages between its last two reports, which come every
 20 s; at first, over its whole life. SINCE of a backend is how long its state
 lasts, or its outage. 20 MINUTES is its worst state in each of the last 20
@@ -74,7 +77,6 @@ minutes, the present one at the right: . up, / ramping, H held, # down.`,
 type top struct {
 	*app
 	db      *database
-	before  *topJSON        // the previous statistics, or nil
 	workers map[string]seen // by id
 }
 
@@ -85,6 +87,8 @@ type topJSON struct {
 
 	HeldKeys []jobs.KeyOrder `json:"heldKeys,omitempty"`
 	KeysDown []jobs.KeyDown  `json:"keysDown,omitempty"`
+
+	minutes map[string][]jobs.HistoryPoint // of the last hour, by queue
 }
 
 // seen is a worker's last report, with its rates since the previous one.
@@ -175,11 +179,15 @@ func (t *top) look(ctx context.Context) (*topJSON, error) {
 		if err != nil {
 			return nil, err
 		}
+		s.minutes, err = j.Histories(ctx, s.Workers, s.At.Add(-time.Hour))
+		if err != nil {
+			return nil, err
+		}
 	}
 	return s, nil
 }
 
-// draw formats a reading, and keeps it for the next rates.
+// draw formats a reading, and keeps its reports for the next rates of workers.
 func (t *top) draw(s *topJSON) (string, error) {
 	var b strings.Builder
 	t.frame = &b
@@ -202,7 +210,6 @@ func (t *top) draw(s *topJSON) (string, error) {
 	if err == nil {
 		err = t.drawGroups(s)
 	}
-	t.before = s
 	return b.String(), err
 }
 
@@ -213,14 +220,8 @@ func (t *top) drawQueues(s *topJSON) error {
 		if q.Messages > 0 {
 			oldest = age(time.Duration(q.Age * float64(time.Second)))
 		}
-		rows = append(rows, []string{q.Queue, strconv.Itoa(q.Messages), t.change(s, q), oldest, causes(store.Counts{Causes: q.Causes})})
-	}
-	if t.before != nil { // queues that are empty now
-		for _, q := range t.before.Queues {
-			if !slices.ContainsFunc(s.Queues, func(now counted) bool { return now.Queue == q.Queue }) {
-				rows = append(rows, []string{q.Queue, "0", t.change(s, counted{Queue: q.Queue}), "-", ""})
-			}
-		}
+		h := lastHourOf(s, q)
+		rows = append(rows, []string{q.Queue, strconv.Itoa(q.Messages), h.change(), oldest, h.line(s.At), causes(store.Counts{Causes: q.Causes})})
 	}
 	if len(rows) == 0 {
 		t.frame.WriteString("No queue has messages.\n")
@@ -231,27 +232,9 @@ func (t *top) drawQueues(s *topJSON) error {
 		{name: "MESSAGES", right: true},
 		{name: "CHANGE", right: true},
 		{name: "OLDEST", right: true},
+		{name: "60 MINUTES"},
 		{name: "CAUSES", least: 10},
 	}, rows)
-}
-
-// change returns a queue's change per second since the previous reading.
-func (t *top) change(s *topJSON, q counted) string {
-	if t.before == nil {
-		return "-"
-	}
-	was := 0
-	for _, b := range t.before.Queues {
-		if b.Queue == q.Queue {
-			was = b.Messages
-		}
-	}
-	switch r := perSecond(q.Messages-was, s.At.Sub(t.before.At)); {
-	case r > 0:
-		return "+" + rate(r)
-	default:
-		return rate(r)
-	}
 }
 
 func (t *top) drawWorkers(s *topJSON) error {

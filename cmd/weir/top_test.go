@@ -5,9 +5,11 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/sqlite"
 )
 
@@ -63,7 +66,7 @@ func TestTop(t *testing.T) {
 	dir := seed(t)
 	r := execute(t, command(t, dir, "top"))
 	assert.Zero(t, r.status, r.stderr)
-	assert.Regexp(t, `(?m)^QUEUE +MESSAGES +CHANGE +OLDEST +CAUSES\n(.*\n)*orders-dead +8 +- +\d+d .*exhausted`, r.stdout)
+	assert.Regexp(t, `(?m)^QUEUE +MESSAGES +CHANGE +OLDEST +60 MINUTES +CAUSES\n(.*\n)*orders-dead +8 +- +\d+d .*exhausted`, r.stdout)
 	assert.NotContains(t, r.stdout, "WORKER")
 	working(t, dir)
 	r = execute(t, command(t, dir, "top"))
@@ -94,7 +97,8 @@ func TestTopInTerminal(t *testing.T) {
 	shows(`orders-dead +8 `)
 	put(t, dir, "later", "much later")
 	shows(`queues 4, (?s:.*)orders-dead +10 `)
-	require.Contains(t, s.text(), "+")
+	history(t, dir, "orders", "[%d,7,3,0,0,0]")
+	shows(`orders-dead +10 +\+7 +\S+ +█ `)
 	require.Zero(t, execute(t, command(t, dir, "dead", "purge", "--queue", "orders-dead", "--all", "--yes")).status)
 	shows(`queues 3, `)                      // empty queues are not listed
 	_, err := io.WriteString(s.file, "\x03") // Ctrl-C
@@ -126,4 +130,41 @@ func TestTopRates(t *testing.T) {
 		top.workers["w"] = now
 		assert.Equal(t, step.want, rate(now.rates[0]))
 	}
+}
+
+// history writes points into the engine that a queue had in the minute two minutes ago,
+// the first number of the format.
+func history(t *testing.T, dir, queue, format string) {
+	t.Helper()
+	db, err := sqlite.OpenDB(t.Context(), filepath.Join(dir, "orders.db"))
+	require.NoError(t, err)
+	at := time.Now().UTC().Add(-2 * time.Minute)
+	r := store.Record{Kind: "history", Name: at.Format("2006-01-02T15") + " " + queue, Value: `{"points":[` + fmt.Sprintf(format, at.Minute()) + `]}`}
+	require.NoError(t, sqlite.New(db).Update(t.Context(), func(ctx context.Context, tx store.Tx) error { return tx.Write(ctx, r) }))
+	require.NoError(t, db.Close())
+}
+
+// The last hour of a queue has a sign for three minutes. Minutes without a point are gaps,
+// and minutes without a count are not.
+func TestTopLastHour(t *testing.T) {
+	now := time.Date(2026, 1, 1, 12, 0, 30, 0, time.UTC)
+	s := &topJSON{At: now, minutes: map[string][]jobs.HistoryPoint{}}
+	for minutes, n := range map[int]int{58: 4, 57: 2, 40: 0, 37: -1, 20: 7, 3: 8, 1: 6} {
+		s.minutes["orders"] = append(s.minutes["orders"], jobs.HistoryPoint{At: now.Add(-time.Duration(minutes) * time.Minute), Waiting: n, Dead: max(0, n-1)})
+	}
+	slices.SortFunc(s.minutes["orders"], func(a, b jobs.HistoryPoint) int { return a.At.Compare(b.At) })
+	s.minutes["mails"] = []jobs.HistoryPoint{{At: now, Waiting: -1, Dead: -1}}
+	for queue, want := range map[string][]string{
+		"orders":         {"+2", "▅▃    ▁▁     █     █"},
+		"orders-dead":    {"+40", "▄▂    ▁▁     ▇     █"}, // until now
+		"orders-retry-1": {"-", ""},
+		"mails":          {"-", strings.Repeat(" ", 20)},
+		"mails dead":     {"-", strings.Repeat(" ", 20)},
+		"others":         {"-", ""},
+	} {
+		h := lastHourOf(s, counted{Queue: queue, Messages: 43})
+		assert.Equal(t, want, []string{h.change(), h.line(now)}, queue)
+	}
+	s.minutes["orders"] = s.minutes["orders"][:2]
+	assert.Equal(t, "-2", lastHourOf(s, counted{Queue: "orders"}).change())
 }
