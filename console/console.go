@@ -92,7 +92,7 @@ func Handler(ctx context.Context, c Config) (http.Handler, error) {
 	_, keeps := c.Engine.(store.Keeper)
 	s := &server{
 		Config: c, ctx: ctx, engine: engine, jobs: j, keeps: keeps,
-		pages: make(chan struct{}, atOnce), live: make(chan struct{}, streams), pace: newPacer(c.Clock), history: map[string][]point{}, groups: map[string]*groupTable{},
+		pages: make(chan struct{}, atOnce), live: make(chan struct{}, streams), pace: newPacer(c.Clock), groups: map[string]*groupTable{},
 		byKeys: map[keyFilter]*keyTable{}, minutes: map[string]*cached[[]jobs.HistoryPoint]{},
 	}
 	s.templates, err = template.New("").Funcs(s.funcs()).ParseFS(static, "static/*.html")
@@ -119,14 +119,18 @@ type server struct {
 
 	looks  cached[*look]
 	counts map[string]*cached[store.Counts] // of queues, by name; of the look that is being made
-	beats  map[string]beat                  // of workers, by id; the same
-	logs   cached[logged]
+
+	// The last hour of queues and outboxes, by name, and when it was read; owned by the
+	// look that is being made.
+	minutesOfAll map[string][]jobs.HistoryPoint
+	minutesAt    time.Time
+
+	logs cached[logged]
 
 	starting sync.Mutex // of jobs
 	resumed  sync.Once  // jobs that were left
 
 	mu      sync.Mutex
-	history map[string][]point     // of queues, by name
 	groups  map[string]*groupTable // by queue and filter
 	byKeys  map[keyFilter]*keyTable
 	minutes map[string]*cached[[]jobs.HistoryPoint] // of queues, by name

@@ -111,9 +111,7 @@ func (s series) inWords(n int) string {
 func newChart(title string, now time.Time, points []jobs.HistoryPoint, all ...series) chart {
 	c := chart{Title: title, Ticks: ticks(now)}
 	for _, s := range all {
-		for _, p := range points {
-			c.Most = max(c.Most, s.of(p))
-		}
+		c.Most = max(c.Most, highest(points, s.of))
 	}
 	since := now.Add(-jobs.HistoryAge)
 	var words []string

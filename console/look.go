@@ -20,7 +20,6 @@ const (
 	silent     = jobs.SilentAfter // a worker is in trouble after so long without a heartbeat, due every 20 s
 	offset     = 5 * time.Second  // of clocks that should agree
 	late       = time.Minute      // a due message that is not taken
-	points     = 120              // that are kept of each queue
 	firstLook  = 8 * time.Second
 	countFor   = time.Second // for all queues; others keep earlier numbers
 	eventsEach = 2 * time.Second
@@ -47,16 +46,9 @@ type queueState struct {
 	Role       string // queue, layer, dead letters, blocked, outbox
 	Paused     bool   // by people; also set for its layers
 	store.Counts
-	at     time.Time // when it was counted; zero while the first count runs
-	err    error     // of the last count
-	Line   string    // its number over time, as points of a picture 100 wide and 20 high; empty at first
-	Change int       // since the first point
-	Over   time.Duration
-
-	// Messages put and taken a second, now and over time; empty if no worker reports
-	// them.
-	In, Out         string
-	InLine, OutLine string
+	at   time.Time // when it was counted; zero while the first count runs
+	err  error     // of the last count
+	Hour lastHour
 }
 
 type worker struct {
@@ -167,7 +159,10 @@ func (s *server) look(ctx context.Context) (*look, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.remember(l, s.flows(l))
+	err = s.readLastHour(ctx, l, workers)
+	if err != nil {
+		return nil, err
+	}
 	l.outboxes = outboxesOf(l, held)
 	for i := range l.Queues {
 		if q := &l.Queues[i]; slices.ContainsFunc(l.outboxes, func(o outbox) bool { return o.Queue == q.Name }) {
@@ -242,30 +237,6 @@ func (l *look) addRead() {
 
 // Counting is for templates.
 func (q queueState) Counting() bool { return q.at.IsZero() }
-
-// remember adds a look to the queues' history, and forgets empty queues.
-func (s *server) remember(l *look, taken map[string]float64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	before := s.history
-	s.history = make(map[string][]point, len(l.Queues))
-	for i := range l.Queues {
-		q := &l.Queues[i]
-		if q.Counting() {
-			continue
-		}
-		h := before[q.Name]
-		if len(h) == 0 || !h[len(h)-1].at.Equal(q.at) {
-			p := point{at: q.at, n: q.Messages, out: taken[q.Name]}
-			p.flow(h)
-			h = append(h, p)
-		}
-		h = h[max(0, len(h)-points):]
-		s.history[q.Name] = h
-		_, known := taken[q.Name]
-		q.draw(h, known)
-	}
-}
 
 // reads reports whether a queue has a worker.
 func (l *look) reads(queue string) bool {

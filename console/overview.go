@@ -145,8 +145,8 @@ func (s *server) queueProblems(l *look) (list []problem) {
 		case q.Role == "dead letters":
 			text := fmt.Sprintf("%s has %s", name, count(q.Messages, "dead letter"))
 			level := 1
-			if q.Change > 0 {
-				level, text = 2, text+fmt.Sprintf(", %d more than %s ago", q.Change, age(q.Over))
+			if q.Hour.Change > 0 {
+				level, text = 2, text+fmt.Sprintf(", %s more than %s ago", num(q.Hour.Change), age(q.Hour.Over))
 			}
 			list = append(list, problem{level, text + ": " + causesOf(q.Counts) + ".", path, "what failed"})
 		case q.Role == "outbox": // its relays report problems

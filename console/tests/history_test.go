@@ -16,6 +16,7 @@ import (
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 // records writes the history of a queue, a text such as [5,2,0,8,3,1] for each minute of
@@ -26,7 +27,8 @@ func records(tb testing.TB, e store.Keeper, queue string, hour time.Time, points
 	require.NoError(tb, e.Update(context.Background(), func(ctx context.Context, tx store.Tx) error { return tx.Write(ctx, r) }))
 }
 
-// day writes a history of 24 hours with a gap of two hours.
+// day writes a history of 24 hours with a gap of two hours. In the last hour there are 43
+// dead letters.
 func day(tb testing.TB, e store.Keeper, queue string) {
 	tb.Helper()
 	now := time.Now()
@@ -38,7 +40,7 @@ func day(tb testing.TB, e store.Keeper, queue string) {
 		for minute := range 60 {
 			n := (24-hours)*60 + minute
 			wave := int(200 * math.Sin(float64(n)/150))
-			points = append(points, fmt.Sprintf("[%d,%d,%d,%d,%d,%d]", minute, 400+wave+n%37, max(0, n-1300)*3, 900+wave+n%70, 860+wave+n%50, 100+n%60))
+			points = append(points, fmt.Sprintf("[%d,%d,%d,%d,%d,%d]", minute, 400+wave+n%37, min(max(0, n-1300), 80)*43/80, 900+wave+n%70, 860+wave+n%50, 100+n%60))
 		}
 		records(tb, e, queue, now.Add(-time.Duration(hours)*time.Hour), points...)
 	}
@@ -95,6 +97,53 @@ func TestQueuePage_HistoryOfAnIdleQueue(t *testing.T) {
 	mock.Add(10 * time.Minute)
 	h = handler(t, console.Config{Engine: e, Clock: mock})
 	assert.Contains(t, caption("/queue?queue=orders"), "No worker reported in 16 min of 24 h")
+}
+
+// The overview has the last hour of each queue in the engine's history, with gaps, even if
+// this process has just begun.
+func TestOverview_LastHour(t *testing.T) {
+	engines(t, func(t *testing.T, e store.Keeper) {
+		now := time.Date(2026, 3, 1, 15, 4, 5, 0, time.UTC)
+		mock := clock.NewMock()
+		mock.Set(now)
+		require.NoError(t, e.Put(t.Context(), "orders-dead", letter("a"), letter("b"), letter("c")))
+		waits := store.Message{Meta: message.Meta{ID: "waits"}}
+		require.NoError(t, e.Put(t.Context(), "orders-retry-1", waits))
+		require.NoError(t, e.Put(t.Context(), "orders", waits))
+		require.NoError(t, e.Put(t.Context(), "mails", waits))
+		records(t, e, "orders", now.Add(-time.Hour), "[3,9000,9,9,9,9]", "[5,2000,1,60,50,7]", "[6,1000,1,60,50,7]") // the first is older
+		records(t, e, "orders", now, "[0,-1,-1,5,5,0]", "[1,10,4,5,5,0]", "[2,1500,4,1240,5,0]")
+		h := handler(t, console.Config{Engine: e, Clock: mock})
+		text := page(t, h, "/")
+		assert.Contains(t, text, "<th>Last hour</th><th>In, out a minute</th>")
+		assert.Regexp(t, `>orders</a>.*\n.*<svg viewBox="0 0 60 100" [^>]*><polyline points="0,6.0 1,6.0 2,52.0"/><polyline points="56,97.5 57,97.5 58,29.0"/></svg> -500 in 57 min</td>`, text)
+		assert.Contains(t, text, `1,240 in, 5 out</td>`)
+		assert.Regexp(t, `>orders-retry-1</a>.*\n.*data-l="Over time">–</td><td data-l="In, out a minute" class="none">–</td>`, text)
+		assert.Regexp(t, `>mails</a>.*\n.*data-l="Over time">–</td>`, text)
+		assert.Regexp(t, `>orders-dead</a>.*\n.*\+2 in 59 min</td>`, text)
+		assert.Contains(t, text, "orders-dead has 3 dead letters, 2 more than 59 min ago")
+	})
+}
+
+// The last hour is read again after a while. Rates are not shown when they are old, and
+// the last minutes of an idle queue are no gap.
+func TestOverview_LastHourLater(t *testing.T) {
+	now := time.Date(2026, 3, 1, 15, 4, 5, 0, time.UTC)
+	mock := clock.NewMock()
+	mock.Set(now)
+	e := memory.Open()
+	require.NoError(t, e.Put(t.Context(), "orders", store.Message{Meta: message.Meta{ID: "waits"}}))
+	h := handler(t, console.Config{Engine: e, Clock: mock})
+	assert.NotContains(t, page(t, h, "/"), "1 in, 2 out")
+	records(t, e, "orders", now, "[2,7,0,1,2,0]")
+	mock.Add(20 * time.Second)
+	becomes(t, h, "/", "1 in, 2 out</td>", `points="57,6.0 58,6.0"/></svg></td>`)
+	mock.Add(3 * time.Minute)
+	becomes(t, h, "/", `points="54,6.0 55,6.0"/></svg></td>`)
+	assert.NotContains(t, page(t, h, "/"), "1 in, 2 out")
+	says(t, e, jobs.Worker{ID: "w1", Host: "h", Seen: mock.Now(), Queues: []string{"orders"}, Reads: "orders"})
+	mock.Add(20 * time.Second)
+	becomes(t, h, "/", "0 in, 0 out</td>", "0 in 5 min</td>", `points="53,6.0 54,6.0 55,6.0 56,6.0 57,6.0 58,6.0 59,6.0"/>`)
 }
 
 // A page without messages says what they would be, or leads to them.

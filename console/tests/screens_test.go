@@ -5,14 +5,12 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -21,7 +19,6 @@ import (
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/console"
 	"github.com/weirflow/weir/delivery/jobs"
-	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/outbox"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/exactlyonce"
@@ -57,33 +54,6 @@ func becomes(t *testing.T, h http.Handler, path string, want ...string) {
 	if t.Failed() {
 		t.Log(text)
 	}
-}
-
-// The rates of a queue, even of an empty one: messages that workers take, and growth.
-func TestRates(t *testing.T) {
-	mock := clock.NewMock()
-	mock.Set(time.Now())
-	e := memory.Open(memory.WithClock(mock))
-	taken := 0
-	look := func(n, puts int) {
-		mock.Add(30 * time.Second)
-		for i := range puts {
-			require.NoError(t, e.Put(t.Context(), "orders", store.Message{Meta: message.Meta{ID: fmt.Sprint(mock.Now(), i)}}))
-		}
-		taken += n
-		says(t, e, jobs.Worker{
-			ID: "w1", Host: "h", Since: mock.Now().Add(-time.Hour), Seen: mock.Now(), Queues: []string{"orders", "receipts"}, Reads: "orders",
-			Counts: json.RawMessage(fmt.Sprintf(`{"Received":%d,"Redelivered":%d}`, taken+1000, 1000)),
-		})
-	}
-	h := handler(t, console.Config{Engine: e, Clock: mock})
-	look(0, 0)
-	becomes(t, h, "/", `data-l="Messages">0<`)
-	look(60, 0)
-	becomes(t, h, "/", "2.0 in, 2.0 out<")
-	look(300, 90)
-	becomes(t, h, "/", "13 in, 10 out<", `polyline class="out" points="0.0,19.0 50.0,`)
-	assert.NotContains(t, page(t, h, "/"), "receipts</a>")
 }
 
 // Outboxes: staged messages, their sender, and why it cannot send.
