@@ -104,17 +104,23 @@ func (b *Batch[IN, OUT]) Value(key any) any {
 	return b.parent().Value(key)
 }
 
-// parent is like [Token.parent]: the operator has ended the call if it has ended a
-// member.
+// parent is like [Token.parent]. If the operator has ended a member, it has ended the
+// call. Otherwise a purge has ended the call if it has ended a member.
 func (b *Batch[IN, OUT]) parent() context.Context {
-	if b.ongoing() == nil {
-		for i := range b.members {
-			if p := b.members[i].parent(); p == b.host.Life {
-				return p
-			}
+	parent := b.host.Values
+	if b.ongoing() != nil {
+		return parent
+	}
+	for i := range b.members {
+		switch p := b.members[i].parent(); p {
+		case b.host.Life:
+			return p
+		case b.host.Values:
+		default:
+			parent = p // it has the cause message.ErrPurged
 		}
 	}
-	return b.host.Values
+	return parent
 }
 
 // batchStages is the [Reporter] of a batch. A report counts for all members.

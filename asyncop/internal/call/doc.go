@@ -69,8 +69,8 @@
 // Outer is the context of a call that the operator runs inside of, if any.
 //
 // A context ends with its attempt or question, a batch's with its last member.
-// context.Cause is message.ErrPurged after a purge, and the operator's only if the
-// operator has ended the context (Token.parent).
+// context.Cause is message.ErrPurged after a purge (of a member), and the operator's only
+// if the operator has ended the context (Token.parent).
 //
 // User code that may panic or end its goroutine runs below a guard (law A6).
 package call

@@ -223,7 +223,7 @@ type Workers[IN, OUT any] struct {
 	idle   int                      // guarded by mu: waiting and not woken
 	due    int                      // guarded by mu: how many jobs are due, from the oldest
 	coming bool                     // guarded by mu: a worker is on its way
-	end    bool                     // guarded by mu: idle workers end
+	ending bool                     // guarded by mu: idle workers end
 }
 
 // Job is Task or, if Task is nil, the call of Attempt, which has its permit. It may end
@@ -285,7 +285,7 @@ func (w *Workers[IN, OUT]) sendNext() {
 // Stop ends the workers when they are idle.
 func (w *Workers[IN, OUT]) Stop() {
 	w.mu.Lock()
-	w.end, w.idle = true, 0
+	w.ending, w.idle = true, 0
 	w.mu.Unlock()
 	w.cond.Broadcast()
 }
@@ -293,34 +293,46 @@ func (w *Workers[IN, OUT]) Stop() {
 // work is the goroutine of a worker. It ends after Stop, if enough workers are idle, or
 // when a job ends it.
 func (w *Workers[IN, OUT]) work() {
-	for came := true; ; came = false { // it was on its way
-		w.mu.Lock()
-		if came {
-			w.coming = false
-		}
-		for w.jobs.Len() == 0 {
-			if w.end || w.idle >= maxIdleWorkers {
-				w.mu.Unlock()
-				return
-			}
-			w.idle++
-			w.cond.Wait()
-			w.coming = false
-		}
-		j := w.jobs.Pop()
-		w.due = max(0, w.due-1)
-		w.sendNext()
+	w.mu.Lock()
+	w.coming = false // this worker has arrived
+	for {
+		job, ok := w.takeJob()
 		w.mu.Unlock()
-		switch {
-		case j.Task != nil:
-			j.Task()
-		case j.Attempt.Host.Lease != nil:
-			w.callLeased(j)
-		case j.Attempt.Late() != nil: // the element has ended or must end (law A5)
-			j.Attempt.Returned()
-		default:
-			w.call(j.Attempt, j.In, j.Attempt, nil)
+		if !ok {
+			return
 		}
+		w.do(job)
+		w.mu.Lock()
+	}
+}
+
+// takeJob waits for a job, and sends the next worker for the jobs behind it. ok is false
+// if this worker must end. mu is held, except during the wait.
+func (w *Workers[IN, OUT]) takeJob() (job Job[IN, OUT], ok bool) {
+	for w.jobs.Len() == 0 {
+		if w.ending || w.idle >= maxIdleWorkers {
+			return job, false
+		}
+		w.idle++
+		w.cond.Wait()
+		w.coming = false // this worker has arrived
+	}
+	job = w.jobs.Pop()
+	w.due = max(0, w.due-1)
+	w.sendNext()
+	return job, true
+}
+
+func (w *Workers[IN, OUT]) do(j Job[IN, OUT]) {
+	switch {
+	case j.Task != nil:
+		j.Task()
+	case j.Attempt.Host.Lease != nil:
+		w.callLeased(j)
+	case j.Attempt.Late() != nil: // the element has ended or must end (law A5)
+		j.Attempt.Returned()
+	default:
+		w.call(j.Attempt, j.In, j.Attempt, nil)
 	}
 }
 

@@ -2,8 +2,8 @@ package call
 
 import "sync"
 
-// outliving has the tokens of ended attempts whose functions run on, at most about twice
-// as many.
+// outliving has the tokens of ended attempts whose functions still run. Some of these
+// functions, usually less than half of them, may have returned since.
 type outliving struct {
 	mu     sync.Mutex
 	tokens []*Token // guarded by mu
@@ -25,8 +25,8 @@ func (h *Host) NoteOutliving(t *Token) {
 	o.tokens = append(o.tokens, t)
 }
 
-// Outliving returns the ids of the messages of ended attempts whose functions run on, in
-// the order of their ends. Without a message the id is "".
+// Outliving returns the ids of the messages of ended attempts whose functions still
+// run, in the order of the ends. Without a message the id is "".
 func (h *Host) Outliving() (ids []string) {
 	o := &h.outliving
 	o.mu.Lock()

@@ -37,8 +37,9 @@ var _ Reporter = (*Stages)(nil)
 
 // ReportStage sets the bit of stage. The latest stage counts.
 //
-// The stage of one call is not the stage of the outer call, which counts a request in
-// place of the stages sent and answered, and does not take it back.
+// The outer call does not get the stage, because it may make several calls. When a call
+// reaches NetworkTime or a later stage, the outer call counts one request, which is never
+// taken back.
 func (t *Stages) ReportStage(stage predicates.Stage) {
 	bit := [...]uint32{predicates.ClientDispatch: dispatching, predicates.NetworkTime: sent, predicates.ResponseReceived: answered}[stage]
 	before, _ := t.update(func(s uint32) (uint32, bool) { return s | bit, s&bit != bit })
@@ -48,16 +49,17 @@ func (t *Stages) ReportStage(stage predicates.Stage) {
 	}
 }
 
-// update sets the state to the result of next, unless next returns false or the attempt
-// has ended. It returns the state before, and reports whether it was set.
-func (t *Stages) update(next func(s uint32) (uint32, bool)) (before uint32, updated bool) {
+// update sets the state to the result of change, unless change returns false or the
+// attempt has ended. It returns the previous state, and reports whether it has set the
+// state.
+func (t *Stages) update(change func(s uint32) (uint32, bool)) (before uint32, updated bool) {
 	for {
 		s := t.state.Load()
-		to, changes := next(s)
-		if s&contextEnded != 0 || !changes {
+		changed, hasChanged := change(s)
+		if s&contextEnded != 0 || !hasChanged {
 			return s, false
 		}
-		if t.state.CompareAndSwap(s, to) {
+		if t.state.CompareAndSwap(s, changed) {
 			return s, true
 		}
 	}

@@ -123,6 +123,34 @@ func TestEndPurged_BeforeItIsAccepted(t *testing.T) {
 	})
 }
 
+// The context of a call for several messages ends when all of them were purged, with the
+// same cause as the context of a call for one.
+func TestEndPurged_Batch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &purging{release: make(chan struct{})}
+		release := sync.OnceFunc(func() { close(p.release) })
+		defer release()
+		call := func(ctx context.Context, ins []int) ([]asyncop.Result[int], error) {
+			_, err := p.call(ctx, len(ins))
+			return make([]asyncop.Result[int], len(ins)), err
+		}
+		op := asyncop.UnorderedWait(asyncop.Batched(call, 2, 0), 0, 3, silent)
+		ended := p.start(t, op, 3)
+		synctest.Wait()
+		p.deliveries[0].isPurged.Store(true)
+		op.EndPurged()
+		synctest.Wait()
+		require.Empty(t, p.ended(), "the other message needs the call")
+		p.deliveries[1].isPurged.Store(true)
+		op.EndPurged()
+		synctest.Wait()
+		require.Equal(t, []int{2, 1}, p.called())
+		require.Equal(t, []error{message.ErrPurged}, p.ended())
+		release()
+		<-ended
+	})
+}
+
 // Law B1: a call that a purge ends was sent, so its share of the rate is not returned.
 func TestEndPurged_KeepsTheRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
