@@ -203,7 +203,7 @@ func (s *frontend[IN, OUT]) refuse(name string, strategy strategies.Retry[OUT]) 
 		"%s: WithMaxWaitingPerKey needs KeyOrderedWait: without key order no element waits for its key", name)
 	refuseIf(s.backend == nil && (s.cost != nil || s.tenant != nil || s.budget > 0), "%s: Cost, Tenant and Budget need WithBackend", name)
 	refuseIf(s.tenant != nil && s.batch != nil, "%s: Tenant with Batched: a batch may be for several", name)
-	maxRetries, known := decision.MaxRetriesOf(s.policy.Asked)
+	maxRetries, known := decision.MaxRetriesOf(s.policy.Given)
 	refuseIf(s.retryState == LatencyFirst && !known, "%s: LatencyFirst needs a strategy with MaxRetries() int, %T has none", name, strategy)
 	refuseIf(s.retryState == LatencyFirst && maxRetries < 0, "%s: LatencyFirst: MaxRetries() of %T is negative: %d", name, strategy, maxRetries)
 	s.maxRetries = maxRetries

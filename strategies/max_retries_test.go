@@ -57,7 +57,7 @@ func TestMaxRetriesOf(t *testing.T) {
 		"nil":                              {nil, unknown},
 	} {
 		if s, ok := tt.strategy.(strategies.Retry[int]); ok {
-			tt.strategy = decision.StepsOf(strategies.PolicyOf(s)).Asked
+			tt.strategy = decision.StepsOf(strategies.PolicyOf(s)).Given
 		}
 		n, ok := decision.MaxRetriesOf(tt.strategy)
 		assert.Equal(t, tt.want != unknown, ok, name)

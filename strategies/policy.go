@@ -67,7 +67,7 @@ func ReasonAware[OUT any](classify predicates.Classifier[OUT], strategy ReasonSt
 	}
 	return &Policy[OUT]{classify: classify, strategy: strategy, held: decision.Hold(decision.Steps[OUT]{
 		Classify: decision.EachError(classify), Results: true, Errors: true, ReasonOfError: reasonOfError[OUT](),
-		Strategy: asking(HonorPushback(strategy)), Asked: strategy, AtOnce: decidesAtOnce(strategy),
+		Strategy: asking(HonorPushback(strategy)), Given: strategy, AtOnce: decidesAtOnce(strategy),
 	})}
 }
 
@@ -99,7 +99,7 @@ func PolicyOf[OUT any](retry Retry[OUT]) *Policy[OUT] {
 func byAttempts[OUT any](strategy AsyncRetryStrategy[OUT]) *Policy[OUT] {
 	_, isNoRetry := strategy.(noRetry[OUT])
 	p := &Policy[OUT]{held: decision.Hold(decision.Steps[OUT]{
-		Strategy: askingByAttempts(strategy), Asked: strategy, AtOnce: true, ByAttempts: true, NoRetry: isNoRetry,
+		Strategy: askingByAttempts(strategy), Given: strategy, AtOnce: true, ByAttempts: true, NoRetry: isNoRetry,
 		ReasonOfError: reasonOfError[OUT](),
 	})}
 	pair := strategy.RetryPredicate()

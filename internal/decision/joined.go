@@ -178,13 +178,13 @@ func (s *stages) latest() predicates.Stage {
 // Never is the pushback of a server that must not be called again.
 const Never = time.Duration(-1)
 
-// PushbackOf returns the longest wait that the error of a, any branch of it, or the
-// results of a demand.
+// PushbackOf returns the longest wait demanded by the attempt's error, by one of its
+// branches, or by its results.
 func PushbackOf[OUT any](a *predicates.Attempt[OUT]) (delay time.Duration, ok bool) {
 	if a.Err == nil {
 		for _, result := range a.Results {
 			if p, is := any(result).(predicates.ServerPushback); is {
-				delay, ok = harder(delay, ok, p)
+				delay, ok = longerWait(delay, ok, p)
 			}
 		}
 		return delay, ok
@@ -194,7 +194,7 @@ func PushbackOf[OUT any](a *predicates.Attempt[OUT]) (delay time.Duration, ok bo
 			if p, is := AsBranch[predicates.ServerPushback](err); is {
 				_, demands = p.RetryPushback()
 				if demands {
-					delay, ok = harder(delay, ok, p)
+					delay, ok = longerWait(delay, ok, p)
 				}
 			}
 		}
@@ -202,8 +202,9 @@ func PushbackOf[OUT any](a *predicates.Attempt[OUT]) (delay time.Duration, ok bo
 	return delay, ok
 }
 
-// harder returns the longer wait of delay, if ok, and the demand of p.
-func harder(delay time.Duration, ok bool, p predicates.ServerPushback) (time.Duration, bool) {
+// longerWait returns the longer of two waits: delay, if ok is set, and the wait that p
+// demands, if p demands one.
+func longerWait(delay time.Duration, ok bool, p predicates.ServerPushback) (time.Duration, bool) {
 	d, demands := p.RetryPushback()
 	switch {
 	case !demands:

@@ -24,7 +24,7 @@ type Steps[OUT any] struct {
 	Errors        bool                       // attempts with errors are considered
 	ReasonOfError predicates.Classifier[OUT] // see FindReasonOfFailure
 	Strategy      func(ctx context.Context, a *predicates.Attempt[OUT]) (Action, error)
-	Asked         any                                                       // by the user, for messages and MaxRetriesOf
+	Given         any                                                       // the strategy as the user gave it, for error texts and MaxRetriesOf
 	AtOnce        bool                                                      // Strategy is known not to block
 	NoRetry       bool                                                      // made of strategies.NoRetry
 	Jitter        func(base time.Duration, random *rand.Rand) time.Duration // may be nil
@@ -78,28 +78,28 @@ func (p *Steps[OUT]) IsIdempotent(input any) bool {
 // budget. An operator calls the steps itself:
 //
 //  1. [Steps.FindReason] asks the classifier.
-//  2. [Steps.DecideAtOnce] decides some cases without the strategy. Without a reason, or
-//     with a rejection, the outcome is final. If retries have ended, the decision is
-//     [Finishing]. A FLIP-232 strategy is asked before, so that an element that has had
-//     all its retries is [Refused]. So is an element with all retries for this reason. A
-//     reason that is always retried has the controlled back-off.
+//  2. [Steps.DecideAtOnce] decides these cases without the strategy, in this order. Without
+//     a reason, or with a rejection, the outcome is final. If retries have ended, the
+//     decision is [Finishing] (for a FLIP-232 strategy, step 4 decides this). If all
+//     retries for this reason were made, the decision is [Refused]. If the reason is
+//     always retried, the controlled back-off follows.
 //  3. [Steps.Ask] asks the strategy, which may block. A refusal is [Refused]. An error or
 //     a panic is [Failed], joined to the attempt's error.
-//  4. [Steps.Conclude] bounds the delay and the number of waiting elements, applies the
+//  4. [Steps.Conclude] decides whether retries have ended, after a refusal. It bounds the delay and the number of waiting elements, applies the
 //     jitter, and cuts the delay to the remaining time: see [Decision.Capped].
 //  5. The operator takes the retry from its budget if Decision.NeedsBudget is set.
 //
 // Decide is for attempts that the policy considers (Results, Errors). a.Remaining may be
 // old if the caller reads the clock again before a retry. The caller handles
 // runtime.Goexit of user code.
-func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], now *Situation) Decision {
+func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], situation *Situation) Decision {
 	_, err := p.FindReason(a)
 	if err != nil {
 		return Fail(a, err)
 	}
-	d, isDecided := p.DecideAtOnce(a, now)
+	d, isDecided := p.DecideAtOnce(a, situation)
 	if !isDecided {
-		d = p.Conclude(a, p.Ask(ctx, a), now)
+		d = p.Conclude(a, p.Ask(ctx, a), situation)
 	}
 	return d
 }
@@ -149,8 +149,8 @@ func (p *Steps[OUT]) FindReasonOfFailure(a *predicates.Attempt[OUT], isKnown boo
 }
 
 // askError returns the own reason of an attempt's error, or zero. If isKnown is set, a
-// FLIP-232 predicate asks for a retry: then the result of a rejection has its name, and
-// is not a rejection.
+// FLIP-232 predicate asks for a retry. Then a rejection is returned as an ordinary reason
+// with the same name.
 //
 // If the error's methods panic, it has no reason. runtime.Goexit in them ends the run
 // (law A6).
@@ -179,9 +179,9 @@ func (p *Steps[OUT]) Considers(err error) bool {
 	return p.Errors
 }
 
-// AllowsRepeat reports whether a FLIP-232 predicate has allowed to repeat the call of an
-// element that ended with v: it asked for a retry, which was not made.
-func (p *Steps[OUT]) AllowsRepeat(v NoRetryReason) bool { return p.ByAttempts && hadReason(v) }
+// AllowsRepeat reports whether a FLIP-232 predicate has asked for a retry that was not made,
+// for the reason why. So it allows to repeat the call.
+func (p *Steps[OUT]) AllowsRepeat(why NoRetryReason) bool { return p.ByAttempts && hadReason(why) }
 
 // FindPushback returns the wait that a server demands, or 0, or [Never]. A panic of the
 // error or of a result is returned as an error.
@@ -196,7 +196,7 @@ func FindPushback[OUT any](a *predicates.Attempt[OUT]) (pushback time.Duration, 
 }
 
 // DecideAtOnce decides without the strategy if it can. Otherwise isDecided is false.
-func (p *Steps[OUT]) DecideAtOnce(a *predicates.Attempt[OUT], now *Situation) (d Decision, isDecided bool) {
+func (p *Steps[OUT]) DecideAtOnce(a *predicates.Attempt[OUT], situation *Situation) (d Decision, isDecided bool) {
 	d = Decision{Reason: a.Reason, Err: a.Err}
 	if a.Reason.IsZero() || a.Reason.IsRejection() {
 		return d, true
@@ -205,7 +205,7 @@ func (p *Steps[OUT]) DecideAtOnce(a *predicates.Attempt[OUT], now *Situation) (d
 		a.Stage = predicates.NetworkTime // the safe assumption
 	}
 	switch {
-	case now.Finishing && !p.ByAttempts: // for a FLIP-232 strategy, Conclude decides this
+	case situation.Finishing && !p.ByAttempts: // for a FLIP-232 strategy, Conclude decides this
 		d.NoRetryReason = Finishing
 		return d, true
 	case len(p.MaxRetries) > 0 && p.isUsedUp(a):
@@ -213,12 +213,12 @@ func (p *Steps[OUT]) DecideAtOnce(a *predicates.Attempt[OUT], now *Situation) (d
 		return d, true
 	case a.Reason.AlwaysRetry():
 		answer := Answer{Action: Action{Retry: true, Delay: ControlledBackoff(a.Retries())}}
-		return p.Conclude(a, answer, now), true
+		return p.Conclude(a, answer, situation), true
 	}
 	return d, false
 }
 
-// isUsedUp reports whether all retries for the reason of a were made.
+// isUsedUp reports whether all retries for the attempt's reason were made.
 func (p *Steps[OUT]) isUsedUp(a *predicates.Attempt[OUT]) bool {
 	i := p.LimitOf(a.Reason)
 	return i >= 0 && a.ReasonRetries >= p.MaxRetries[i].Retries
@@ -247,7 +247,7 @@ func (p *Steps[OUT]) Ask(ctx context.Context, a *predicates.Attempt[OUT]) (answe
 }
 
 // Conclude returns the decision after the strategy's answer.
-func (p *Steps[OUT]) Conclude(a *predicates.Attempt[OUT], answer Answer, now *Situation) Decision {
+func (p *Steps[OUT]) Conclude(a *predicates.Attempt[OUT], answer Answer, situation *Situation) Decision {
 	action, d := answer.Action, Decision{Reason: a.Reason, Err: a.Err}
 	if action.Err != nil {
 		d.Err = action.Err
@@ -260,14 +260,14 @@ func (p *Steps[OUT]) Conclude(a *predicates.Attempt[OUT], answer Answer, now *Si
 		d.NoRetryReason = Refused
 		return d
 	case action.Delay < 0:
-		return Fail(a, fmt.Errorf("strategies: %T: negative delay: %v", p.Asked, action.Delay))
-	case now.Finishing:
+		return Fail(a, fmt.Errorf("strategies: %T: negative delay: %v", p.Given, action.Delay))
+	case situation.Finishing:
 		d.NoRetryReason = Finishing
 		return d
 	case p.MaxDelay > 0 && action.Delay > p.MaxDelay && !always:
 		d.NoRetryReason = Refused
 		return d
-	case p.MaxWaiting > 0 && now.Waiting >= p.MaxWaiting:
+	case p.MaxWaiting > 0 && situation.Waiting >= p.MaxWaiting:
 		d.NoRetryReason = TooManyWaiting
 		return d
 	}
@@ -275,9 +275,9 @@ func (p *Steps[OUT]) Conclude(a *predicates.Attempt[OUT], answer Answer, now *Si
 	switch {
 	case action.Demanded:
 		d.Demanded = delay
-	case p.Jitter != nil && now.Random != nil && !always: // RFC 0049 fixes the controlled back-off
+	case p.Jitter != nil && situation.Random != nil && !always: // RFC 0049 fixes the controlled back-off
 		var err error
-		delay, err = p.spread(delay, now.Random)
+		delay, err = p.spread(delay, situation.Random)
 		if err != nil {
 			return Fail(a, err)
 		}
