@@ -105,7 +105,7 @@ func (p *bodyPort[IN, OUT]) put() bool {
 		return false
 	}
 	if p.numYielded == 0 {
-		p.letTimerInterrupt()
+		p.setAlarmForBody()
 	} else if d.timerDue.Load() || p.numYielded >= fewResults && !d.host.Mail.Empty() {
 		return false
 	}
@@ -118,8 +118,9 @@ func (p *bodyPort[IN, OUT]) put() bool {
 	return true
 }
 
-// letTimerInterrupt lets the next timer interrupt the body.
-func (p *bodyPort[IN, OUT]) letTimerInterrupt() {
+// setAlarmForBody sets the alarm for the next timer. When it rings, put yields no more
+// results in this step. It does not interrupt the body.
+func (p *bodyPort[IN, OUT]) setAlarmForBody() {
 	due := p.d.core.Next()
 	if due == core.Now || due == core.Never {
 		return

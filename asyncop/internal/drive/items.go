@@ -370,9 +370,9 @@ func (p *flowPort[IN, OUT]) sleep() {
 	}
 }
 
-// sleepOn waits until a value arrives through In, out takes next, or the loop is woken.
-// out may be nil.
-func (d *Driver[IN, OUT]) sleepOn(out chan<- any, next any) {
+// sleepOn waits until a value arrives through In, value is sent to dest, or the loop is
+// woken. dest may be nil.
+func (d *Driver[IN, OUT]) sleepOn(dest chan<- any, value any) {
 	var in <-chan any
 	if d.prepareRead() {
 		in = d.in
@@ -381,7 +381,7 @@ func (d *Driver[IN, OUT]) sleepOn(out chan<- any, next any) {
 	case v, ok := <-in:
 		d.host.Parked.Store(false) // letters of this element need not wake the loop
 		d.received(v, ok)
-	case out <- next:
+	case dest <- value:
 		d.sent()
 	case <-d.runEnded: // see checkSignals
 	case <-d.host.C:

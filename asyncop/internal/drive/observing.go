@@ -66,18 +66,19 @@ func (d *Driver[IN, OUT]) observeEnd() {
 }
 
 func (d *Driver[IN, OUT]) reportEnd() {
-	afterTheEnd(d.observing.MayReport, d.observing.Report, d.User.LogObserverPanic) // an event is not repeated after a panic
+	runAfterTheEnd(d.observing.MayReport, d.observing.Report, d.User.LogObserverPanic) // an event is not repeated after a panic
 }
 
 func (d *Driver[IN, OUT]) settleMessages() {
-	afterTheEnd(d.messages.MaySettle, d.messages.Settle, d.User.LogSourcePanic)
+	runAfterTheEnd(d.messages.MaySettle, d.messages.Settle, d.User.LogSourcePanic)
 }
 
-// afterTheEnd calls user code after the loop while there is work.
-func afterTheEnd(more func() bool, f func(), broke func(err error)) {
-	for more() {
-		if err := call.OffLoop(func() error { f(); return nil }); err != nil {
-			broke(err)
+// runAfterTheEnd calls work, which is user code, until hasWork returns false. It is called
+// after the end of the loop.
+func runAfterTheEnd(hasWork func() bool, work func(), logPanic func(err error)) {
+	for hasWork() {
+		if err := call.OffLoop(func() error { work(); return nil }); err != nil {
+			logPanic(err)
 		}
 	}
 }

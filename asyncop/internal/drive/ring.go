@@ -95,7 +95,7 @@ func (r *ring[T]) exhausted() bool { return r.ended.Load() && r.len() == 0 }
 type inlet[T any] struct {
 	ring   *ring[T]
 	feeder call.Sleeper  // the goroutine that puts
-	until  atomic.Uint64 // values up to this tail have a slot; it never falls
+	until  atomic.Uint64 // values up to this tail have a slot, as of the last announceSlots
 
 	// surplus is how many values may be put beyond until. The feeder sets it.
 	surplus atomic.Int64
@@ -117,7 +117,8 @@ func newInlet[T any](size int) inlet[T] {
 func (i *inlet[T]) put(v T, m call.Message) bool {
 	if i.hasNoValue {
 		i.hasNoValue = false
-		i.freed = int(i.until.Load() - i.firstUntil) //nolint:gosec // counts that are close to each other
+		freed := int(i.until.Load() - i.firstUntil) //nolint:gosec // counts that are close to each other
+		i.freed = max(0, freed)                     // until falls while a key is crowded: see Machine.FreeSlots
 	}
 	for !i.ring.stopped.Load() {
 		if i.ring.put(v, m) {
@@ -155,8 +156,9 @@ func (i *inlet[T]) freeSlots() int {
 // fetch, or 0 if values are no longer taken or ctx has ended. The feeder calls it.
 //
 // Slots become free while values are fetched. The surplus estimates how many: as many as
-// became free during the last fetch, before its first value was put. Later slots would
-// make it grow by itself. awaitSlots asks for the surplus twice:
+// became free during the last fetch, before its first value was put. Later ones do not
+// count: the values of the fetch may have freed them, so the surplus would feed on itself.
+// awaitSlots asks for the surplus twice:
 //
 //	result = free slots + surplus for this fetch + surplus for the next fetch
 //
@@ -169,15 +171,16 @@ func (i *inlet[T]) freeSlots() int {
 // more slots become free, so 4 values wait.
 //
 // The surplus is limited, because many slots become free during an idle time. The limit
-// is the number of values of the last fetch. If all values came, twice the last surplus
-// is added: a fetch may ask for only surplus + 1 values, and the surplus could not grow.
+// is the number of values of the last fetch. This number can be as small as surplus + 1,
+// if free slots were 1 - surplus. So twice the last surplus is added if all values came.
+// Otherwise the surplus could never grow.
 func (i *inlet[T]) awaitSlots(ctx context.Context) int {
 	tail := i.ring.tail.Load()
 	limit := int(tail - i.firstTail) //nolint:gosec // counts that are close to each other
 	if limit >= i.asked {
 		limit += 2 * int(i.surplus.Load())
 	}
-	surplus := max(0, min(i.freed, limit))
+	surplus := min(i.freed, limit)
 	i.surplus.Store(int64(surplus))
 	defer context.AfterFunc(ctx, i.feeder.WakeUp)()
 	for !i.ring.stopped.Load() && ctx.Err() == nil {

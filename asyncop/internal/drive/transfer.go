@@ -154,18 +154,18 @@ func (t *Transfer[IN, OUT]) giveUp() {
 	}
 }
 
-// Await waits for await, the completion of a sink that has received all results. It gives
-// up like Run, except after a clean end.
-func (t *Transfer[IN, OUT]) Await(await func()) {
+// Await calls awaitSink, which waits until a sink that has received all results completes.
+// It gives up like Run, except after a clean end.
+func (t *Transfer[IN, OUT]) Await(awaitSink func()) {
 	defer t.End()
 	if t.d.Err() == nil && !t.gaveUp {
-		await()
+		awaitSink()
 		return
 	}
 	completed := make(chan struct{})
-	go func() { // ends with await, perhaps never
+	go func() { // ends with awaitSink, perhaps never
 		defer close(completed)
-		await()
+		awaitSink()
 	}()
 	for !t.gaveUp {
 		select {
