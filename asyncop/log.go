@@ -156,7 +156,7 @@ func (s *frontend[IN, OUT]) LogSourcePanic(err error) {
 }
 
 // LogDecision reports an outcome with a reason to retry, and whether it is retried.
-func (s *frontend[IN, OUT]) LogDecision(r core.Report[IN], d decision.Decision, again bool) {
+func (s *frontend[IN, OUT]) LogDecision(r core.Report[IN], d decision.Decision, isRetried bool) {
 	isAskedFor := d.NoRetryReason == decision.Retried
 	attrs := []slog.Attr{slog.Int("attempts", r.Attempts)}
 	if isAskedFor {
@@ -165,7 +165,7 @@ func (s *frontend[IN, OUT]) LogDecision(r core.Report[IN], d decision.Decision, 
 	attrs = append(attrs, slog.String("reason", d.Reason.String()), slog.Any("error", d.Err))
 	msg := "asyncop: retry"
 	counted := "retries"
-	if !again {
+	if !isRetried {
 		msg = "asyncop: no retry"
 		counted = "elements"
 		noRetry := d.NoRetryReason.String()

@@ -119,9 +119,9 @@ func (b *atBackend[IN, OUT]) admit(s *Slot[IN, OUT], isMember bool) permission {
 		return p
 	}
 	answer := b.seat.Start(g.Timers.Time(g.now), &b.request)
-	g.stamp = answer.Stamp
 	switch {
 	case answer.Wait == 0:
+		g.stamp = answer.Stamp
 		if g.batches != nil {
 			b.lastBatch = &gate.Call{Element: b.request.Element, Left: 1}
 			b.requests.ref(s.index).call = b.lastBatch
@@ -317,13 +317,13 @@ func (b *atBackend[IN, OUT]) reportIgnored(s *Slot[IN, OUT], t *call.Token) {
 
 // report reports the end of the attempt of s. It returns whether a retry is free: after
 // an outage or throttling it uses neither the retry budget nor Policy.MaxRetries.
-func (b *atBackend[IN, OUT]) report(s *Slot[IN, OUT], o gate.Evidence) (isFree bool) {
+func (b *atBackend[IN, OUT]) report(s *Slot[IN, OUT], e gate.Evidence) (isFree bool) {
 	g := b.core
-	if o.Borrowed {
+	if e.Borrowed {
 		b.refund(s)
 	}
 	of := b.requests.get(s.index)
-	b.evidence = o
+	b.evidence = e
 	b.evidence.Begun, b.evidence.Element = g.Timers.Time(s.last), element(s)
 	b.evidence.Tenant, b.evidence.Call = of.tenant, of.call
 	b.evidence.Cost = b.taken(s)

@@ -21,19 +21,20 @@ type Batching struct {
 // takes for the first one.
 type Batches[IN, OUT any] struct {
 	Batching
-	core  *Machine[IN, OUT]
-	ended bool
+	core       *Machine[IN, OUT]
+	inputEnded bool
 }
 
 func (b *Batches[IN, OUT]) calls(elements int) int { return 1 + (elements-1)/b.MaxSize }
 
 // EndInput notes that batches need not wait for more elements.
-func (b *Batches[IN, OUT]) EndInput() { b.ended = true }
+func (b *Batches[IN, OUT]) EndInput() { b.inputEnded = true }
 
-// isComplete reports whether a batch can start now: it is full, or no other element can
-// come, because all slots are taken and will stay taken.
+// isComplete reports whether a batch can start without waiting for more elements: it is
+// full, the input has ended, or no slot is free and the head cannot leave. Then only the
+// end of a running call could make room for another element.
 func (b *Batches[IN, OUT]) isComplete() bool {
-	return b.core.startable() >= b.MaxSize || b.ended || b.core.FreeSlots() == 0 && b.core.Queue.Head() == nil
+	return b.core.startable() >= b.MaxSize || b.inputEnded || b.core.FreeSlots() == 0 && b.core.Queue.Head() == nil
 }
 
 // startsAt returns when the next batch may start: Now if it is complete or has waited for
@@ -48,7 +49,7 @@ func (b *Batches[IN, OUT]) startsAt() time.Duration {
 		since = max(0, g.fresh.accepted) // restored elements may be older than the clock
 	}
 	if g.ready.Len() > 0 {
-		since = min(since, g.readied)
+		since = min(since, g.readySince)
 	}
 	due := later(since, b.MaxWait)
 	if g.now < due && !b.isComplete() {
@@ -57,12 +58,13 @@ func (b *Batches[IN, OUT]) startsAt() time.Duration {
 	return Now
 }
 
-// startWaiting starts complete batches and, if waited is set, batches that have waited.
-func (b *Batches[IN, OUT]) startWaiting(waited bool) {
+// startWaiting starts complete batches. If isStep is set, it also starts batches that
+// have waited for MaxWait, which is 0 for the batch of a step.
+func (b *Batches[IN, OUT]) startWaiting(isStep bool) {
 	g := b.core
 	for n := 0; n < stepLimit && g.permits > 0; n++ {
 		s := g.nextStart()
-		if s == nil || !b.isComplete() && !(waited && b.startsAt() == Now) {
+		if s == nil || !b.isComplete() && !(isStep && b.startsAt() == Now) {
 			return
 		}
 		p, _ := b.start(s)

@@ -126,7 +126,7 @@ func (g *Machine[IN, OUT]) abandon(s *Slot[IN, OUT]) bool {
 		q := g.takeQuestion(s)
 		q.Cut()
 	case handling:
-		g.handled.take(s.index).Cut()
+		g.handlerCalls.take(s.index).Cut()
 	case done:
 		if len(s.attempt.Results) == 0 {
 			g.Ended(s, observe.Empty)

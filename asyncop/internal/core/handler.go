@@ -40,14 +40,14 @@ func (h *handler[IN, OUT]) rescue(s *Slot[IN, OUT], failure error, timedOut bool
 	s.attempt = nil
 	s.err = failure
 	g.refresh() // for the limit
-	until := g.now + h.Limit
+	deadline := g.now + h.Limit
 	r := g.report(s)
 	r.Failed = true
 	g.enter(s, handling)
-	g.Timers.Arm(&s.timer, until)
+	g.Timers.Arm(&s.timer, deadline)
 	c := &handlerCall[OUT]{failure: failure, timedOut: timedOut}
-	*g.handled.ref(s.index) = c
-	err := g.runTask(s, &c.task, until, true, func(ctx context.Context) {
+	*g.handlerCalls.ref(s.index) = c
+	err := g.runTask(s, &c.task, deadline, true, func(ctx context.Context) {
 		c.results, c.err = g.User.HandleFailure(ctx, r, timedOut)
 	})
 	if err != nil {
@@ -59,13 +59,13 @@ func (h *handler[IN, OUT]) rescue(s *Slot[IN, OUT], failure error, timedOut bool
 
 // returned continues after the handler of s has ended, or could not run.
 func (h *handler[IN, OUT]) returned(s *Slot[IN, OUT]) {
-	c := h.core.handled.take(s.index)
+	c := h.core.handlerCalls.take(s.index)
 	h.finish(s, c, c.broke)
 }
 
 // exceeded continues after the handler of s has exceeded its limit. It may still run.
 func (h *handler[IN, OUT]) exceeded(s *Slot[IN, OUT]) {
-	c := h.core.handled.take(s.index)
+	c := h.core.handlerCalls.take(s.index)
 	c.Expire()
 	h.finish(s, c, h.ErrLimit)
 }

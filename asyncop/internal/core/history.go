@@ -23,11 +23,11 @@ type attemptHistory struct {
 // for. The failure sink finds the history, a []observe.Step, in its context under
 // [ctxkey.Timeline].
 type history[IN, OUT any] struct {
-	core     *Machine[IN, OUT]
-	attempts perSlot[*attemptHistory]
-	live     int           // histories of elements in flight
-	period   time.Duration // start of the period
-	kept     int           // to keep, ended in the period; 0 before the first
+	core          *Machine[IN, OUT]
+	attempts      perSlot[*attemptHistory]
+	live          int           // histories of elements in flight
+	period        time.Duration // start of the period
+	endedInPeriod int           // histories worth keeping, of which only the first keptHistories are kept; 0 before the first period
 }
 
 func (w *history[IN, OUT]) stepsOf(s *Slot[IN, OUT]) []observe.Step {
@@ -38,17 +38,17 @@ func (w *history[IN, OUT]) stepsOf(s *Slot[IN, OUT]) []observe.Step {
 }
 
 // attemptEnded adds an attempt to the history of s, if s needs one.
-func (w *history[IN, OUT]) attemptEnded(s *Slot[IN, OUT], o *attemptEnd, again bool, delay time.Duration) {
+func (w *history[IN, OUT]) attemptEnded(s *Slot[IN, OUT], o *attemptEnd, isRetried bool, delay time.Duration) {
 	g, p := w.core, w.attempts.get(s.index)
 	if p != nil { // without a history, a reading of the clock is too expensive
 		g.refresh()
 	}
 	keep := false
-	if !again {
+	if !isRetried {
 		isSlow := g.isHurried(s, g.now) // it has used half of its timeout
 		keep = isSlow || g.AsksForTimelines && g.User.AsksForTimeline(s.in)
 	}
-	isNeeded := o.err != nil || again || keep
+	isNeeded := o.err != nil || isRetried || keep
 	switch {
 	case p == nil && (!isNeeded || w.live == liveHistories):
 		return
@@ -66,7 +66,7 @@ func (w *history[IN, OUT]) attemptEnded(s *Slot[IN, OUT], o *attemptEnd, again b
 	}
 	step := observe.Step{Begun: g.Timers.Time(s.last), Outcome: observe.Outcome{
 		Attempt: int(s.attempts), Results: o.results, Err: o.err, Duration: o.took,
-		Reason: g.reasons.get(s.index).last, Retry: again, Delay: delay,
+		Reason: g.reasons.get(s.index).last, Retry: isRetried, Delay: delay,
 	}}
 	if g.Host.Backend != nil {
 		step.Backend = g.Host.Backend.Report().State
@@ -84,11 +84,11 @@ func (w *history[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 	if hasSucceeded && !p.keep || how == observe.Kept {
 		return
 	}
-	if g.now-w.period >= keptPeriod || w.kept == 0 {
-		w.period, w.kept = g.now, 0
+	if g.now-w.period >= keptPeriod || w.endedInPeriod == 0 {
+		w.period, w.endedInPeriod = g.now, 0
 	}
-	w.kept++
-	if w.kept <= keptHistories {
+	w.endedInPeriod++
+	if w.endedInPeriod <= keptHistories {
 		g.User.KeepTimeline(g.report(s), how, p.steps)
 	}
 }

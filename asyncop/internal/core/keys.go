@@ -36,7 +36,7 @@ type line[IN, OUT any] struct {
 type linePosition[IN, OUT any] struct {
 	line       *line[IN, OUT] // nil once the element has ended
 	prev, next *Slot[IN, OUT]
-	number     time.Duration // position in the input, of the type that heads orders
+	number     time.Duration // position in the input; a Duration, because freshInOrder orders by durations
 	call       caller        // of its attempt
 }
 
@@ -54,12 +54,12 @@ type outlivingCall[IN, OUT any] struct {
 type keyOrder[IN, OUT any] struct {
 	core *Machine[IN, OUT]
 
-	positions perSlot[linePosition[IN, OUT]]
-	heads     timers.Heap[*Slot[IN, OUT]] // fresh elements in input order
-	headed    time.Duration               // since when heads is not empty
-	numbers   time.Duration               // of the newest linePosition
-	crowded   int                         // lines that have reached MaxWaitingPerKey
-	outliving []outlivingCall[IN, OUT]    // they hold the keys of elements that have continued
+	positions     perSlot[linePosition[IN, OUT]]
+	freshInOrder  timers.Heap[*Slot[IN, OUT]] // elements in phase fresh, by number
+	nonEmptySince time.Duration               // of freshInOrder
+	lastNumber    time.Duration               // of the newest linePosition
+	crowded       int                         // lines that have reached MaxWaitingPerKey
+	outliving     []outlivingCall[IN, OUT]    // they hold the keys of elements that have continued
 }
 
 const keepSpare = 1024
@@ -76,10 +76,10 @@ func (o *keyOrder[IN, OUT]) isFirst(s *Slot[IN, OUT]) bool {
 
 // freshSince returns since when there are elements in phase fresh, or Never.
 func (o *keyOrder[IN, OUT]) freshSince() time.Duration {
-	if o.heads.Len() == 0 {
+	if o.freshInOrder.Len() == 0 {
 		return Never
 	}
-	return o.headed
+	return o.nonEmptySince
 }
 
 func (o *keyOrder[IN, OUT]) started(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
@@ -102,8 +102,8 @@ func (o *keyOrder[IN, OUT]) join(s *Slot[IN, OUT]) (continues bool) {
 		g.failElement(s, err, false)
 		return false
 	}
-	o.numbers++
-	*o.positions.ref(s.index) = linePosition[IN, OUT]{line: l, prev: l.last, number: o.numbers}
+	o.lastNumber++
+	*o.positions.ref(s.index) = linePosition[IN, OUT]{line: l, prev: l.last, number: o.lastNumber}
 	if l.last == nil {
 		l.first = s
 	} else {
@@ -115,7 +115,7 @@ func (o *keyOrder[IN, OUT]) join(s *Slot[IN, OUT]) (continues bool) {
 		o.crowded++
 	}
 	if o.mayBeCalled(s) {
-		o.addHead(s)
+		o.addFresh(s)
 	} else {
 		g.enter(s, behind)
 	}
@@ -135,27 +135,27 @@ func (o *keyOrder[IN, OUT]) findLine(in IN) (l *line[IN, OUT], err error) {
 	return l, err
 }
 
-func (o *keyOrder[IN, OUT]) addHead(s *Slot[IN, OUT]) {
-	if o.heads.Len() == 0 {
-		o.headed = o.core.now
+func (o *keyOrder[IN, OUT]) addFresh(s *Slot[IN, OUT]) {
+	if o.freshInOrder.Len() == 0 {
+		o.nonEmptySince = o.core.now
 	}
-	o.heads.Arm(&s.timer, o.positions.get(s.index).number)
-	o.core.fresh = o.head()
+	o.freshInOrder.Arm(&s.timer, o.positions.get(s.index).number)
+	o.core.fresh = o.oldestFresh()
 }
 
-func (o *keyOrder[IN, OUT]) head() *Slot[IN, OUT] {
-	if t := o.heads.Peek(); t != nil {
+func (o *keyOrder[IN, OUT]) oldestFresh() *Slot[IN, OUT] {
+	if t := o.freshInOrder.Peek(); t != nil {
 		return t.Value
 	}
 	return nil
 }
 
-// leavePhase updates heads, Machine.fresh and statistics when s enters p.
+// leavePhase updates freshInOrder, Machine.fresh and statistics when s enters p.
 func (o *keyOrder[IN, OUT]) leavePhase(s *Slot[IN, OUT], p phase) {
 	switch s.phase {
 	case fresh:
-		o.heads.Cancel(&s.timer)
-		o.core.fresh = o.head()
+		o.freshInOrder.Cancel(&s.timer)
+		o.core.fresh = o.oldestFresh()
 	case behind:
 		o.core.state.Stats.WaitingForKey--
 	default:
@@ -189,7 +189,7 @@ func (o *keyOrder[IN, OUT]) leaveLine(s *Slot[IN, OUT]) {
 		o.unlink(l.first)
 	}
 	if l.first != nil && l.first.phase == failing {
-		g.sink.failing.Push(l.first)
+		g.sink.toOffer.Push(l.first)
 	}
 	o.release(l)
 }
@@ -225,7 +225,7 @@ func (o *keyOrder[IN, OUT]) release(l *line[IN, OUT]) {
 	case s.phase == behind:
 		g.unbegun++
 		g.enter(s, fresh)
-		o.addHead(s)
+		o.addFresh(s)
 	case s.phase == ready && !s.timer.Armed():
 		g.retryNow(s)
 	}

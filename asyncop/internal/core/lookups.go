@@ -76,7 +76,7 @@ func (l *lookups[IN, OUT]) start(s *Slot[IN, OUT]) bool {
 // before it gets nil.
 func (l *lookups[IN, OUT]) reserve(s *Slot[IN, OUT]) (r call.Reservation) {
 	g := l.core
-	if g.before.get(s.index) != nil {
+	if g.retrySteps.get(s.index) != nil {
 		return nil
 	}
 	g.ranCode = true

@@ -156,18 +156,18 @@ type Machine[IN, OUT any] struct {
 	reasonRetries perSlot[[]int32]               // retries for each limited reason; nil before the first
 	ownDeadlines  perSlot[*ownDeadline[IN, OUT]] // see ownDeadline
 	control       perSlot[any]                   // of control elements: a queue.Watermark or a participant.Barrier
-	before        perSlot[beforeRetry]           // in phases backoff and ready
-	asked         perSlot[*question[OUT]]        // phase deciding
-	handled       perSlot[*handlerCall[OUT]]     // phase handling
+	retrySteps    perSlot[retryStep]             // phases backoff and ready
+	questions     perSlot[*question[OUT]]        // phase deciding
+	handlerCalls  perSlot[*handlerCall[OUT]]     // phase handling
 
-	fresh   *Slot[IN, OUT]              // the oldest element in phase fresh
-	unbegun int                         // elements in phase fresh
-	ready   timers.Heap[*Slot[IN, OUT]] // elements that may be called, the oldest first
-	readied time.Duration               // since when ready is not empty
-	permits int                         // free
-	forming *call.Batch[IN, OUT]        // or nil: see Batches.start
-	stamp   gate.Stamp                  // of the last admitted call
-	overdue bool                        // see checkBegin
+	fresh      *Slot[IN, OUT]              // the oldest element in phase fresh
+	unbegun    int                         // elements in phase fresh
+	ready      timers.Heap[*Slot[IN, OUT]] // elements that may be called, the oldest first
+	readySince time.Duration               // since when ready is not empty
+	permits    int                         // free
+	forming    *call.Batch[IN, OUT]        // or nil: see Batches.start
+	stamp      gate.Stamp                  // at the backend, of the call that was admitted last
+	overdue    bool                        // see checkBegin
 
 	oldest     *Slot[IN, OUT]
 	live       *Slot[IN, OUT]              // the oldest with a live deadline in input order
@@ -204,9 +204,9 @@ func New[IN, OUT any](c Config[IN, OUT]) *Machine[IN, OUT] {
 	g.reasons = newPerSlot[reasons](g)
 	g.ownDeadlines = newPerSlot[*ownDeadline[IN, OUT]](g)
 	g.control = newPerSlot[any](g)
-	g.before = newPerSlot[beforeRetry](g)
-	g.asked = newPerSlot[*question[OUT]](g)
-	g.handled = newPerSlot[*handlerCall[OUT]](g)
+	g.retrySteps = newPerSlot[retryStep](g)
+	g.questions = newPerSlot[*question[OUT]](g)
+	g.handlerCalls = newPerSlot[*handlerCall[OUT]](g)
 	g.state.FailedIn = g.Host.Values
 	g.situation.Random = c.Random
 	g.hasReasons = c.Policy.HasReasons()
@@ -359,8 +359,8 @@ func (g *Machine[IN, OUT]) Step() {
 		g.backend.wasRefused = false
 	}
 	if g.batches != nil && g.batches.startFull() {
-		// The worker gets the batch now. The next step, which follows at once, reads
-		// completions.
+		// The worker gets the batch now. Completions wait for a step without a full batch,
+		// which follows soon: each full batch takes a permit.
 		return
 	}
 	g.unread = g.Host.Mail.Take()
@@ -498,7 +498,7 @@ func (g *Machine[IN, OUT]) fireTimers(now time.Duration) {
 		case handling:
 			g.handler.exceeded(s)
 		case failing:
-			g.sink.failing.Push(s)
+			g.sink.toOffer.Push(s)
 		default: // other phases lack timers
 		}
 	}

@@ -18,9 +18,10 @@ import (
 //   - If it was dropped or handed over, the message is settled as HandedOver.
 //   - If its sink can never take it, the message is settled as Rejected.
 //   - If it failed, the message is settled as Failed.
-//   - If it was abandoned, was not accepted or was purged, the message is settled as
-//     Released. It is also Released if its call has snoozed it, or if it waited for its
-//     backend until its time ran out, and was not called, or all its calls were throttled.
+//   - If it was abandoned, was not accepted or was purged, or if its call has snoozed it,
+//     the message is settled as Released. So is a message without a visit (its element was
+//     not called, or all calls were throttled), if the element waited for its backend until
+//     its time ran out, or its tenant is down (leaveForTenant).
 type Messages[IN, OUT any] struct {
 	core *Machine[IN, OUT]
 	// mayBeIdempotent is false if no call is idempotent: the policy does not declare any,

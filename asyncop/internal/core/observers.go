@@ -157,22 +157,22 @@ func (o *Observing[IN, OUT]) callStarted(r *Track, number int) (err error) {
 	return nil
 }
 
-// contextOf returns own, an attempt or a token, with the values of observers for the
+// contextOf returns bare, an attempt or a token, with the values of observers for the
 // element and its attempt.
-func (o *Observing[IN, OUT]) contextOf(s *Slot[IN, OUT], own call.Cancellable) context.Context {
+func (o *Observing[IN, OUT]) contextOf(s *Slot[IN, OUT], bare call.Cancellable) context.Context {
 	r := o.tracks.get(s.index)
 	if r == nil || len(o.core.Observers) == 0 {
-		return own
+		return bare
 	}
 	values := cmp.Or(r.attempt, r.ctx)
-	_, isTask := own.(*call.Token)
+	_, isTask := bare.(*call.Token)
 	switch {
 	case values == r.base: // no values
-		return own
+		return bare
 	case isTask:
-		return call.WithValues(values, own)
+		return call.WithValues(values, bare)
 	case r.call == nil:
-		r.call = call.WithValues(values, own)
+		r.call = call.WithValues(values, bare)
 	}
 	return r.call
 }
@@ -184,15 +184,16 @@ func (o *Observing[IN, OUT]) contextForReport(s *Slot[IN, OUT]) context.Context 
 	return o.core.messages.Context(s)
 }
 
-// attemptEnded records the end of an attempt. If again is set, a retry follows after d.
-func (o *Observing[IN, OUT]) attemptEnded(s *Slot[IN, OUT], out *attemptEnd, again bool, d time.Duration) {
+// attemptEnded records the end of an attempt. isRetried means that a retry follows after
+// delay.
+func (o *Observing[IN, OUT]) attemptEnded(s *Slot[IN, OUT], out *attemptEnd, isRetried bool, delay time.Duration) {
 	g, r := o.core, o.tracks.get(s.index)
 	if r == nil {
 		return
 	}
 	a := observe.Outcome{
 		Attempt: int(s.attempts), Results: out.results, Err: out.err, Duration: max(1, out.took),
-		Reason: g.reasons.get(s.index).last, Retry: again, Delay: d,
+		Reason: g.reasons.get(s.index).last, Retry: isRetried, Delay: delay,
 	}
 	if len(o.core.Counters) > 0 {
 		o.attempts = append(o.attempts, counting.AttemptEnd{

@@ -128,9 +128,9 @@ func (g *Machine[IN, OUT]) startWaiting() {
 			break
 		}
 	}
-	// If there are permits for all ready retries, first attempts start as well. Otherwise
-	// retries of a function that fails in place could use up the first loop in every
-	// step.
+	// Retries that fail in place are ready again at once, and could use up the loop above in
+	// every step. So first attempts start as well, if there are permits left for all ready
+	// retries.
 	for n := 0; n < stepLimit && g.permits > g.ready.Len(); n++ {
 		if !g.start(g.fresh) {
 			return
@@ -198,10 +198,10 @@ func (g *Machine[IN, OUT]) takePermit(s *Slot[IN, OUT]) permission {
 
 // begin is the only function that starts an attempt.
 func (g *Machine[IN, OUT]) begin(s *Slot[IN, OUT]) {
-	var before beforeRetry
+	var step retryStep
 	if s.phase == ready {
 		if g.hasReasons { // otherwise retries lack steps
-			before = g.before.take(s.index)
+			step = g.retrySteps.take(s.index)
 		}
 		g.ready.Cancel(&s.timer)
 		g.countRetry(s)
@@ -217,15 +217,15 @@ func (g *Machine[IN, OUT]) begin(s *Slot[IN, OUT]) {
 		g.startTimeout(s)
 	}
 	a := g.newAttempt(s)
-	until := s.due
-	if g.AttemptTimeout > 0 && s.last+g.AttemptTimeout < until {
-		until = s.last + g.AttemptTimeout
+	deadline := s.due
+	if g.AttemptTimeout > 0 && s.last+g.AttemptTimeout < deadline {
+		deadline = s.last + g.AttemptTimeout
 	}
 	g.enter(s, running)
-	if until != s.due {
-		g.Timers.Arm(&s.timer, until)
+	if deadline != s.due {
+		g.Timers.Arm(&s.timer, deadline)
 	}
-	g.bind(s, &a.Token, s.attempts, until)
+	g.bind(s, &a.Token, s.attempts, deadline)
 	s.attempt = a
 	g.state.Stats.Attempts++
 	if g.lookups != nil {
@@ -237,7 +237,7 @@ func (g *Machine[IN, OUT]) begin(s *Slot[IN, OUT]) {
 	if g.observing != nil && !g.observing.started(s, a) {
 		return
 	}
-	if before != nil && !g.prepare(s, a, before) {
+	if step != nil && !g.prepare(s, a, step) {
 		return
 	}
 	g.invoke(s, a)
@@ -285,11 +285,11 @@ func (g *Machine[IN, OUT]) countRetry(s *Slot[IN, OUT]) {
 }
 
 // bind makes s wait for the letter of t in a new generation of its slot.
-func (g *Machine[IN, OUT]) bind(s *Slot[IN, OUT], t *call.Token, number int32, until time.Duration) {
+func (g *Machine[IN, OUT]) bind(s *Slot[IN, OUT], t *call.Token, number int32, deadline time.Duration) {
 	g.slots.generations++
 	s.generation = g.slots.generations
 	t.Host = g.Host
-	t.Number, t.Until = number, until
+	t.Number, t.Until = number, deadline
 	t.Ref = call.Ref{Index: s.index, Stamp: g.stamp, Generation: s.generation}
 	if g.messages.Seen {
 		t.Carry(g.messages.attached.get(s.index))
@@ -323,14 +323,14 @@ func (g *Machine[IN, OUT]) invoke(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
 // contextOfCall returns the context of the call of a. It is a itself, unless a belongs to
 // a batch, has a reservation, or observers have added values.
 func (g *Machine[IN, OUT]) contextOfCall(s *Slot[IN, OUT], a *call.Attempt[OUT]) context.Context {
-	var own call.Cancellable = a
+	var ctx call.Cancellable = a
 	if g.forming != nil {
-		own = g.forming.Context()
+		ctx = g.forming.Context()
 	}
 	if g.lookups != nil && g.lookups.reserved != nil {
-		own = call.WithReservation(a, g.lookups.reserved)
+		ctx = call.WithReservation(a, g.lookups.reserved)
 	}
-	return g.context(s, own)
+	return g.context(s, ctx)
 }
 
 // awaitLease starts a wait and returns false if the permit of a depends on a lease that
@@ -359,12 +359,13 @@ func (g *Machine[IN, OUT]) callFunction(ctx context.Context, in IN, a *call.Atte
 	return err
 }
 
-// context returns the context of user code for s. It ends with own, an attempt or a task.
-func (g *Machine[IN, OUT]) context(s *Slot[IN, OUT], own call.Cancellable) context.Context {
+// context returns the context of user code for s: bare, the context of an attempt or a
+// task, with the values of observers.
+func (g *Machine[IN, OUT]) context(s *Slot[IN, OUT], bare call.Cancellable) context.Context {
 	if g.observing != nil {
-		return g.observing.contextOf(s, own)
+		return g.observing.contextOf(s, bare)
 	}
-	return own
+	return bare
 }
 
 // invoked continues after the function has returned. An attempt completed in place is
@@ -656,8 +657,8 @@ func (g *Machine[IN, OUT]) updateAfterReport(s *Slot[IN, OUT], v *predicates.Att
 }
 
 // applyDecision carries out the decision of the policy or, with lookups, the decision
-// about another element of the same key: see lookups.share. It takes a retry that is not
-// free from the retry budget of the backend.
+// about another element of the same key: see lookups.share. A retry that is not free is
+// taken from the backend's retry budget.
 func (g *Machine[IN, OUT]) applyDecision(s *Slot[IN, OUT], d *decision.Decision, isFree bool) {
 	mayShare := g.lookups != nil && g.attemptEnd.err != nil
 	isShared := mayShare && g.lookups.share(s, d)
@@ -737,7 +738,7 @@ func (g *Machine[IN, OUT]) backOff(s *Slot[IN, OUT], d *decision.Decision) {
 		s.err = d.Err
 	}
 	if d.Before != nil {
-		*g.before.ref(s.index) = d.Before
+		*g.retrySteps.ref(s.index) = d.Before
 	}
 	s.retry = 0
 	if g.attemptEnd.err == nil {
@@ -778,16 +779,16 @@ func (g *Machine[IN, OUT]) backOff(s *Slot[IN, OUT], d *decision.Decision) {
 	}
 }
 
-// putOff makes s, which is fresh or ready but cannot start yet, wait as in a back-off.
-// Other elements may start.
-func (g *Machine[IN, OUT]) putOff(s *Slot[IN, OUT], until time.Duration) {
+// putOff makes s, which is fresh or ready but cannot start yet, wait until an instant as
+// in a back-off. Other elements may start.
+func (g *Machine[IN, OUT]) putOff(s *Slot[IN, OUT], end time.Duration) {
 	if s.phase == ready {
 		g.ready.Cancel(&s.timer)
 	} else {
 		s.retry |= putOff
 	}
 	g.enter(s, backoff)
-	g.Timers.Arm(&s.timer, until)
+	g.Timers.Arm(&s.timer, end)
 }
 
 // retryNow ends the back-off of s. It then waits for a permit or, with key order, for
@@ -799,7 +800,7 @@ func (g *Machine[IN, OUT]) retryNow(s *Slot[IN, OUT]) {
 		return
 	}
 	if g.ready.Len() == 0 {
-		g.readied = g.now
+		g.readySince = g.now
 	}
 	g.ready.Arm(&s.timer, s.accepted)
 }
@@ -962,7 +963,7 @@ func (g *Machine[IN, OUT]) giveUp(s *Slot[IN, OUT], err error) {
 	s.err = err
 	g.state.Stats.Failures++
 	if g.sink != nil {
-		g.sink.take(s)
+		g.sink.awaitOffer(s)
 		return
 	}
 	g.enter(s, endedWithoutResults)
@@ -1052,7 +1053,7 @@ func (g *Machine[IN, OUT]) Head() (results []OUT, control any) {
 			if len(results) > 0 {
 				return results, nil
 			}
-		default: // it has failed
+		default: // endedWithoutResults
 		}
 		g.PopHead(observe.Empty)
 	}

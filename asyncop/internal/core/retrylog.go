@@ -14,12 +14,12 @@ type retryLog[IN, OUT any] struct {
 	validUntil time.Duration // for logs
 }
 
-func (l *retryLog[IN, OUT]) write(s *Slot[IN, OUT], d *decision.Decision, again bool) {
+func (l *retryLog[IN, OUT]) write(s *Slot[IN, OUT], d *decision.Decision, isRetried bool) {
 	g := l.core
 	if g.now >= l.validUntil {
 		l.logs, l.validUntil = g.User.LogsDebug(), later(g.now, 100*time.Millisecond)
 	}
 	if l.logs {
-		g.User.LogDecision(g.report(s), *d, again)
+		g.User.LogDecision(g.report(s), *d, isRetried)
 	}
 }

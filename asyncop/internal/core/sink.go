@@ -25,7 +25,7 @@ const (
 type HandOver[IN, OUT any] struct {
 	core    *Machine[IN, OUT]
 	offers  perSlot[*offer]            // of elements in phase failing
-	failing fifo.Queue[*Slot[IN, OUT]] // to be offered now
+	toOffer fifo.Queue[*Slot[IN, OUT]] // elements whose offer is due
 	running *offer                     // the running call, or nil
 }
 
@@ -62,20 +62,20 @@ func (h *HandOver[IN, OUT]) callSink(ctx context.Context, o *offer, r Report[IN]
 	}
 }
 
-// take makes s, which has failed, wait for its offer to the sink. With key order, the
+// awaitOffer makes s, which has failed, wait for its offer to the sink. With key order, the
 // offer waits until s is the first of its line.
-func (h *HandOver[IN, OUT]) take(s *Slot[IN, OUT]) {
+func (h *HandOver[IN, OUT]) awaitOffer(s *Slot[IN, OUT]) {
 	g := h.core
 	g.enter(s, failing)
 	if g.keys == nil || g.keys.isFirst(s) { // otherwise leaveLine adds it
-		h.failing.Push(s)
+		h.toOffer.Push(s)
 	}
 }
 
-func (h *HandOver[IN, OUT]) mayOffer() bool { return h.running == nil && h.failing.Len() > 0 }
+func (h *HandOver[IN, OUT]) mayOffer() bool { return h.running == nil && h.toOffer.Len() > 0 }
 
 func (h *HandOver[IN, OUT]) forget() {
-	h.failing, h.running = fifo.Queue[*Slot[IN, OUT]]{}, nil
+	h.toOffer, h.running = fifo.Queue[*Slot[IN, OUT]]{}, nil
 }
 
 // offerNext offers the oldest failure, unless a call is running.
@@ -83,7 +83,7 @@ func (h *HandOver[IN, OUT]) offerNext() {
 	if !h.mayOffer() {
 		return
 	}
-	g, s := h.core, h.failing.Pop()
+	g, s := h.core, h.toOffer.Pop()
 	o, ctx := h.newOffer(s)
 	*h.offers.ref(s.index) = o
 	h.running = o
@@ -94,8 +94,8 @@ func (h *HandOver[IN, OUT]) offerNext() {
 
 func (h *HandOver[IN, OUT]) newOffer(s *Slot[IN, OUT]) (*offer, context.Context) {
 	g, o := h.core, &offer{wait: firstOffer, name: new(ctxkey.Offer), done: make(chan struct{})}
-	if before := h.offers.get(s.index); before != nil {
-		o.wait, o.name = min(2*before.wait, lastOffer), before.name
+	if last := h.offers.get(s.index); last != nil {
+		o.wait, o.name = min(2*last.wait, lastOffer), last.name
 	}
 	g.bind(s, &o.Token, 0, call.NoDeadline)
 	ctx := o.name.With(g.context(s, &o.Token))
@@ -166,14 +166,14 @@ func (h *HandOver[IN, OUT]) WasTaken(s *Slot[IN, OUT]) bool {
 	return h.running != nil && h.running.err == nil && h.offers.get(s.index) == h.running
 }
 
-// OfferAtEnd calls the sink for an element that Abandon has returned, unless until has
+// OfferAtEnd calls the sink for an element that Abandon has returned, unless limit has
 // ended. For an element that was cut off, the sink gets cause in place of its last error,
-// but the returned report has the last error. The context of the call ends with until.
-func (h *HandOver[IN, OUT]) OfferAtEnd(until context.Context, s *Slot[IN, OUT], cause error) (r Report[IN], declined error) {
+// but the returned report has the last error. The context of the call ends with limit.
+func (h *HandOver[IN, OUT]) OfferAtEnd(limit context.Context, s *Slot[IN, OUT], cause error) (r Report[IN], declined error) {
 	_, values := h.newOffer(s)
-	ctx := call.WithEnd(values, until)
+	ctx := call.WithEnd(values, limit)
 	r = h.core.report(s)
-	ended := context.Cause(until)
+	ended := context.Cause(limit)
 	if ended != nil {
 		return r, ended
 	}

@@ -52,7 +52,7 @@ func TestWaitingElementsKeepLittle(t *testing.T) {
 				r.step()
 				s := r.first()
 				var asked weak.Pointer[question[string]]
-				if q := r.asked.get(s.index); q != nil {
+				if q := r.questions.get(s.index); q != nil {
 					asked = weak.Make(q)
 				}
 				require.Equal(t, name == "asked on a worker", asked.Value() != nil)
@@ -62,8 +62,8 @@ func TestWaitingElementsKeepLittle(t *testing.T) {
 				runtime.GC()
 				require.Nil(t, asked.Value())
 				require.Nil(t, s.attempt)
-				require.Nil(t, r.asked.get(s.index))
-				require.Nil(t, r.before.get(s.index))
+				require.Nil(t, r.questions.get(s.index))
+				require.Nil(t, r.retrySteps.get(s.index))
 				r.pass(time.Second)
 			}
 			r.complete("a#3")

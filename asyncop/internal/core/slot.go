@@ -102,13 +102,13 @@ type phase uint8
 
 const (
 	controlElement      phase = iota // a watermark, the marker of the end of the input, or a barrier of an operator without checkpoints
-	fresh                            // waits for its first permit; timer: with key order, its position among the first of all lines
+	fresh                            // waits for its first permit; timer: with key order, its place in keyOrder.freshInOrder
 	behind                           // waits for an element of its key, or for a call that still holds the key
 	preparing                        // a step before its call runs on a worker; attempt: its call; timer: timeout of the attempt
 	running                          // attempt: its call; timer: timeout of the attempt
 	deciding                         // a worker asks the strategy
 	backoff                          // waits for its retry or, if that would be too late, for its deadline; timer: the retry
-	ready                            // waits for a permit for its retry; timer: its position by age, unless a call holds its key
+	ready                            // waits for a permit for its retry; timer: its place in Machine.ready, unless a call holds its key
 	handling                         // a handler runs on a worker; timer: its limit
 	failing                          // waits for the failure sink; timer: the next offer
 	done                             // complete; attempt: its results
@@ -204,9 +204,9 @@ func (g *Machine[IN, OUT]) setDeadline(s *Slot[IN, OUT], due, total time.Duratio
 	}
 }
 
-// addDoubt adds the doubt about an attempt of s, unless it was not sent or its reason
-// allows to repeat any call: it had no effect, or a FLIP-232 predicate asks to repeat a
-// result.
+// addDoubt adds the doubt about an attempt of s, unless the attempt was not sent, or its
+// reason allows to repeat any call. Such a reason means that the attempt had no effect,
+// or that a FLIP-232 predicate asks to repeat a result.
 func (s *Slot[IN, OUT]) addDoubt(reason predicates.Reason, stage predicates.Stage, isDeduplicated bool) {
 	switch {
 	case stage == predicates.ClientDispatch || reason.AllowsNonIdempotentRetry():
@@ -352,5 +352,5 @@ func (t *perSlot[T]) clear(index uint32) {
 
 func (t *perSlot[T]) drop() { t.at = nil }
 
-// beforeRetry is a step before a retry: strategies.Action.Before.
-type beforeRetry = func(ctx context.Context) error
+// retryStep is a step before a retry: strategies.Action.Before.
+type retryStep = func(ctx context.Context) error

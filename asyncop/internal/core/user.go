@@ -67,7 +67,7 @@ type UserLog[IN any] interface {
 	LogsDebug() bool
 	// LogDecision logs an attempt with a reason to retry, and whether it is retried. It
 	// is called if LogsDebug returned true in the last 100 ms.
-	LogDecision(r Report[IN], d decision.Decision, again bool)
+	LogDecision(r Report[IN], d decision.Decision, isRetried bool)
 	// LogGivenUp logs an element that was dropped or handed over.
 	LogGivenUp(r Report[IN], how observe.EndKind)
 	// LogNotTaken logs an element that the failure sink has not taken. wait is the time

@@ -18,12 +18,12 @@ import (
 var errTooManyTasks = errors.New("asyncop: twice as many strategies, steps before a retry and handlers of failures are running as there are slots: " +
 	"they ignore the ends of their contexts")
 
-// runOnWorker runs do with ctx on a worker, and calls after with its error. If t has
-// ended before the worker begins, it calls neither. The element of t may continue before
-// do returns. If twice as many functions as slots are running, it returns false and do
-// does not run.
+// runOnWorker runs work with ctx on a worker, and then calls onEnd with its error. If t
+// has ended before the worker begins, it calls neither function. The element of t may
+// continue before work returns. If twice as many functions as slots are running,
+// runOnWorker returns false, and work does not run.
 func (g *Machine[IN, OUT]) runOnWorker(
-	ctx context.Context, t *call.Token, do func(ctx context.Context) error, after func(err error),
+	ctx context.Context, t *call.Token, work func(ctx context.Context) error, onEnd func(err error),
 ) bool {
 	running := &g.Host.Tasks
 	if running.Load() >= 2*int64(g.Queue.Cap()) { // only the loop adds
@@ -33,16 +33,16 @@ func (g *Machine[IN, OUT]) runOnWorker(
 	g.Host.Run(func() {
 		var err error
 		isLate := t.Late() != nil
-		defer func() { // even if do ends its goroutine
+		defer func() { // even if work ends its goroutine
 			running.Add(-1)
 			if !isLate {
-				after(err)
+				onEnd(err)
 			}
 		}()
 		if !isLate {
 			var guarded guard.Guard
 			defer guarded.Close(func(recovered any) { err = call.Panicked(recovered) })
-			err = do(ctx)
+			err = work(ctx)
 			guarded.Returned()
 		}
 	})
@@ -55,19 +55,18 @@ type task struct {
 	broke error // panic or runtime.Goexit; written before the letter is posted
 }
 
-// runTask runs do for s until an instant at most. s must be in the phase of the task. It
-// returns an error if do cannot run. A late letter of a handler counts as a late
-// completion.
+// runTask runs work for s on a worker. s must be in the phase of the task. runTask returns
+// an error if work cannot run. A late letter of a handler counts as a late completion.
 func (g *Machine[IN, OUT]) runTask(
-	s *Slot[IN, OUT], t *task, until time.Duration, isHandler bool, do func(ctx context.Context),
+	s *Slot[IN, OUT], t *task, deadline time.Duration, isHandler bool, work func(ctx context.Context),
 ) error {
 	number := s.attempts
 	if isHandler {
 		number = 0 // it belongs to no attempt
 	}
-	g.bind(s, &t.Token, number, until)
+	g.bind(s, &t.Token, number, deadline)
 	started := g.runOnWorker(g.context(s, &t.Token), &t.Token,
-		func(ctx context.Context) error { do(ctx); return nil },
+		func(ctx context.Context) error { work(ctx); return nil },
 		func(broke error) {
 			t.broke = broke
 			t.Finish(isHandler)
@@ -98,7 +97,7 @@ func (g *Machine[IN, OUT]) askOnWorker(s *Slot[IN, OUT], isFree bool) {
 	}
 	g.state.Stats.Deciding++
 	g.enter(s, deciding)
-	*g.asked.ref(s.index) = q
+	*g.questions.ref(s.index) = q
 	policy := g.Policy
 	err := g.runTask(s, &q.task, s.due, false, func(ctx context.Context) { q.answer = policy.Ask(ctx, &q.view) })
 	if err != nil {
@@ -117,7 +116,7 @@ func (g *Machine[IN, OUT]) strategyAnswered(s *Slot[IN, OUT]) {
 }
 
 func (g *Machine[IN, OUT]) takeQuestion(s *Slot[IN, OUT]) *question[OUT] {
-	q := g.asked.take(s.index)
+	q := g.questions.take(s.index)
 	g.state.Stats.Deciding--
 	g.attemptEnd = q.end
 	return q
@@ -130,7 +129,7 @@ func (g *Machine[IN, OUT]) takeQuestion(s *Slot[IN, OUT]) *question[OUT] {
 // If the step fails, so does the attempt. prepare reports whether the function is called
 // now: only a member's is, because its batch waits for the step. Otherwise prepared
 // continues.
-func (g *Machine[IN, OUT]) prepare(s *Slot[IN, OUT], a *call.Attempt[OUT], before beforeRetry) (continues bool) {
+func (g *Machine[IN, OUT]) prepare(s *Slot[IN, OUT], a *call.Attempt[OUT], step retryStep) (continues bool) {
 	a.EndInvoke() // the function is called later, so completions post letters
 	isMember := g.forming != nil
 	var succeeded chan struct{} // of a member; closed unless the step fails
@@ -140,7 +139,7 @@ func (g *Machine[IN, OUT]) prepare(s *Slot[IN, OUT], a *call.Attempt[OUT], befor
 	} else {
 		g.enter(s, preparing)
 	}
-	after := func(err error) {
+	onEnd := func(err error) {
 		switch {
 		case err != nil:
 			a.Borrow() // like a borrowed outcome, it is not evidence about the backend
@@ -151,9 +150,9 @@ func (g *Machine[IN, OUT]) prepare(s *Slot[IN, OUT], a *call.Attempt[OUT], befor
 			a.Post()
 		}
 	}
-	started := g.runOnWorker(g.context(s, &a.Token), &a.Token, before, after)
+	started := g.runOnWorker(g.context(s, &a.Token), &a.Token, step, onEnd)
 	if !started {
-		after(errTooManyTasks)
+		onEnd(errTooManyTasks)
 	}
 	return isMember
 }

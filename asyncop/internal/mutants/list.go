@@ -227,12 +227,12 @@ var mutants = []mutant{
 
 	{
 		"an attempt has more time than its element", "A3", "core/path.go",
-		`until := s.due`,
-		`until := Never`,
+		`deadline := s.due`,
+		`deadline := Never`,
 	},
 	{
 		"an attempt has no timeout of its own", "A3", "core/path.go",
-		`s.last+g.AttemptTimeout < until {`,
+		`s.last+g.AttemptTimeout < deadline {`,
 		`false {`,
 	},
 	{
@@ -503,8 +503,8 @@ var mutants = []mutant{
 	},
 	{
 		"the step before a retry is done before the next retry, too", "A5", "core/path.go",
-		`before = g.before.take(s.index)`,
-		`before = g.before.get(s.index)`,
+		`step = g.retrySteps.take(s.index)`,
+		`step = g.retrySteps.get(s.index)`,
 	},
 	{
 		"the time of an attempt includes the question to its strategy", "O1", "core/workers.go",
@@ -554,7 +554,7 @@ var mutants = []mutant{
 	},
 	{
 		"a handler has no limit", "A3", "core/handler.go",
-		`	g.Timers.Arm(&s.timer, until)
+		`	g.Timers.Arm(&s.timer, deadline)
 `,
 		``,
 	},
@@ -613,7 +613,7 @@ var mutants = []mutant{
 	},
 	{
 		"an element that has failed behind others of its key is never handed over", "K1", "core/keys.go",
-		`		g.sink.failing.Push(l.first)
+		`		g.sink.toOffer.Push(l.first)
 `,
 		``,
 	},
@@ -754,10 +754,10 @@ var mutants = []mutant{
 	},
 	{
 		"a job waits for another to return", "D4", "call/host.go",
-		`		w.due = max(0, w.due-1)
-		w.sendNext()
+		`	w.due = max(0, w.due-1)
+	w.sendNext()
 `,
-		`		w.due = max(0, w.due-1)
+		`	w.due = max(0, w.due-1)
 `,
 	},
 	{
@@ -1035,8 +1035,8 @@ var mutants = []mutant{
 
 	{
 		"the offers of an element to the failure sink have different names", "A1", "core/sink.go",
-		`o.wait, o.name = min(2*before.wait, lastOffer), before.name`,
-		`o.wait = min(2*before.wait, lastOffer)`,
+		`o.wait, o.name = min(2*last.wait, lastOffer), last.name`,
+		`o.wait = min(2*last.wait, lastOffer)`,
 	},
 	{
 		"an attempt gets the reservation of another attempt", "B5", "core/path.go",
