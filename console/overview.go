@@ -27,6 +27,7 @@ type overviewData struct {
 	Look     *look
 	Depth    int // messages that are not dead letters
 	Dead     int
+	Counting int // queues whose first count runs
 
 	Checkpoints []saved
 	Failures    []failing // of all workers, the most frequent first
@@ -40,9 +41,12 @@ func (s *server) overview(r *http.Request) (view, error) {
 	saved := s.checkpointsOf(l)
 	d := overviewData{At: when(l.at), Problems: s.problems(l, saved), Look: l, Checkpoints: saved, Failures: failuresOf(l)}
 	for _, q := range l.Queues {
-		if q.Role == "dead letters" {
+		switch {
+		case q.Counting():
+			d.Counting++
+		case q.Role == "dead letters":
 			d.Dead += q.Messages
-		} else {
+		default:
 			d.Depth += q.Messages
 		}
 	}
@@ -141,6 +145,8 @@ func (s *server) queueProblems(l *look) (list []problem) {
 			list = append(list, problem{2, fmt.Sprintf("%s cannot be counted: %s", name, failure(200, q.err)), path, "the queue"})
 		}
 		switch overdue := l.at.Sub(q.Next); {
+		case q.Counting() && q.Role == "dead letters":
+			list = append(list, problem{1, name + " has dead letters. They are being counted.", path, "what failed"})
 		case q.Counting():
 		case q.Role == "dead letters":
 			text := fmt.Sprintf("%s has %s", name, count(q.Messages, "dead letter"))
