@@ -194,7 +194,7 @@ func (s *server) keyTable(key keyFilter) *keyTable {
 	}
 	t = &keyTable{}
 	t.life, t.drop = context.WithCancel(s.ctx)
-	t.reserve = s.pace.reserve
+	t.reserve = s.pace.reserveKeys
 	s.byKeys[key] = t
 	return t
 }

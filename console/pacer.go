@@ -20,14 +20,16 @@ type pacer struct {
 	clock clock.Clock
 	turn  chan struct{} // capacity 1: full while a read runs
 	first chan struct{} // likewise of first answers
+	keys  chan struct{} // likewise of counts by key
 
 	mu         sync.Mutex
 	restUntil  time.Time // earliest start of the next read
 	firstUntil time.Time // end of the rests of first answers alone
+	keysUntil  time.Time // end of the rests of first answers and of counts by key
 }
 
 func newPacer(cl clock.Clock) *pacer {
-	return &pacer{clock: cl, turn: make(chan struct{}, 1), first: make(chan struct{}, 1)}
+	return &pacer{clock: cl, turn: make(chan struct{}, 1), first: make(chan struct{}, 1), keys: make(chan struct{}, 1)}
 }
 
 // reserve waits until a read may begin: one at a time, after all earlier rests. Call
@@ -40,6 +42,12 @@ func (p *pacer) reserve(ctx context.Context) (release func(), err error) {
 // read nor for its rest, but delays later reads.
 func (p *pacer) reserveFirst(ctx context.Context) (release func(), err error) {
 	return p.await(ctx, p.first, p.restOfFirst)
+}
+
+// reserveKeys is reserve for a count by key, which people wait for: it waits neither for
+// the counts of queues and groups nor for their rests, but delays them.
+func (p *pacer) reserveKeys(ctx context.Context) (release func(), err error) {
+	return p.await(ctx, p.keys, p.restOfKeys)
 }
 
 func (p *pacer) await(ctx context.Context, turn chan struct{}, rest func() time.Duration) (release func(), err error) {
@@ -59,7 +67,7 @@ func (p *pacer) await(ctx context.Context, turn chan struct{}, rest func() time.
 		if rest() <= 0 {
 			begun := p.clock.Now()
 			return func() {
-				p.charge(p.clock.Since(begun), turn == p.first)
+				p.charge(p.clock.Since(begun), turn)
 				<-turn
 			}, nil
 		}
@@ -79,13 +87,24 @@ func (p *pacer) restOfFirst() time.Duration {
 	return p.clock.Until(p.firstUntil.Add(-mostAhead))
 }
 
-func (p *pacer) charge(took time.Duration, isFirst bool) {
+func (p *pacer) restOfKeys() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.clock.Until(p.keysUntil)
+}
+
+func (p *pacer) charge(took time.Duration, turn chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.clock.Now()
 	p.restUntil = later(p.restUntil, now).Add((share - 1) * took)
-	if isFirst { // others may have read meanwhile
-		p.restUntil = p.restUntil.Add(took)
+	if turn == p.turn {
+		return
+	}
+	p.restUntil = p.restUntil.Add(took) // others may have read meanwhile
+	p.keysUntil = later(p.keysUntil, now).Add((share - 1) * took)
+	if turn == p.first {
+		p.keysUntil = p.keysUntil.Add(took)
 		p.firstUntil = later(p.firstUntil, now).Add((share - 1) * took)
 	}
 }

@@ -143,6 +143,19 @@ func TestHandlerByKey_RestsBetweenCounts(t *testing.T) {
 	})
 }
 
+// The first count by key does not wait for the rests of the groups, which a long queue
+// needs for minutes.
+func TestHandlerByKey_WhileGroupsAreCounted(t *testing.T) {
+	e := &counting{takes: time.Second}
+	during(t, e, func(t *testing.T, get func(string) string) {
+		putLong(t, e)
+		get("/queue?queue=orders-dead")
+		time.Sleep(time.Minute)
+		require.Contains(t, get("/queue?queue=orders-dead"), "The older ones are being counted")
+		require.Contains(t, get("/bykey?queue=orders"), ">rare</a>")
+	})
+}
+
 // The second filter is counted after the rest, however long that is, and the groups of
 // dead letters are counted meanwhile.
 func TestHandlerByKey_SecondFilterAfterALongCount(t *testing.T) {
