@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/counting"
 	"github.com/weirflow/weir/internal/guard"
 )
 
@@ -92,6 +94,27 @@ func (s *server) lastGrouping(queue string, f store.Filter) grouping {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.shown
+}
+
+// groupLike returns the group of a queue's dead letters that people have followed to a
+// filter, from the count of all groups. The count of the messages that match would read
+// the queue once more.
+func (s *server) groupLike(ctx context.Context, queue string, f store.Filter) (g grouping, isKnown bool) {
+	address := filterValues(queue, f).Encode()
+	isLike := func(one group) bool { return filterValues(queue, one.Filter).Encode() == address }
+	if !slices.ContainsFunc(s.lastGrouping(queue, store.Filter{}).Groups, isLike) {
+		return grouping{}, false
+	}
+	g = s.groupsOf(ctx, queue, store.Filter{})
+	i := slices.IndexFunc(g.Groups, isLike)
+	if i < 0 {
+		return grouping{}, false
+	}
+	g.Groups = g.Groups[i : i+1]
+	g.Messages = g.Groups[0].Count
+	g.More = 0
+	g.Now = 0
+	return g, true
 }
 
 // groupTable returns the table of a queue and filter. A new table may replace another,
@@ -348,6 +371,16 @@ type groupRow struct {
 	Path string
 }
 
+// Text is the common text of the errors, with the words that are the same in all of them.
+func (g groupRow) Text() string {
+	if counting.Alike(g.ExampleText) != g.Error {
+		return g.Error
+	}
+	return counting.AlikeBut(g.ExampleText, func(word string) bool {
+		return slices.ContainsFunc(g.Replaced, func(v jobs.Frequency) bool { return v.Text == word && v.Count == g.Count })
+	})
+}
+
 // Frequent describes what most messages of the group have in common.
 func (g groupRow) Frequent() (list []string) {
 	for _, kind := range []struct {
@@ -385,7 +418,16 @@ func (g groupRow) Bars() (list []bar) {
 
 // grouped adds groups to a page of dead letters, and notes whether one stands out.
 func (s *server) grouped(ctx context.Context, d *queueData) {
-	d.Grouping = s.groupsOf(ctx, d.Queue, d.Filter)
+	if len(d.Filter.IDs) > 0 {
+		return // of few messages, which the list has
+	}
+	isKnown := false
+	if d.Filtered {
+		d.Grouping, isKnown = s.groupLike(ctx, d.Queue, d.Filter)
+	}
+	if !isKnown {
+		d.Grouping = s.groupsOf(ctx, d.Queue, d.Filter)
+	}
 	g := &d.Grouping
 	if g.Err != nil {
 		d.Failed = failure(300, g.Err)
@@ -398,7 +440,8 @@ func (s *server) grouped(ctx context.Context, d *queueData) {
 		d.Groups = append(d.Groups, groupRow{one, s.address("/queue", filterValues(d.Queue, one.Filter))})
 	}
 	d.Rest += g.More
-	if len(g.Groups) > 0 {
+	isOfOneError := d.Filter.Error != "" && len(g.Groups) == 1 // which proves nothing
+	if len(g.Groups) > 0 && !isOfOneError {
 		d.Headline = headline(g)
 	}
 }

@@ -59,7 +59,8 @@ func (s *server) parseTime(text string) (time.Time, error) {
 		}
 	}
 	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
-		return s.Clock.Now().Add(-d), nil
+		coarse := min(time.Minute, d/10) // pages that follow each other share their groups
+		return s.Clock.Now().Add(-d).Truncate(coarse), nil
 	}
 	return time.Time{}, wrong("%q is not a time such as 2026-01-31, 2026-01-31T15:04:05Z, or 90m for 90 minutes ago.", cut(50, text))
 }

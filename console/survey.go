@@ -69,6 +69,7 @@ func (s *server) surveyOf(ctx context.Context, do, queue string, f store.Filter)
 	default:
 		v.IsAtLeast = true
 		v.useGroups(s.lastGrouping(queue, f))
+		v.useGroup(s.lastGrouping(queue, store.Filter{}), queue, f)
 	}
 	return v, nil
 }
@@ -79,6 +80,18 @@ func (v *survey) useGroups(g grouping) {
 	if g.Messages > v.Looked {
 		v.Count, v.CountedAt = g.Messages, g.At
 		v.IsAtLeast = g.IsPart
+	}
+}
+
+// useGroup does the same with the group that a filter is for, from a count of all groups.
+// The filter may find more messages.
+func (v *survey) useGroup(all grouping, queue string, f store.Filter) {
+	address := filterValues(queue, f).Encode()
+	for _, g := range all.Groups {
+		if g.Count > v.Count && filterValues(queue, g.Filter).Encode() == address {
+			v.Count, v.CountedAt = g.Count, all.At
+			v.IsAtLeast = true
+		}
 	}
 }
 

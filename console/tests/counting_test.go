@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"html"
 	"net/http"
 	"net/url"
 	"strings"
@@ -126,6 +127,7 @@ func TestGroups_LongQueue(t *testing.T) {
 		require.Contains(t, html, "All of the newest 1,000 failed alike")
 		require.Contains(t, html, "account 1: 1,000 of 1,000")
 		require.Contains(t, html, "The older ones are being counted: 4 % are done.")
+		require.Contains(t, html, ">at least 6 s ago</td>", "older messages may be of the group")
 
 		get("/queue?queue=orders-dead&provider=bank")
 		time.Sleep(5 * time.Second)
@@ -138,6 +140,55 @@ func TestGroups_LongQueue(t *testing.T) {
 		require.Contains(t, html, "20,006 failures in")
 		require.Contains(t, html, "account 0: 10,000 of 20,000")
 		require.Contains(t, html, "key customer 7: 20,000 of 20,000")
+	})
+}
+
+// The page of a group has its number from the count of all groups. It does not claim that
+// the messages failed alike, since the filter has chosen them so.
+func TestGroups_PageOfAGroup(t *testing.T) {
+	e := &counting{takes: time.Second}
+	during(t, e, func(t *testing.T, get func(string) string) {
+		ms := make([]store.Message, 3000)
+		for i := range ms {
+			ms[i] = store.Message{Meta: message.Meta{ID: fmt.Sprint("x", i), LastError: fmt.Sprintf(`POST /v1/pay: 503 of "bank": request %d`, i)}, Cause: store.Exhausted}
+		}
+		require.NoError(t, e.Put(t.Context(), "orders-dead", ms...))
+		for !strings.Contains(get("/queue?queue=orders-dead"), ">3,006 failures in groups") {
+			time.Sleep(10 * time.Second)
+		}
+		text := get("/queue?queue=orders-dead")
+		require.Contains(t, text, "POST /v1/pay: 503 of &#34;bank&#34;: request #</a>", "words that are the same in all errors")
+		path := text[:strings.Index(text, "\">POST /v1/pay")]
+		path = html.UnescapeString(path[strings.LastIndex(path, "\"")+1:])
+		text = get(path)
+		require.Contains(t, text, ">3,000 failures in 1 group", "a new count would begin with 1,000")
+		require.NotContains(t, text, "failed alike")
+		e.hang("orders-dead")
+		require.Contains(t, get(strings.Replace(path, "/queue?", "/start?do=merge&", 1)), "all messages that match (at least 3,000) back")
+	})
+}
+
+// The page of an id has its message, and does not search for groups.
+func TestGroups_PageOfAnID(t *testing.T) {
+	during(t, &counting{takes: time.Millisecond}, func(t *testing.T, get func(string) string) {
+		require.Contains(t, get("/queue?queue=orders-dead&key=customer-7"), "3 failures in 1 group")
+		html := get("/queue?queue=orders-dead&id=wrong")
+		require.Contains(t, html, "no airport")
+		require.NotContains(t, html, "failure in")
+		require.NotContains(t, html, "being counted")
+	})
+}
+
+// Pages of the same time before now share their groups, although it has moved on.
+func TestGroups_TimeBeforeNow(t *testing.T) {
+	e := &counting{takes: 100 * time.Millisecond}
+	during(t, e, func(t *testing.T, get func(string) string) {
+		time.Sleep(2 * time.Minute)
+		get("/queue?queue=orders-dead&since=90m")
+		before := e.read()
+		time.Sleep(time.Second)
+		require.Contains(t, get("/queue?queue=orders-dead&since=90m"), "6 failures in")
+		require.Equal(t, before+e.takes, e.read(), "for the list of messages")
 	})
 }
 
@@ -287,6 +338,15 @@ func TestCounting_QueueThatCannotBeCounted(t *testing.T) {
 			require.Equal(t, 2, strings.Count(html, "counting</td>"))
 		}
 		require.Contains(t, get("/"), "mails-dead cannot be counted: context deadline exceeded")
+	})
+}
+
+// The overview names dead letters that have not been counted yet.
+func TestOverview_FirstCount(t *testing.T) {
+	during(t, &counting{slow: "orders-dead"}, func(t *testing.T, get func(string) string) {
+		html := get("/")
+		require.Contains(t, html, "orders-dead has dead letters. They are being counted.")
+		require.Contains(t, html, "0 are dead letters, and 1 queue is still being counted.")
 	})
 }
 

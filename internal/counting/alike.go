@@ -99,44 +99,50 @@ const maxText = 200
 
 // Alike returns a text that is equal for similar failures: # replaces each word that
 // contains a digit, such as a number, an address or an id, and each quoted word.
-func Alike(text string) string { return alike(text, nil) }
+func Alike(text string) string {
+	return alike(text, func(string) bool { return false })
+}
 
 // AlikeParts returns the text of [Alike], and the words that # replaces, each behind the
 // word before it, such as "account 13".
 func AlikeParts(text string) (common string, replaced []string) {
-	before := ""
-	common = alike(text, func(word string, isReplaced bool) {
-		if isReplaced {
-			replaced = append(replaced, strings.TrimSpace(before+" "+word))
-		}
-		before = word
+	common = alike(text, func(word string) bool {
+		replaced = append(replaced, word)
+		return false
 	})
 	return common, replaced
 }
 
-// alike returns the text of [Alike]. It calls each, if it is not nil, for each word.
-func alike(text string, each func(word string, isReplaced bool)) string {
-	note := func(word string, isReplaced bool) {
-		if each != nil {
-			each(word, isReplaced)
+// AlikeBut returns the text of [Alike] with the words that keeps returns true for. keeps
+// gets each word that # would replace, behind the word before it.
+func AlikeBut(text string, keeps func(word string) bool) string { return alike(text, keeps) }
+
+// alike returns the text of [Alike], but for words that keeps returns true for.
+func alike(text string, keeps func(word string) bool) string {
+	before := ""
+	replaced := func(word, written string) string {
+		behind := strings.TrimSpace(before + " " + word)
+		before = word
+		if keeps(behind) {
+			return written
 		}
+		return "#"
 	}
 	var b strings.Builder
 	for text != "" && b.Len() < maxText {
 		word := wordOf(text)
 		switch r, size := utf8.DecodeRuneInString(text); {
 		case strings.ContainsFunc(word, unicode.IsDigit):
-			b.WriteByte('#')
-			note(word, true)
+			b.WriteString(replaced(word, word))
 			text = text[len(word):]
 		case word != "":
 			b.WriteString(word)
-			note(word, false)
+			before = word
 			text = text[len(word):]
 		case (r == '"' || r == '\'' || r == '`') && quotedWord(text) > 0:
-			b.WriteByte('#')
-			note(text[1:quotedWord(text)-1], true)
-			text = text[quotedWord(text):]
+			quoted := text[:quotedWord(text)]
+			b.WriteString(replaced(quoted[1:len(quoted)-1], quoted))
+			text = text[len(quoted):]
 		default:
 			b.WriteString(text[:size])
 			text = text[size:]

@@ -45,4 +45,7 @@ func TestAlikeParts(t *testing.T) {
 	require.Equal(t, "account # of #: no answer of #, #", common)
 	require.Equal(t, counting.Alike(`account 13 of "XQQ": no answer of 10.0.0.1:80, 7`), common)
 	require.Equal(t, []string{"account 13", "of XQQ", "of 10.0.0.1:80", "10.0.0.1:80 7"}, replaced)
+
+	but := counting.AlikeBut(`account 13 of "XQQ": no answer of 10.0.0.1:80, 7`, func(word string) bool { return word == "account 13" || word == "of XQQ" })
+	require.Equal(t, `account 13 of "XQQ": no answer of #, #`, but)
 }
