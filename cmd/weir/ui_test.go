@@ -59,7 +59,7 @@ func TestUI(t *testing.T) {
 	assert.NotEmpty(t, jar.Cookies(&url.URL{Scheme: "http", Host: address.Host, Path: address.Path}))
 	status, text = get(browser, root+"/log")
 	assert.Equal(t, http.StatusOK, status)
-	assert.Contains(t, text, "Intact")
+	assert.Contains(t, text, "The log is empty.")
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address.String(), nil)
 	require.NoError(t, err)
 	r.Host = "evil.example:80"

@@ -135,3 +135,10 @@ func TestLog_Unreadable(t *testing.T) {
 	require.NoError(t, e.Update(t.Context(), func(ctx context.Context, tx store.Tx) error { return tx.Write(ctx, lines[0]) }))
 	assert.Contains(t, page(t, handler(t, console.Config{Engine: e}), "/log"), "<strong>Changed</strong>")
 }
+
+// An empty log does not claim to be complete: a removed log looks the same.
+func TestLog_Empty(t *testing.T) {
+	text := page(t, handler(t, console.Config{Engine: memory.Open()}), "/log")
+	assert.Contains(t, text, "The log is empty. Each job, pause and hold adds a line.")
+	assert.NotContains(t, text, "Intact")
+}
