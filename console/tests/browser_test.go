@@ -172,6 +172,9 @@ func TestPages_SevenQuestions(t *testing.T) {
 func sevenQuestions(t *testing.T, e store.Keeper) {
 	t.Helper()
 	put(t, e, 40)
+	for i := range 320 {
+		require.NoError(t, e.Put(t.Context(), "orders", store.Message{Meta: message.Meta{ID: fmt.Sprint("waits ", i)}}))
+	}
 	day(t, e, "orders")
 	beat(t, e, "down")
 	p := at(t, console.Config{Engine: e})
@@ -440,7 +443,9 @@ func (p *person) shootAt(name string, widths ...int64) {
 	p.scheme("light")
 }
 
-// shoot writes pictures for docs/console.md, if WEIR_SHOTS names a directory.
+// shoot writes pictures for docs/console.md, if WEIR_SHOTS names a directory:
+//
+//	WEIR_SHOTS=$PWD/docs/pictures go test -run TestPages_SevenQuestions/sqlite ./console/tests
 func (p *person) shoot(name string) {
 	p.t.Helper()
 	dir := os.Getenv("WEIR_SHOTS")
@@ -449,7 +454,7 @@ func (p *person) shoot(name string) {
 	}
 	for _, scheme := range []string{"light", "dark"} {
 		p.scheme(scheme)
-		p.size(900, 620)
+		p.size(1280, 720)
 		shot, err := chromedp.Call(p.ctx, cdpage.CaptureScreenshot, cdpage.CaptureScreenshotParams{Format: "webp", Quality: new(int64(60))})
 		require.NoError(p.t, err)
 		require.NoError(p.t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("console-%s-%s.webp", name, scheme)), shot.Data, 0o600))
