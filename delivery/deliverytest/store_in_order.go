@@ -21,6 +21,7 @@ var orderRules = []storeRule{
 	{name: "in order: a message that waits delays its key", check: waitingHead},
 	{name: "in order: a replaced message keeps its place", check: replaced},
 	{name: "in order: a replacement is refused", check: replacementRefused},
+	{name: "in order: a late worker hands over a replaced message", check: handOverAfterReplace},
 	{name: "in order: what frees a key", check: freedKeys},
 	{name: "in order: a held message blocks its key", check: heldHead},
 	{name: "in order: a flood of one key", check: floodOfAKey},
@@ -184,6 +185,31 @@ func replacementRefused(b *storeBench) {
 	b.takeExactly("the key is free", "a#1", "b#0")
 	err = s.Replace(b.ctx, store.Replacement{Lease: a.Lease, Message: store.Message{}})
 	b.must(err != nil && !storearg.IsLost(err), "Replace by a message without an id returned %v", err)
+}
+
+// handOverAfterReplace hands over a message by a worker whose lease has ended. Meanwhile
+// another worker has replaced the message: the failure of this visit is stored.
+func handOverAfterReplace(b *storeBench) {
+	s := b.inOrder()
+	b.put("q", ofKey("a", 1)...)
+	late := b.takeInOrder(2)
+	b.must(len(late) == 1, "TakeInOrder returned %d messages", len(late))
+	handOver := func(l store.Leased, visit int) error {
+		m := l.Message.Clone()
+		m.Meta.Visit = visit
+		return s.HandOver(b.ctx, store.Move{Lease: l.Lease, Queue: "dead", Message: m, Visit: visit})
+	}
+	b.wait(2)
+	of := b.takeExactly("the lease has ended", "a#0")
+	next := of[0].Message.Clone()
+	next.Meta.Visit = 1
+	b.ok(s.Replace(b.ctx, store.Replacement{Lease: of[0].Lease, Message: next}), "Replace")
+	b.lost(handOver(late[0], 1), "HandOver by a late worker after Replace", late[0].Lease)
+	b.takeNone("dead", "the message waits for its next visit")
+	again := b.takeExactly("its next visit", "a#0")
+	b.lost(handOver(late[0], 1), "HandOver by a late worker in the next visit", late[0].Lease)
+	b.ok(handOver(again[0], 2), "HandOver in the next visit")
+	b.must(len(b.take("dead", 1000)) == 1, "the message of the next visit was not handed over")
 }
 
 // freedKeys checks all that removes the head of a key.

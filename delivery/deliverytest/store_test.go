@@ -378,6 +378,13 @@ func TestRunStoreFindsWhatIsWrong(t *testing.T) {
 			}
 			return nil
 		}}, "inspector: hand over"},
+		"HandOver ignores the visit": {wrong{handOver: func(next store.Inspector, moves []store.Move) error {
+			moves = slices.Clone(moves)
+			for i := range moves {
+				moves[i].Visit = 0
+			}
+			return next.HandOver(bg, moves...)
+		}}, "in order: a late worker hands over a replaced message"},
 		"TakeInOrder does not look at keys": {wrong{takeInOrder: func(next store.InOrder, queue string, limit int, lease time.Duration) ([]store.Leased, error) {
 			return next.Take(bg, queue, limit, lease)
 		}}, "in order: a random schedule"},

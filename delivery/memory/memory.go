@@ -140,7 +140,10 @@ func (m *Engine) HandOver(ctx context.Context, moves ...store.Move) error {
 		if err := storearg.Move(moves...); err != nil {
 			return err
 		}
-		gone := storearg.Gone(moves, func(l store.Lease) bool { return m.queues[l.Queue].entry(l) != nil })
+		gone := storearg.Gone(moves, func(of *store.Move) bool {
+			e := m.queues[of.Lease.Queue].entry(of.Lease)
+			return e != nil && !storearg.IsReplaced(of, e.Meta.Visit)
+		})
 		kept := make([]store.Move, 0, len(moves))
 		messages := make([]store.Message, 0, len(moves))
 		for i := range moves {

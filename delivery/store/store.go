@@ -155,13 +155,13 @@ type Inspector interface {
 
 	// HandOver puts messages that were made of messages in flight, such as their failures
 	// and results, and leaves the messages in flight where they are. It puts a message
-	// only if the message of its lease is still in its queue, which it checks in the same
-	// transaction (JetStream's engine checks before it). So a purge wins over running
-	// calls. The check ignores the fencing number: a late worker can hand over a message
-	// that another worker has taken. A move without a lease is put as by Put. A
-	// *[LeaseError] names the leases whose messages are gone; the other messages were
-	// put. As for Put, a message whose identity is already queued has no effect, so
-	// HandOver can be repeated.
+	// only if the message of its lease is still in its queue, and its visit has not ended
+	// there ([Move].Visit), which it checks in the same transaction (JetStream's engine
+	// checks before it). So a purge wins over running calls. The check ignores the
+	// fencing number: a late worker can hand over a message that another worker has
+	// taken. A move without a lease is put as by Put. A *[LeaseError] names the leases
+	// whose messages are gone; the other messages were put. As for Put, a message whose
+	// identity is already queued has no effect, so HandOver can be repeated.
 	HandOver(ctx context.Context, moves ...Move) error
 
 	// Queues returns the sorted names of the queues that are not empty.
@@ -258,4 +258,9 @@ type Move struct {
 	Lease   Lease
 	Queue   string // the target, possibly its own queue
 	Message Message
+	// Visit is the visit in which Message was made of the leased message, for HandOver.
+	// If the leased message has that Meta.Visit already, or a later one, another worker
+	// has stored the failure of the visit in its place ([InOrder].Replace): then it counts
+	// as gone. All moves of a lease have the same Visit. 0 leaves out this check.
+	Visit int
 }

@@ -426,7 +426,7 @@ func (s *Engine) HandOver(ctx context.Context, moves ...store.Move) error {
 		if err != nil {
 			return err
 		}
-		return storearg.Lost(storearg.Gone(moves, func(l store.Lease) bool { return !gone[l] }))
+		return storearg.Lost(storearg.Gone(moves, func(m *store.Move) bool { return !gone[m.Lease] }))
 	})
 }
 

@@ -248,19 +248,25 @@ func (s *Engine) Put(ctx context.Context, queue string, ms ...store.Message) err
 // putting is a call of Put or HandOver.
 type putting struct {
 	rows []storesql.Row
-	of   []entry        // of HandOver: the message that each row was made from, or the zero entry
-	left map[entry]bool // set by putAll: messages that are still in their queues
+	of   []origin      // of HandOver: the message that each row was made from, or zero
+	left map[entry]int // set by putAll: the visits of these messages that are still in their queues
+}
+
+// origin is the message that a row was made from.
+type origin struct {
+	entry entry // without the fencing number
+	visit int   // see [store.Move].Visit
 }
 
 func (s *Engine) putAll(ctx context.Context, take func() []*putting) error {
 	var rows []storesql.Row
-	var of []entry
+	var of []origin
 	isHandOver := false
 	calls := take()
 	for _, c := range calls {
 		rows = append(rows, c.rows...)
 		if c.of == nil {
-			of = append(of, make([]entry, len(c.rows))...)
+			of = append(of, make([]origin, len(c.rows))...)
 			continue
 		}
 		of, isHandOver = append(of, c.of...), true
@@ -277,31 +283,35 @@ func (s *Engine) putAll(ctx context.Context, take func() []*putting) error {
 	})
 }
 
-// insertFrom puts the rows whose messages are still in their queues, and returns these
-// messages. It locks them against a purge.
-func (s *Engine) insertFrom(ctx context.Context, q querier, rows []storesql.Row, of []entry) (left map[entry]bool, err error) {
+// insertFrom puts the rows whose messages are still in their queues and were not replaced.
+// It returns the visits of the messages that are still in their queues. It locks them
+// against a purge and against Replace.
+func (s *Engine) insertFrom(ctx context.Context, q querier, rows []storesql.Row, of []origin) (left map[entry]int, err error) {
 	s.step()
 	_, args := s.insertion(rows)
-	var positions []int64
+	var positions, visits []int64
 	var queues []string
-	for _, e := range of {
-		positions, queues = append(positions, e.position), append(queues, e.queue)
+	for _, o := range of {
+		positions, visits = append(positions, o.entry.position), append(visits, int64(o.visit))
+		queues = append(queues, o.entry.queue)
 	}
 	statement := `WITH left_over AS MATERIALIZED (
-			SELECT position, queue FROM weir_messages WHERE position = ANY ($9::bigint[]) ORDER BY position FOR KEY SHARE
+			SELECT position, queue, visit FROM weir_messages WHERE position = ANY ($9::bigint[]) ORDER BY position FOR KEY SHARE
 		), put AS (` + s.insertionOf(`(SELECT u.queue, u.delay, u.visit, u.merges, u.cause, u.meta, u.schema, u.payload, u.n
-			FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::bytea[], $8::bytea[], $9::bigint[], $10::text[])
-			WITH ORDINALITY AS u (queue, delay, visit, merges, cause, meta, schema, payload, of_position, of_queue, n)
-			WHERE u.of_position = 0 OR EXISTS (SELECT 1 FROM left_over AS l WHERE l.position = u.of_position AND l.queue = u.of_queue))`) + `)
-		SELECT position, queue FROM left_over`
-	found, err := q.Query(ctx, statement, append(args, positions, queues)...)
+			FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::bytea[], $8::bytea[], $9::bigint[], $10::text[], $11::bigint[])
+			WITH ORDINALITY AS u (queue, delay, visit, merges, cause, meta, schema, payload, of_position, of_queue, of_visit, n)
+			WHERE u.of_position = 0 OR EXISTS (SELECT 1 FROM left_over AS l
+				WHERE l.position = u.of_position AND l.queue = u.of_queue AND (u.of_visit <= 0 OR l.visit < u.of_visit)))`) + `)
+		SELECT position, queue, visit FROM left_over`
+	found, err := q.Query(ctx, statement, append(args, positions, queues, visits)...)
 	if err != nil {
 		return nil, err
 	}
-	left = map[entry]bool{}
+	left = map[entry]int{}
 	var e entry
-	_, err = pgx.ForEachRow(found, []any{&e.position, &e.queue}, func() error {
-		left[e] = true
+	var visit int
+	_, err = pgx.ForEachRow(found, []any{&e.position, &e.queue, &visit}, func() error {
+		left[e] = visit
 		return nil
 	})
 	s.step()

@@ -241,9 +241,9 @@ func (s *Engine) HandOver(ctx context.Context, moves ...store.Move) error {
 	if err != nil {
 		return err
 	}
-	call := &putting{rows: rows, of: make([]entry, len(moves))}
+	call := &putting{rows: rows, of: make([]origin, len(moves))}
 	for i := range moves {
-		call.of[i] = messageOf(moves[i].Lease)
+		call.of[i] = origin{messageOf(moves[i].Lease), moves[i].Visit}
 	}
 	err = s.do(ctx, func() error {
 		if len(call.rows) == 0 {
@@ -261,7 +261,10 @@ func (s *Engine) HandOver(ctx context.Context, moves ...store.Move) error {
 	for queue, rows := range byQueue {
 		s.note(queue, duesOf(rows))
 	}
-	return storearg.Lost(storearg.Gone(moves, func(l store.Lease) bool { return call.left[messageOf(l)] }))
+	return storearg.Lost(storearg.Gone(moves, func(m *store.Move) bool {
+		visit, isLeft := call.left[messageOf(m.Lease)]
+		return isLeft && !storearg.IsReplaced(m, visit)
+	}))
 }
 
 // messageOf returns the message of a lease without the fencing number, or the zero entry

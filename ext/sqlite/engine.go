@@ -305,7 +305,7 @@ func (s *Engine) now(ctx context.Context) (time.Time, error) {
 
 // anyDue takes no write lock, so that consumers of an empty queue do not delay others.
 func (s *Engine) anyDue(ctx context.Context, queue string) (due bool, err error) {
-	err = s.read(ctx, func() error {
+	err = s.do(ctx, func() error {
 		return s.db.Reader().QueryRowContext(ctx,
 			"SELECT EXISTS (SELECT 1 FROM weir_messages WHERE queue = $1 AND at <= max($2, "+highestClock+"))", queue, nanos(s.clock.Now(), 0)).Scan(&due)
 	})
@@ -425,8 +425,8 @@ func (s *Engine) settle(ctx context.Context, leases []store.Lease,
 	return storearg.Lost(lost)
 }
 
-// read runs f unless the store is closed or ctx has ended, and explains its error.
-func (s *Engine) read(ctx context.Context, f func() error) error {
+// do runs f unless the store is closed or ctx has ended, and explains its error.
+func (s *Engine) do(ctx context.Context, f func() error) error {
 	if !s.calls.Begin() {
 		return store.ErrClosed
 	}

@@ -12,10 +12,11 @@ const maxBatch = 1000 // jobs
 type job func(ctx context.Context, tx *Tx, now time.Time) error
 
 // write runs a job, and returns when it is committed or rolled back. Concurrent jobs
-// share a transaction. If one fails, all are rolled back and run again, each in a
-// transaction of its own (package group).
+// share a call of [DB.Write]. If one fails, all are rolled back and run again, each in a
+// call of its own (package group). These calls may share a transaction with each other
+// and with the user's calls, but a job costs less than a call.
 func (s *Engine) write(ctx context.Context, f job) error {
-	return s.read(ctx, func() error { return s.writes.Do(ctx, f) })
+	return s.do(ctx, func() error { return s.writes.Do(ctx, f) })
 }
 
 // runAll runs jobs in one transaction. They share a savepoint and a reading of the clock:

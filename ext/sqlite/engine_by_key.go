@@ -78,7 +78,7 @@ func (s *Engine) dueKeys(ctx context.Context, queue, after string, limit int, ex
 	if err != nil {
 		return due, err
 	}
-	err = s.read(ctx, func() error {
+	err = s.do(ctx, func() error {
 		now, err := s.now(ctx)
 		if err != nil {
 			return err

@@ -72,6 +72,9 @@ func (s *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease
 		return nil, err
 	}
 	limit = min(limit, storesql.MaxInOrder)
+	// The first step looks at limit messages, and each further step at StepInOrder. Keys
+	// behind them get a turn only after a step of at least StepInOrder. So a call with a
+	// small limit parks as many messages as others.
 	looked := limit
 	for range storesql.StepsInOrder {
 		due, err := s.anyDue(ctx, queue)
@@ -83,8 +86,8 @@ func (s *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease
 			return taken, err
 		}
 		wasShort := looked < storesql.StepInOrder
-		looked = storesql.StepInOrder // others may be due behind them
-		if wasShort {                 // a call with a small limit parks as many messages as others
+		looked = storesql.StepInOrder
+		if wasShort {
 			continue
 		}
 		taken, err = s.takeOfNextKeys(ctx, queue, limit, lease)
@@ -348,7 +351,7 @@ func (s *Engine) sweep(ctx context.Context, queue string) error {
 // orphans returns the keys among the next ones after a key that have parked messages and
 // no head. next is the key after which the search continues, or "" if it has ended.
 func (s *Engine) orphans(ctx context.Context, queue, after string) (keys []string, next string, err error) {
-	err = s.read(ctx, func() error {
+	err = s.do(ctx, func() error {
 		var hasParked bool
 		err := s.db.Reader().QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM weir_messages WHERE queue = $1 AND at = "+parkedText+")", queue).Scan(&hasParked)
 		if err != nil || !hasParked {

@@ -59,7 +59,7 @@ func (s *Engine) List(ctx context.Context, queue string, f store.Filter, p store
 	if err != nil {
 		return nil, err
 	}
-	err = s.read(ctx, func() error {
+	err = s.do(ctx, func() error {
 		t, err := s.now(ctx)
 		if err != nil {
 			return err
@@ -88,7 +88,7 @@ func (s *Engine) Count(ctx context.Context, queue string, f store.Filter) (c sto
 	if err != nil {
 		return c, err
 	}
-	err = s.read(ctx, func() error {
+	err = s.do(ctx, func() error {
 		now, err := s.now(ctx)
 		if err != nil {
 			return err
@@ -142,13 +142,13 @@ func (s *Engine) Purge(ctx context.Context, queue string, f store.Filter) (n int
 	}
 	where = "queue = $1 AND position > $2 AND position <= $3" + where
 	var until int64
-	err = s.read(ctx, func() error {
+	err = s.do(ctx, func() error {
 		return s.db.Reader().QueryRowContext(ctx, "SELECT coalesce(max(position), 0) FROM weir_messages WHERE queue = $1", queue).Scan(&until)
 	})
 	for after := int64(0); err == nil && after < until; {
 		last := until
 		var some bool
-		err = s.read(ctx, func() error { // without the write lock
+		err = s.do(ctx, func() error { // without the write lock
 			err := s.db.Reader().QueryRowContext(ctx, `SELECT position FROM weir_messages WHERE queue = $1 AND position > $2 AND position <= $3
 				ORDER BY position LIMIT 1 OFFSET $4`, queue, after, until, purgeStep-1).Scan(&last)
 			if err != nil && !errors.Is(err, sql.ErrNoRows) {
@@ -210,7 +210,7 @@ func (s *Engine) claimable(ctx context.Context, queue string, f *store.Filter, p
 // readPositions returns the positions that a query selects. args has its arguments at a
 // time.
 func (s *Engine) readPositions(ctx context.Context, query string, args func(now time.Time) []any) (positions []int64, err error) {
-	err = s.read(ctx, func() error {
+	err = s.do(ctx, func() error {
 		now, err := s.now(ctx)
 		if err != nil {
 			return err
@@ -269,14 +269,14 @@ func (s *Engine) HandOver(ctx context.Context, moves ...store.Move) error {
 	}
 	var gone []store.Lease
 	err = s.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error {
-		there, err := s.queuesAt(ctx, tx, string(of))
+		there, err := s.messagesAt(ctx, tx, string(of))
 		if err != nil {
 			return err
 		}
 		s.step()
-		gone = storearg.Gone(moves, func(l store.Lease) bool {
-			queue, ok := there[l.Entry]
-			return ok && queue == l.Queue
+		gone = storearg.Gone(moves, func(m *store.Move) bool {
+			at, ok := there[m.Lease.Entry]
+			return ok && at.queue == m.Lease.Queue && !storearg.IsReplaced(m, at.visit)
 		})
 		isGone := make(map[store.Lease]bool, len(gone))
 		for _, l := range gone {
@@ -296,24 +296,29 @@ func (s *Engine) HandOver(ctx context.Context, moves ...store.Move) error {
 	return storearg.Lost(gone)
 }
 
-// queuesAt returns the queues of positions, a JSON array, by [store.Lease.Entry].
-func (s *Engine) queuesAt(ctx context.Context, tx *Tx, positions string) (map[string]string, error) {
-	rows, err := tx.QueryContext(ctx, `SELECT position, queue FROM weir_messages WHERE position IN (SELECT value FROM json_each($1))`, positions)
+type messageAt struct {
+	queue string
+	visit int
+}
+
+// messagesAt returns the messages at positions, a JSON array, by [store.Lease.Entry].
+func (s *Engine) messagesAt(ctx context.Context, tx *Tx, positions string) (map[string]messageAt, error) {
+	rows, err := tx.QueryContext(ctx, `SELECT position, queue, visit FROM weir_messages WHERE position IN (SELECT value FROM json_each($1))`, positions)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close() //nolint:errcheck // rows.Err is looked at
-	queues := map[string]string{}
+	messages := map[string]messageAt{}
 	for rows.Next() {
 		var position int64
-		var queue string
-		err = rows.Scan(&position, &queue)
+		var at messageAt
+		err = rows.Scan(&position, &at.queue, &at.visit)
 		if err != nil {
 			return nil, err
 		}
-		queues[strconv.FormatInt(position, 10)] = queue
+		messages[strconv.FormatInt(position, 10)] = at
 	}
-	return queues, rows.Err()
+	return messages, rows.Err()
 }
 
 // Move implements [store.Inspector].
@@ -341,7 +346,7 @@ func (s *Engine) Move(ctx context.Context, moves ...store.Move) error {
 
 // Queues implements [store.Inspector].
 func (s *Engine) Queues(ctx context.Context) (names []string, err error) {
-	err = s.read(ctx, func() error {
+	err = s.do(ctx, func() error {
 		// One step of an index for each queue.
 		rows, err := s.db.Reader().QueryContext(ctx, `WITH RECURSIVE q(name) AS (
 			SELECT min(queue) FROM weir_messages

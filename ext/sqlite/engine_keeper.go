@@ -21,7 +21,7 @@ var neverText = strconv.FormatInt(never, 10)
 
 // Records implements [store.Keeper].
 func (s *Engine) Records(ctx context.Context, kind, after string, limit int) (list []store.Record, err error) {
-	err = s.read(ctx, func() error {
+	err = s.do(ctx, func() error {
 		list, err = records(ctx, s.db.Reader(), kind, after, limit)
 		return err
 	})
@@ -49,7 +49,7 @@ func records(ctx context.Context, q interface {
 
 // Update implements [store.Keeper].
 func (s *Engine) Update(ctx context.Context, f func(context.Context, store.Tx) error) error {
-	return s.read(ctx, func() error {
+	return s.do(ctx, func() error {
 		err := s.db.Write(ctx, func(ctx context.Context, tx *Tx) error {
 			s.step()
 			var highest int64

@@ -43,7 +43,7 @@ func (s *Engine) CountKeys(ctx context.Context, q store.KeyQuery) ([]store.KeyCo
 	}
 	statement, args := selectKeyCounts(q)
 	top := storearg.NewTopKeys(q)
-	err = s.read(ctx, func() error {
+	err = s.do(ctx, func() error {
 		rows, err := s.db.Reader().QueryContext(ctx, statement, args...)
 		if err != nil {
 			return err

@@ -105,7 +105,7 @@ func (l *locks) Release(ctx context.Context, g lock.Grant) error {
 
 // Held implements [lock.Locks].
 func (l *locks) Held(ctx context.Context, prefix string) (held []lock.Holding, err error) {
-	err = l.store.read(ctx, func() error {
+	err = l.store.do(ctx, func() error {
 		now, err := l.store.now(ctx)
 		if err != nil {
 			return err

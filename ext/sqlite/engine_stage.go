@@ -35,7 +35,7 @@ func (s *Engine) stage(ctx context.Context, tx execer, queue string, ms ...store
 	if err != nil {
 		return err
 	}
-	return s.read(ctx, func() error {
+	return s.do(ctx, func() error {
 		var highest int64
 		if err := tx.QueryRowContext(ctx, setClock, nanos(s.clock.Now(), 0)).Scan(&highest); err != nil {
 			return err

@@ -14,7 +14,7 @@ var _ store.Waker = (*Engine)(nil)
 // delays are reported at once, other changes within about 100 ms.
 func (s *Engine) Wake(ctx context.Context, queue string, wake func(misses bool)) error {
 	c := &waiter{engine: s, wake: wake, polls: s.ownClock, ended: make(chan error, 1)}
-	err := s.read(ctx, func() error {
+	err := s.do(ctx, func() error {
 		err := s.db.watcher.add(queue, c)
 		if err == nil && c.polls {
 			wake(true)

@@ -146,18 +146,22 @@ func KeyChanged(id, key, newKey string) error {
 }
 
 // Gone returns the leases of moves whose messages are gone, each once. isThere reports
-// whether the message of a lease is still in its queue.
-func Gone(moves []store.Move, isThere func(l store.Lease) bool) (gone []store.Lease) {
+// whether the message of a move's lease is still in its queue, and was not replaced.
+func Gone(moves []store.Move, isThere func(m *store.Move) bool) (gone []store.Lease) {
 	seen := map[store.Lease]bool{{}: true} // without a lease there is no message to look for
 	for i := range moves {
 		l := moves[i].Lease
-		if !seen[l] && !isThere(l) {
+		if !seen[l] && !isThere(&moves[i]) {
 			gone = append(gone, l)
 		}
 		seen[l] = true
 	}
 	return gone
 }
+
+// IsReplaced reports whether the leased message of m was replaced: its Meta.Visit is now
+// stored. See [store.Move].Visit.
+func IsReplaced(m *store.Move, stored int) bool { return m.Visit > 0 && stored >= m.Visit }
 
 // IsSame reports whether two engines are the same value.
 func IsSame(a, b store.Engine) bool {

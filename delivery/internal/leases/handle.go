@@ -19,6 +19,7 @@ type handle struct {
 	message  store.Message // as received; see provider for its provider
 
 	lease      store.Lease
+	visit      int                 // that began with the lease: after join, perhaps later than the running one
 	until      time.Time           // end of the lease, by the source's clock
 	settlement *message.Settlement // nil while the message is in flight
 	// replacement takes the place of the message when its acknowledgement is recorded, or
@@ -31,7 +32,7 @@ type handle struct {
 	due      time.Time // next try to record the settlement
 
 	provider atomic.Pointer[string] // current provider; written under mu
-	isGone   atomic.Bool            // not in its queue: purged, or settled by another worker; written under mu
+	isGone   atomic.Bool            // purged, or its visit was settled by another worker; written under mu
 	isPurged atomic.Bool            // gone because it was purged; written under mu
 }
 
@@ -40,7 +41,7 @@ var _ message.Delivery = (*handle)(nil)
 type sourceOfHandle interface {
 	ownerOf() any
 	engineOf() store.Engine
-	leaseOf(h *handle) (l store.Lease, inFlight bool)
+	leaseOf(h *handle) (l store.Lease, visit int, inFlight bool)
 	noteGone(ctx context.Context, h *handle)
 	asReceived(h *handle, encoded []byte) (payload, schema []byte, isSame bool)
 	setProvider(ctx context.Context, h *handle, provider string) (canKeep bool, err error)
@@ -74,7 +75,7 @@ func (s *Source[T]) asReceived(h *handle, encoded []byte) (payload, schema []byt
 }
 
 func (s *Source[T]) setProvider(ctx context.Context, h *handle, provider string) (canKeep bool, err error) {
-	lease, isInFlight := s.leaseOf(h)
+	lease, _, isInFlight := s.leaseOf(h)
 	if !isInFlight {
 		return false, nil
 	}

@@ -45,9 +45,9 @@ func (h *HeadStarts) begin(s suspect, now time.Time, d time.Duration) bool {
 	return true
 }
 
-// left returns how long no message may be taken. Unless that is 0, it sends to wake when
-// the head start ends early.
-func (h *HeadStarts) left(now time.Time, wake chan struct{}) time.Duration {
+// watch returns how long no message may be taken: 0 without a head start. Otherwise end
+// sends to wake if the head start ends earlier.
+func (h *HeadStarts) watch(now time.Time, wake chan struct{}) (left time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.isRunning(now) {

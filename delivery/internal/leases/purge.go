@@ -13,9 +13,8 @@ import (
 
 // HandOver puts messages into a queue. from[i] is the delivery of the message in flight
 // that ms[i] was made from, or nil. isGone[i] is true if ms[i] was not put because that
-// message is no longer in its queue: it was purged (law W5), or its lease had ended, and
-// another worker has settled it and stored the outcome. The caller settles it as if ms[i]
-// had been put.
+// message is gone: it was purged (law W5), or its lease had ended, and another worker has
+// stored an outcome of its visit. The caller settles it as if ms[i] had been put.
 //
 // If the message was received from the same engine, and that is a [store.Inspector], the
 // engine checks when it puts. Otherwise HandOver uses what the source has found before,
@@ -34,9 +33,10 @@ func HandOver(ctx context.Context, engine store.Engine, queue string, ms []store
 		}
 		move := store.Move{Queue: queue, Message: ms[i]}
 		if isHandle && isInspector && storearg.IsSame(h.source.engineOf(), engine) {
-			lease, inFlight := h.source.leaseOf(h)
+			lease, visit, inFlight := h.source.leaseOf(h)
 			if inFlight {
 				move.Lease = lease
+				move.Visit = visit
 				hasLease = true
 			}
 		}
@@ -125,8 +125,8 @@ func (s *Source[T]) purgeSearchesBegun() int {
 	return s.purgeSearches
 }
 
-// noteGone notes that the message of h is no longer in its queue. While its lease lasts,
-// no other worker can have settled it, so it was purged.
+// noteGone notes that the message of h is gone. While its lease lasts, no other worker can
+// have settled it, so it was purged.
 func (s *Source[T]) noteGone(ctx context.Context, h *handle) {
 	s.mu.Lock()
 	isPurged := s.clock.Now().Before(h.until)
@@ -183,10 +183,11 @@ func (s *Source[T]) findPurged(ctx context.Context, lost []*handle) (purged []*h
 
 func (s *Source[T]) engineOf() store.Engine { return s.store }
 
-// leaseOf returns the lease of a message, and whether it is in flight. A program may
-// acknowledge a message before it puts a result: then the message was not purged.
-func (s *Source[T]) leaseOf(h *handle) (l store.Lease, inFlight bool) {
+// leaseOf returns the lease of a message with its visit, and whether it is in flight. A
+// program may acknowledge a message before it puts a result: then the message was not
+// purged.
+func (s *Source[T]) leaseOf(h *handle) (l store.Lease, visit int, inFlight bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return h.lease, h.settlement == nil
+	return h.lease, h.visit, h.settlement == nil
 }

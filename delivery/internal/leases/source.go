@@ -74,9 +74,10 @@ type Source[T any] struct {
 
 	// releasing has capacity 1, and is a lock. The recorder holds it while it releases
 	// messages in the store, until they are removed from handles. take holds it after it
-	// has taken messages, while it adds them to handles. Otherwise take would join a
-	// message that was released and taken again at once to the delivery that has ended,
-	// and not deliver it.
+	// has taken messages, while it adds them to handles. Without it, a message would be
+	// lost until its lease ends: the recorder releases it, take leases it again, choose
+	// still finds its handle and treats it as in flight, and the recorder removes the
+	// handle.
 	releasing chan struct{}
 
 	mu      sync.Mutex
@@ -205,7 +206,7 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], e
 		if err := s.recorder.Failure(); err != nil {
 			return nil, err
 		}
-		left := s.headStarts.left(s.clock.Now(), s.again)
+		left := s.headStarts.watch(s.clock.Now(), s.again)
 		if left > 0 {
 			if ctx.Err() != nil {
 				return nil, context.Cause(ctx)
@@ -318,6 +319,7 @@ func (s *Source[T]) deliver(l *store.Leased, until time.Time) (m message.Message
 	}
 	h := &handle{source: s, position: l.Position, lease: l.Lease, until: until, message: l.Message}
 	h.message.Meta.Visit++
+	h.visit = h.message.Meta.Visit
 	h.message.Meta.Put = storearg.OriginOfPut(s.queue, &l.Meta, l.Position, l.Lease.Entry) // law W5
 	h.provider.Store(&h.message.Meta.Provider)
 	s.addHandle(h)
@@ -410,6 +412,7 @@ func (s *Source[T]) choose(taken []store.Leased, until time.Time) (chosen []stor
 func (s *Source[T]) join(h *handle, again *store.Leased, until time.Time) {
 	s.lose(h)
 	h.lease = again.Lease
+	h.visit = again.Meta.Visit + 1
 	h.until = until
 	h.lost = false                  // the new lease may be lost as well, and counts again
 	provider := again.Meta.Provider // another worker may have chosen it
@@ -426,9 +429,10 @@ func (s *Source[T]) addHandle(h *handle) {
 func (s *Source[T]) settle(h *handle, v message.Settlement) {
 	s.mu.Lock()
 	if h.isGone.Load() {
-		// The message was purged, or another worker has settled it, so it must not be put
-		// anywhere. Done does not change the store then.
-		v = message.Settlement{Kind: message.Done}
+		// The message must not be put anywhere. Usually its lease is lost, and Release
+		// does not change the store. But if this source has taken the message again for
+		// its next visit (join), Release lets that visit begin.
+		v = message.Settlement{Kind: message.Released}
 	}
 	isClosed := s.handles[h.lease.Entry] != h // Close has released it
 	if !isClosed {

@@ -93,3 +93,106 @@ func TestSource_ReplaceByWithoutAnOrder(t *testing.T) {
 		require.False(t, message.DeliveryOf(m).(leases.InPlace).ReplaceBy(replacedLater(m)))
 	})
 }
+
+// hung is the engine of a worker that hangs: it does not extend leases.
+type hung struct{ *memory.Engine }
+
+func (hung) Extend(context.Context, time.Duration, ...store.Lease) error { return nil }
+
+// lateHandOver returns a worker whose lease has ended before it hands over the failure of
+// its visit, and its message. Meanwhile another worker has failed as well, and has stored
+// the message's next visit, in a minute.
+func lateHandOver(t *testing.T, engine *memory.Engine) (late *leases.Source[string], m message.Message[string]) {
+	t.Helper()
+	putOfKey(t, engine, "a")
+	ofLate := hung{engine}
+	late = leases.NewSource(ofLate, "q", "dead", codec.JSON[string](), quiet, leases.WithOrder(ofLate))
+	other := leases.NewSource(engine, "q", "dead", codec.JSON[string](), quiet, leases.WithOrder(engine))
+	m = receive(t, late)
+	again := receive(t, other) // when the lease has ended
+	require.Equal(t, 1, again.Meta().Visit)
+	require.True(t, message.DeliveryOf(again).(leases.InPlace).ReplaceBy(replacedLater(again)))
+	again.Ack()
+	require.NoError(t, other.Close(t.Context()))
+	letter := store.Message{Meta: m.Meta(), Cause: store.Permanent, Payload: []byte(`"a"`)}
+	isGone, err := leases.HandOver(t.Context(), ofLate, "dead", []store.Message{letter}, []message.Delivery{message.DeliveryOf(m)})
+	require.NoError(t, err)
+	require.Equal(t, []bool{true}, isGone)
+	require.Empty(t, dead(t, engine))
+	return late, m
+}
+
+// Two workers have failed in the same visit of a message. The message is not a dead letter
+// while it waits for its next visit in its place.
+func TestHandOver_ReplacedByAnotherWorker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		s, late := lateHandOver(t, engine)
+		defer s.Close(t.Context())
+		late.Settle(message.Settlement{Kind: message.HandedOver})
+		synctest.Wait()
+		next := receive(t, s)
+		require.Equal(t, 2, next.Meta().Visit)
+		next.Ack()
+		synctest.Wait()
+		require.Empty(t, dead(t, engine))
+		counts, err := engine.Count(t.Context(), "q", store.Filter{})
+		require.NoError(t, err)
+		require.Zero(t, counts.Messages)
+	})
+}
+
+// The late worker takes the message for its next visit before the late visit is settled.
+// That does not settle the next visit.
+func TestHandOver_ReplacedAndTakenAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		s, late := lateHandOver(t, engine)
+		defer s.Close(t.Context())
+		time.Sleep(2 * time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := s.Receive(ctx, 1)
+		require.ErrorIs(t, err, context.DeadlineExceeded, "the message is in flight here (law D2)")
+		late.Settle(message.Settlement{Kind: message.HandedOver})
+		ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		ms, err := s.Receive(ctx, 1)
+		require.NoError(t, err, "the message is lost")
+		require.Equal(t, 2, ms[0].Meta().Visit)
+		ms[0].Ack()
+	})
+}
+
+// The late worker has taken the message for its next visit before its failure in the first
+// visit is handed over. The failure is stored, and ends the message.
+func TestHandOver_TakenAgainBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		putOfKey(t, engine, "a")
+		ofLate := hung{engine}
+		s := leases.NewSource(ofLate, "q", "dead", codec.JSON[string](), quiet, leases.WithOrder(ofLate))
+		defer s.Close(t.Context())
+		m := receive(t, s)
+		time.Sleep(time.Minute)
+		taken, err := engine.TakeInOrder(t.Context(), "q", 1, time.Minute)
+		require.NoError(t, err)
+		next := taken[0].Clone()
+		next.Meta.Visit = 1
+		require.NoError(t, engine.Replace(t.Context(), store.Replacement{Lease: taken[0].Lease, Message: next}))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = s.Receive(ctx, 1)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		letter := store.Message{Meta: m.Meta(), Cause: store.Permanent, Payload: []byte(`"a"`)}
+		isGone, err := leases.HandOver(t.Context(), ofLate, "dead", []store.Message{letter}, []message.Delivery{message.DeliveryOf(m)})
+		require.NoError(t, err)
+		require.Equal(t, []bool{false}, isGone)
+		m.Settle(message.Settlement{Kind: message.HandedOver})
+		synctest.Wait()
+		require.Len(t, dead(t, engine), 1)
+		counts, err := engine.Count(t.Context(), "q", store.Filter{})
+		require.NoError(t, err)
+		require.Zero(t, counts.Messages)
+	})
+}
