@@ -53,11 +53,6 @@ func wasRefused(ctx context.Context, request string) bool {
 	return ok && e.AllRefused() && isSameRequest(request, e.Carried())
 }
 
-func isRequest(text string) bool {
-	var id exactlyonce.ID
-	return id.UnmarshalText([]byte(text)) == nil
-}
-
 // isSameRequest reports whether both texts are ids of the same tracked request. Their
 // attempts, steps and parameters such as ";only=1" may differ.
 func isSameRequest(a, b string) bool {

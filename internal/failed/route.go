@@ -87,12 +87,12 @@ func (r *Router[T]) Route(ctx context.Context, f asyncop.Failure[T], now time.Ti
 }
 
 // waits reports whether a message whose visits are used up waits for the end of an
-// outage: its call has failed, and then its time ran out waiting for the backend.
+// outage: its call has failed, and then its timeout passed while it waited for the
+// backend.
 //
-// With n layers, visit n+1 is the first that is too many. OthersAnswered is true if the
-// service has answered other messages since the visit before. At visit n+1 these answers
-// may have come before the outage, so the message waits in any case. Later it waits only
-// if the service has not answered others.
+// It waits only if the service has answered no other message since the visit before
+// (OthersAnswered). With n layers, visit n+1 is the first that is too many. It is
+// excepted, because these answers may be from before the outage.
 func (r *Router[T]) waits(visit int, f asyncop.Failure[T]) bool {
 	n := len(r.Layers)
 	canWait := f.BackendDown && visit < outageVisits && (n > 0 || r.Returns)
@@ -130,12 +130,13 @@ func (r *Router[T]) noteRequest(ctx context.Context, f asyncop.Failure[T], befor
 	case !before.UnsafeToRepeat: // the first visit that leaves a doubt
 		meta.Request = request
 		meta.Remembered = firstCall(f, meta.LastFailure).Add(r.Remembers)
-	case isRequest(before.Request) && !isSameRequest(before.Request, request):
-		// The requests of two operators are in doubt, and Meta keeps only one.
+	case before.Request != "" && !isSameRequest(before.Request, request):
+		// Two requests are in doubt, for example of two operators, and Meta keeps only
+		// the first.
 		meta.Remembered = time.Time{}
 	default:
-		// The request in doubt may have been sent again. Its server counts from the first
-		// call, so Remembered stays.
+		// An earlier request without an id in Meta has the user's own id, so it can be
+		// repeated as well. Its server counts from its first call, so Remembered stays.
 		meta.Request = request
 	}
 }
