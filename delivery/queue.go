@@ -323,7 +323,7 @@ func (q *Queue[T]) Put(ctx context.Context, v T, opts ...PutOption) error {
 
 // PutAll implements [Sink]: it rejects values that it cannot put, and puts all or none of
 // the others, where a transaction of the engine has room for them: see [store.Engine].
-// They keep id, origins, key, provider, deadline and headers; their visits begin anew. To
+// They keep ID, Origin, Put, Key, Provider, Deadline and Headers; visits begin anew. To
 // put values of your own, make messages of them:
 //
 //	message.New(order, &message.Meta{ID: order.Number}, nil)

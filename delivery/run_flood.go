@@ -160,8 +160,8 @@ func (f *flood) judgeProbe() (resumes bool) {
 		if all.ended < f.window {
 			return false
 		}
-		// An earlier failedKey stays, so a block with the key of these probes stops the
-		// worker again.
+		// An earlier failedKey stays. If these probes have another key, that is then a
+		// second key (isSecondKey), and a block of it stops the worker again.
 		failedKey = cmp.Or(f.failedKey, all.anyKey())
 	case all.isFlood():
 		f.probes = nil

@@ -29,8 +29,8 @@ type recovery struct {
 	runner  string // names this worker
 
 	// Of the present order:
-	ahead time.Duration // of the engine's clock
-	left  int           // messages that may become due before the next pause
+	engineAhead time.Duration // how far the engine's clock is ahead of the machine's
+	left        int           // messages that may become due before the next pause
 }
 
 const (
@@ -134,7 +134,7 @@ func (r *recovery) order(ctx context.Context, from gate.Recovery) error {
 func (r *recovery) failedIn(ctx context.Context, from gate.Recovery) (f store.Filter, err error) {
 	err = r.engine.Update(ctx, func(_ context.Context, tx store.Tx) error {
 		now := r.clock.Now()
-		r.ahead = tx.Now().Sub(now)
+		r.engineAhead = tx.Now().Sub(now)
 		// Ages are right even if the machine's clock was set since the process began.
 		f.Before = tx.Now().Add(-now.Sub(from.Begun))
 		length := from.Begun.Sub(from.Outage)
@@ -203,7 +203,7 @@ func (r *recovery) pace(from gate.Recovery) int {
 // of an outage of the backend, and no worker has taken them since. A message that was
 // taken and released, such as a snoozed one, keeps its new time.
 func (r *recovery) waiting(entries []store.Entry, backend string) (all []store.Entry) {
-	now := r.clock.Now().Add(r.ahead)
+	now := r.clock.Now().Add(r.engineAhead)
 	for _, e := range entries {
 		o, ok := failed.ReadOutage(e.Meta.Outage)
 		if ok && o.Backend == backend && o.Visit == e.Meta.Visit && e.Fence == 0 && !e.Held && mayReturn(&e, o, now) {

@@ -62,7 +62,7 @@ type filling[OUT any] struct {
 	left    []message.Message[OUT]      // to be put next
 	refused []*refusal[OUT]             // results that the sink has not taken while it took others
 	taken   int                         // how often the sink has taken results: see noteTaken
-	down    bool                        // results put alone have failed since the sink last took one
+	isDown  bool                        // put has failed since the sink last took a result; a failure of putAgain does not count
 	round   int                         // number of the round, which puts the refused results that are due, then left
 	solo    soloFailures
 
@@ -73,7 +73,8 @@ type filling[OUT any] struct {
 
 // soloFailures are the rounds, since the sink has last taken a result, in which a result
 // put alone has failed. A failure counts only if the sink was up: if it took results
-// before and after, in the same round.
+// before and after, in the same round. When the sink takes a result, noteTaken looks for
+// such failures among the refused results, and putEach among the results that it puts.
 type soloFailures struct {
 	first int  // the first such round, or 0
 	more  bool // there was another one
@@ -102,11 +103,11 @@ type refusal[OUT any] struct {
 // an outage looks like a refusal.
 func (r *refusal[OUT]) noteFailedTry(f *filling[OUT], err error, now time.Time) {
 	hasTakenOthers := f.taken > r.taken // between the previous try and this one
-	if hasTakenOthers || f.down {
+	if hasTakenOthers || f.isDown {
 		r.aloneSince = now
 	}
 	r.last = counting.Alike(guard.Text(err))
-	isRefusedAgain := !f.down && r.errWhileUp != "" && r.last == r.errWhileUp
+	isRefusedAgain := !f.isDown && r.errWhileUp != "" && r.last == r.errWhileUp
 	if hasTakenOthers || isRefusedAgain || now.Sub(r.aloneSince) >= aloneFor {
 		r.tries++
 	}
@@ -205,7 +206,7 @@ func (f *filling[OUT]) noteTaken() {
 		}
 	}
 	f.taken++
-	f.down = false
+	f.isDown = false
 	f.solo = soloFailures{}
 }
 
@@ -291,7 +292,7 @@ func (w *worker[IN, OUT]) put(f *filling[OUT]) error {
 		return nil
 	case len(unsettled) == 1 && !hasTaken: // it was put alone already
 		f.noteFailed()
-		f.down = true
+		f.isDown = true
 		return err
 	}
 	return w.putEach(f, unsettled, rest, hasTaken, err)
@@ -306,7 +307,7 @@ func (w *worker[IN, OUT]) putEach(f *filling[OUT], some, rest []message.Message[
 	for i := range some {
 		if w.working.Err() != nil || !hasTaken && len(failed) == putsInARow {
 			f.left = slices.Concat(some[i:], rest, messagesOf(failed)) // others come first the next time
-			f.down = true
+			f.isDown = true
 			return err
 		}
 		isTaken, failure := w.putSome(some[i : i+1])
@@ -330,7 +331,7 @@ func (w *worker[IN, OUT]) putEach(f *filling[OUT], some, rest []message.Message[
 	}
 	if !hasTaken && len(failed) > 0 {
 		f.left = slices.Concat(rest, messagesOf(failed))
-		f.down = true
+		f.isDown = true
 		return err
 	}
 	f.left = rest

@@ -88,7 +88,8 @@ func (m Meta) MarshalJSON() ([]byte, error) {
 	return metaMembers.Append(b, members), err
 }
 
-// storedHeader returns the text of a field as a value of storedMeta.Headers.
+// storedHeader returns a field as a value of storedMeta.Headers: the text of its header,
+// escaped as ToHeaders does, is escaped once more, like all values of the map.
 func storedHeader(text string) string { return escape(escape(text, ""), "") }
 
 // UnmarshalJSON reads the output of MarshalJSON. An unknown member becomes a header whose

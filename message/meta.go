@@ -20,12 +20,15 @@ type Meta struct {
 	// Key is the key by which messages are ordered or taken in turn, or "". At most 1,024
 	// bytes, perhaps not text.
 	Key string
-	// Origin is where the message was first seen.
+	// Origin is the place in a topic, stream, table or file from which a source first
+	// read the message. It is zero if the message was put into a queue on an engine with
+	// leases.
 	Origin Origin
 
-	// Put is where the message was when it was first taken, and "" until then. Queues set
-	// it, and pass it on to other queues, where it distinguishes the message from a later
-	// put under the same id (law W5). At most 1,024 bytes. Its stored name is Weir-Put.
+	// Put is the origin of the put: the place in the queue that took the message first,
+	// such as "orders//5", and "" until then. Queues set it, and pass it on to other
+	// queues, where it distinguishes the message from a later put under the same id (law
+	// W5). At most 1,024 bytes. Its stored name is Weir-Put.
 	Put string
 
 	// Visit is the number of the visit, which is a passage through an operator with its

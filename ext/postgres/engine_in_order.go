@@ -151,6 +151,9 @@ func (s *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease
 	limit = min(limit, storesql.MaxInOrder)
 	after := s.floors.begin(queue, s.clock.Now())
 	beganAtFloor := after.position > 0
+	// The first step looks at limit messages, and each further step at StepInOrder. Keys
+	// behind them get a turn only after a step of at least StepInOrder. So a call with a
+	// small limit parks as many messages as others.
 	looked, isParked := limit, true                  // isParked: all messages up to after are parked
 	for steps := 0; steps < storesql.StepsInOrder; { // steps that have parked messages
 		taken, step, err := s.takeDue(ctx, queue, after, looked, limit, lease)
@@ -177,7 +180,7 @@ func (s *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease
 		}
 		wasShort := looked < storesql.StepInOrder
 		after, looked = step.last, storesql.StepInOrder // others may be due behind them
-		if wasShort {                                   // a call with a small limit parks as many messages as others
+		if wasShort {
 			continue
 		}
 		taken, err = s.takeOfNextKeys(ctx, queue, limit, lease)

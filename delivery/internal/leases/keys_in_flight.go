@@ -117,8 +117,8 @@ type rooms struct {
 }
 
 // room returns the keys of which messages may be taken, and how many of each: at most n.
-// The key with the least room decides. If room leaves out keys, it sends to wake when a
-// message of such a key is settled.
+// The key with the least room decides. If room leaves out keys, leave sends to wake when
+// a message of such a key is settled, and hold when people hold or resume keys.
 func (k *KeysInFlight) room(most, n int, includesSlow bool, wake chan struct{}) (r rooms) {
 	r.next = k.refreshShares()
 	r.each = n

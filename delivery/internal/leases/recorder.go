@@ -289,14 +289,14 @@ func (s *Source[T]) noteRefusal(ctx context.Context, h *handle, cause error, las
 func (s *Source[T]) setAside(ctx context.Context, h *handle, cause error) error {
 	fate := "it stays in its queue and is not delivered again"
 	hs := []*handle{h}
-	var released error
+	var releaseErr error // also a lost lease, which write notes and does not return
 	err := s.write(hs, func(leases []store.Lease) error {
-		released = s.store.Release(ctx, forGood, leases...)
-		return released
+		releaseErr = s.store.Release(ctx, forGood, leases...)
+		return releaseErr
 	})
 	switch {
-	case storearg.IsLost(released):
-		return nil // write has noted the lost lease
+	case storearg.IsLost(releaseErr):
+		return nil
 	case errors.Is(err, message.ErrRefused):
 		fate = "it is delivered again when its lease ends"
 		s.mu.Lock()

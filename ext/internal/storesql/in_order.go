@@ -54,7 +54,7 @@ type KeyState struct {
 type OrderPlan struct {
 	Take   []int64           // positions to lease; with a key, they become its heads
 	Park   map[int64][]int64 // positions to park, by the head for which they wait
-	Become []int64           // new heads that are not leased: keys of Park
+	Become []int64           // positions of new heads that are not leased, for which Park has messages
 }
 
 // Plan decides which candidates are taken, up to limit, and which wait for the heads of
