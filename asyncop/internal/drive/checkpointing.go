@@ -252,10 +252,10 @@ func (d *Driver[IN, OUT]) receivedBarrier(b participant.Barrier) {
 	d.passBarrier()
 }
 
-// passedMarker is called when next was emitted. After the marker of the end of the input,
-// all earlier elements have left, so it reports the end to the coordinator.
-func (k *checkpointing[IN, OUT]) passedMarker(next any) {
-	if b, ok := next.(participant.Barrier); ok {
+// reportMarker reports the end of the input to the coordinator if value, which was emitted,
+// is its marker. All earlier elements have left.
+func (k *checkpointing[IN, OUT]) reportMarker(value any) {
+	if b, ok := value.(participant.Barrier); ok {
 		k.encoding.Go(func() { b.Report(k.d.Name, nil, nil) })
 	}
 }

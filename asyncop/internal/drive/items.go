@@ -318,7 +318,7 @@ func (d *Driver[IN, OUT]) sent() {
 		return
 	}
 	if d.checkpoints != nil {
-		d.checkpoints.passedMarker(next)
+		d.checkpoints.reportMarker(next)
 	}
 	d.core.PopHead(observe.Emitted)
 	if d.observing != nil {

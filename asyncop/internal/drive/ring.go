@@ -93,19 +93,19 @@ func (r *ring[T]) exhausted() bool { return r.ended.Load() && r.len() == 0 }
 
 // inlet is a ring from which the loop takes.
 type inlet[T any] struct {
-	ring   *ring[T]
-	feeder call.Sleeper  // the goroutine that puts
-	until  atomic.Uint64 // values up to this tail have a slot, as of the last announceSlots
+	ring     *ring[T]
+	feeder   call.Sleeper  // the goroutine that puts
+	slotTail atomic.Uint64 // values up to this tail have a slot, as of the last announceSlots
 
-	// surplus is how many values may be put beyond until. The feeder sets it.
+	// surplus is how many values may be put beyond slotTail. The feeder sets it.
 	surplus atomic.Int64
 
 	// Owned by the feeder. They describe the last fetch.
-	asked      int    // the result of awaitSlots
-	firstTail  uint64 // tail at its start
-	firstUntil uint64 // until at its start
-	freed      int    // slots that became free before its first value was put
-	hasNoValue bool   // no value was put yet
+	asked         int    // the result of awaitSlots
+	firstTail     uint64 // tail at its start
+	firstSlotTail uint64 // slotTail at its start
+	freed         int    // slots that became free before its first value was put
+	hasNoValue    bool   // no value was put yet
 }
 
 func newInlet[T any](size int) inlet[T] {
@@ -117,8 +117,8 @@ func newInlet[T any](size int) inlet[T] {
 func (i *inlet[T]) put(v T, m call.Message) bool {
 	if i.hasNoValue {
 		i.hasNoValue = false
-		freed := int(i.until.Load() - i.firstUntil) //nolint:gosec // counts that are close to each other
-		i.freed = max(0, freed)                     // until falls while a key is crowded: see Machine.FreeSlots
+		freed := int(i.slotTail.Load() - i.firstSlotTail) //nolint:gosec // counts that are close to each other
+		i.freed = max(0, freed)                           // slotTail falls while a key is crowded: see Machine.FreeSlots
 	}
 	for !i.ring.stopped.Load() {
 		if i.ring.put(v, m) {
@@ -140,7 +140,7 @@ func (i *inlet[T]) take() (v T, m call.Message, ok bool) {
 
 // announceSlots announces the free slots. The loop calls it.
 func (i *inlet[T]) announceSlots(free int) {
-	i.until.Store(i.ring.head.Load() + uint64(free)) //nolint:gosec // it is not negative
+	i.slotTail.Store(i.ring.head.Load() + uint64(free)) //nolint:gosec // it is not negative
 	if i.feeder.Parked.Load() && i.mayFetch() {
 		i.feeder.WakeUp()
 	}
@@ -149,7 +149,7 @@ func (i *inlet[T]) announceSlots(free int) {
 // freeSlots returns the number of free slots minus the values put for them. It is
 // negative if values without a slot were put.
 func (i *inlet[T]) freeSlots() int {
-	return int(i.until.Load() - i.ring.tail.Load()) //nolint:gosec // two counts that are close to each other
+	return int(i.slotTail.Load() - i.ring.tail.Load()) //nolint:gosec // two counts that are close to each other
 }
 
 // awaitSlots waits until there is a slot for a value, and returns how many values to
@@ -188,7 +188,7 @@ func (i *inlet[T]) awaitSlots(ctx context.Context) int {
 		if free+surplus > 0 {
 			i.asked = free + surplus + surplus
 			i.firstTail = tail
-			i.firstUntil = i.until.Load()
+			i.firstSlotTail = i.slotTail.Load()
 			i.freed = 0
 			i.hasNoValue = true
 			return i.asked
