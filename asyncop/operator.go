@@ -228,7 +228,7 @@ func typed[T any](name, option string, value any, fault string) T {
 
 // warnOfArguments logs arguments that are probably a mistake.
 func (s *frontend[IN, OUT]) warnOfArguments(name string, timeout time.Duration, capacity int, strategy strategies.Retry[OUT]) {
-	if p := s.policy; !p.NoRetry && !p.Results && !p.Errors {
+	if p := s.policy; !p.NoRetry && !p.ConsidersResults && !p.ConsidersErrors {
 		s.Log(s.ctx, slog.LevelWarn, "asyncop: "+name+": the strategy has no predicate, so nothing is retried: "+
 			"give it RetryIfResult or RetryIfException, or use NoRetry", slog.String("strategy", fmt.Sprintf("%T", strategy)))
 	}

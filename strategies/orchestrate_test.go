@@ -357,8 +357,8 @@ func TestErrorsOnly(t *testing.T) {
 		}
 		return allowing, true
 	}, nil).ErrorsOnly()
-	assert.False(t, decision.StepsOf(p).Results)
-	assert.True(t, decision.StepsOf(p).Errors)
+	assert.False(t, decision.StepsOf(p).ConsidersResults)
+	assert.True(t, decision.StepsOf(p).ConsidersErrors)
 	assert.Equal(t, strategiestest.Decision{}, strategiestest.Decide(p, attempt{Results: []string{"x"}}))
 }
 

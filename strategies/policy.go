@@ -66,7 +66,7 @@ func ReasonAware[OUT any](classify predicates.Classifier[OUT], strategy ReasonSt
 		strategy = BestEffort[OUT]()
 	}
 	return &Policy[OUT]{classify: classify, strategy: strategy, held: decision.Hold(decision.Steps[OUT]{
-		Classify: decision.EachError(classify), Results: true, Errors: true, ReasonOfError: reasonOfError[OUT](),
+		Classify: decision.EachError(classify), ConsidersResults: true, ConsidersErrors: true, ReasonOfError: reasonOfError[OUT](),
 		Strategy: asking(HonorPushback(strategy)), Given: strategy, AtOnce: decidesAtOnce(strategy),
 	})}
 }
@@ -108,8 +108,8 @@ func byAttempts[OUT any](strategy AsyncRetryStrategy[OUT]) *Policy[OUT] {
 	}
 	// An operator ignores later changes.
 	pair = predicates.RetryIf(pair.ResultPredicate(), pair.ExceptionPredicate())
-	p.steps().Results, p.steps().Errors = pair.ResultPredicate() != nil, pair.ExceptionPredicate() != nil
-	if p.steps().Results || p.steps().Errors {
+	p.steps().ConsidersResults, p.steps().ConsidersErrors = pair.ResultPredicate() != nil, pair.ExceptionPredicate() != nil
+	if p.steps().ConsidersResults || p.steps().ConsidersErrors {
 		p.steps().Classify = byPredicates(pair.ResultPredicate(), pair.ExceptionPredicate())
 	}
 	if j, ok := strategy.(jittered); ok {
@@ -294,7 +294,7 @@ func (p *Policy[OUT]) Immediate() *Policy[OUT] {
 // That saves time if the classifier never returns a reason for results.
 func (p *Policy[OUT]) ErrorsOnly() *Policy[OUT] {
 	c := *p
-	c.steps().Results = false
+	c.steps().ConsidersResults = false
 	return &c
 }
 
@@ -308,10 +308,10 @@ func (p *Policy[OUT]) RetryPredicate() predicates.AsyncRetryPredicate[OUT] {
 	}
 	var result predicates.ResultPredicate[OUT]
 	var exception predicates.ExceptionPredicate
-	if p.steps().Results {
+	if p.steps().ConsidersResults {
 		result = func(results []OUT) bool { return deserves(&predicates.Attempt[OUT]{Number: 1, Results: results}) }
 	}
-	if p.steps().Errors {
+	if p.steps().ConsidersErrors {
 		exception = func(err error) bool { return deserves(&predicates.Attempt[OUT]{Number: 1, Err: err}) }
 	}
 	if result == nil && exception == nil {

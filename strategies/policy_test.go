@@ -67,7 +67,7 @@ func TestPolicyOfAFLIPStrategyLosesNothing(t *testing.T) {
 			}
 		}
 		got := decision.Decision{Err: a.Err}
-		if s := decision.StepsOf(policy); a.Err != nil && s.Errors || a.Err == nil && s.Results {
+		if s := decision.StepsOf(policy); a.Err != nil && s.ConsidersErrors || a.Err == nil && s.ConsidersResults {
 			got = decision.StepsOf(policy).Decide(context.Background(), a, &decision.Situation{Finishing: finishing})
 		}
 		if got.Before != nil || got.NoRetryReason != want.NoRetryReason || got.Reason != want.Reason || got.Delay != want.Delay ||
@@ -114,8 +114,8 @@ func TestPolicyOfLooksAtWhatHasAPredicate(t *testing.T) {
 	}
 	for _, tt := range tests {
 		p := strategies.PolicyOf(tt.strategy)
-		assert.Equal(t, tt.results, decision.StepsOf(p).Results)
-		assert.Equal(t, tt.errors, decision.StepsOf(p).Errors)
+		assert.Equal(t, tt.results, decision.StepsOf(p).ConsidersResults)
+		assert.Equal(t, tt.errors, decision.StepsOf(p).ConsidersErrors)
 		assert.False(t, decision.StepsOf(p).HasReasons())
 		assert.True(t, decision.StepsOf(p).AtOnce)
 	}
@@ -196,8 +196,8 @@ func TestPolicyBuildersReturnCopies(t *testing.T) {
 	assert.NotNil(t, decision.StepsOf(full).Jitter)
 	assert.False(t, decision.StepsOf(bare).IsIdempotent(1))
 	assert.True(t, decision.StepsOf(full).IsIdempotent(1))
-	assert.True(t, decision.StepsOf(bare).Results)
-	assert.False(t, decision.StepsOf(full).Results)
+	assert.True(t, decision.StepsOf(bare).ConsidersResults)
+	assert.False(t, decision.StepsOf(full).ConsidersResults)
 	for range 3 {
 		assert.Equal(t, decision.Retried, decision.StepsOf(bare).Decide(t.Context(), failedAttempt(1), &decision.Situation{Waiting: 5}).NoRetryReason)
 	}

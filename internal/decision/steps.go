@@ -19,19 +19,19 @@ type Steps[OUT any] struct {
 	// HasReasons. Its Classify knows only the attempts that a predicate asks to repeat.
 	ByAttempts bool
 
-	Classify      predicates.Classifier[OUT] // nil if the policy considers no attempt
-	Results       bool                       // attempts with results are considered; otherwise they are final without Decide
-	Errors        bool                       // attempts with errors are considered
-	ReasonOfError predicates.Classifier[OUT] // see FindReasonOfFailure
-	Strategy      func(ctx context.Context, a *predicates.Attempt[OUT]) (Action, error)
-	Given         any                                                       // the strategy as the user gave it, for error texts and MaxRetriesOf
-	AtOnce        bool                                                      // Strategy is known not to block
-	NoRetry       bool                                                      // made of strategies.NoRetry
-	Jitter        func(base time.Duration, random *rand.Rand) time.Duration // may be nil
-	MaxWaiting    int                                                       // 0 means no bound
-	MaxRetries    []MaxRetriesFor                                           // for single reasons
-	MaxDelay      time.Duration                                             // 0 means no bound
-	Idempotent    func(input any) bool                                      // may be nil; predicates.Idempotent goes first
+	Classify         predicates.Classifier[OUT] // nil if the policy considers no attempt
+	ConsidersResults bool                       // otherwise attempts with results are final without Decide
+	ConsidersErrors  bool                       // otherwise attempts with errors are final without Decide
+	ReasonOfError    predicates.Classifier[OUT] // see FindReasonOfFailure
+	Strategy         func(ctx context.Context, a *predicates.Attempt[OUT]) (Action, error)
+	Given            any                                                       // the strategy as the user gave it, for error texts and MaxRetriesOf
+	AtOnce           bool                                                      // Strategy is known not to block
+	NoRetry          bool                                                      // made of strategies.NoRetry
+	Jitter           func(base time.Duration, random *rand.Rand) time.Duration // may be nil
+	MaxWaiting       int                                                       // 0 means no bound
+	MaxRetries       []MaxRetriesFor                                           // for single reasons
+	MaxDelay         time.Duration                                             // 0 means no bound
+	Idempotent       func(input any) bool                                      // may be nil; predicates.Idempotent goes first
 }
 
 // Held makes a type that embeds it a [Policy]. The embedded name is unexported, so users
@@ -89,7 +89,7 @@ func (p *Steps[OUT]) IsIdempotent(input any) bool {
 //     jitter, and cuts the delay to the remaining time: see [Decision.Capped].
 //  5. The operator takes the retry from its budget if Decision.NeedsBudget is set.
 //
-// Decide is for attempts that the policy considers (Results, Errors). a.Remaining may be
+// Decide is for attempts that the policy considers. a.Remaining may be
 // old if the caller reads the clock again before a retry. The caller handles
 // runtime.Goexit of user code.
 func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], situation *Situation) Decision {
@@ -174,14 +174,16 @@ func (p *Steps[OUT]) askError(a *predicates.Attempt[OUT], isKnown bool) (reason 
 // nil. Others are final.
 func (p *Steps[OUT]) Considers(err error) bool {
 	if err == nil {
-		return p.Results
+		return p.ConsidersResults
 	}
-	return p.Errors
+	return p.ConsidersErrors
 }
 
-// AllowsRepeat reports whether a FLIP-232 predicate has asked for a retry that was not made,
-// for the reason why. So it allows to repeat the call.
-func (p *Steps[OUT]) AllowsRepeat(why NoRetryReason) bool { return p.ByAttempts && hadReason(why) }
+// AllowsRepeat reports whether a FLIP-232 predicate has asked for the retry that was not
+// made for this reason. So it allows to repeat the call.
+func (p *Steps[OUT]) AllowsRepeat(reason NoRetryReason) bool {
+	return p.ByAttempts && hadReason(reason)
+}
 
 // FindPushback returns the wait that a server demands, or 0, or [Never]. A panic of the
 // error or of a result is returned as an error.

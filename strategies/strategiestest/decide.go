@@ -60,7 +60,7 @@ func Decide[OUT any](strategy strategies.Retry[OUT], a predicates.Attempt[OUT]) 
 		a.Remaining = math.MaxInt64
 	}
 	a.Idempotent = policy.IsIdempotent(a.Input)
-	if a.Err != nil && !policy.Errors || a.Err == nil && !policy.Results {
+	if a.Err != nil && !policy.ConsidersErrors || a.Err == nil && !policy.ConsidersResults {
 		return Decision{Stage: a.Stage, Err: a.Err}
 	}
 	d := policy.Decide(context.Background(), &a, &decision.Situation{})

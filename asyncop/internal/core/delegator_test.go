@@ -86,8 +86,8 @@ func TestDelegatorWithoutPredicate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := &recordingStrategy{predicate: predicate, retries: 3}
 			d := delegatorOf[int](s, nil)
-			assert.False(t, d.policy.Results)
-			assert.False(t, d.policy.Errors)
+			assert.False(t, d.policy.ConsidersResults)
+			assert.False(t, d.policy.ConsidersErrors)
 			assert.Equal(t, []string{"what"}, s.asked)
 		})
 	}
@@ -95,19 +95,19 @@ func TestDelegatorWithoutPredicate(t *testing.T) {
 
 func TestDelegatorOfNoRetry(t *testing.T) {
 	d := delegatorOf[int](strategies.NoRetry[int](), nil)
-	assert.False(t, d.policy.Results)
-	assert.False(t, d.policy.Errors)
+	assert.False(t, d.policy.ConsidersResults)
+	assert.False(t, d.policy.ConsidersErrors)
 }
 
 // A missing predicate of a pair never matches, and does not hide the other predicate.
 func TestDelegatorAsksByKind(t *testing.T) {
 	results := delegatorOf[int](&recordingStrategy{predicate: retryPair(predicates.EmptyResult, nil)}, nil)
-	assert.True(t, results.policy.Results)
-	assert.False(t, results.policy.Errors)
+	assert.True(t, results.policy.ConsidersResults)
+	assert.False(t, results.policy.ConsidersErrors)
 
 	exceptions := delegatorOf[int](&recordingStrategy{predicate: retryPair(nil, predicates.HasException)}, nil)
-	assert.False(t, exceptions.policy.Results)
-	assert.True(t, exceptions.policy.Errors)
+	assert.False(t, exceptions.policy.ConsidersResults)
+	assert.True(t, exceptions.policy.ConsidersErrors)
 }
 
 func TestDelegatorDecides(t *testing.T) {

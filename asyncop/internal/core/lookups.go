@@ -17,9 +17,9 @@ type lookups[IN, OUT any] struct {
 	core            *Machine[IN, OUT]
 	states          perSlot[lookingUp]
 	lineages        map[any]*lineage // by key
-	reserved        call.Reservation // of the attempt that begins, or nil
+	reservation     call.Reservation // of the attempt that begins, or nil
 	reservedRunning int              // running attempts without permits
-	changes         int64            // Changes at the last startOthers
+	lastChanges     int64            // Changes at the last startOthers
 }
 
 type lookingUp struct {
@@ -62,9 +62,9 @@ func (l *lookups[IN, OUT]) start(s *Slot[IN, OUT]) bool {
 	}
 	forming := g.forming
 	g.forming = nil // not a member of a batch
-	l.reserved = r
+	l.reservation = r
 	g.begin(s)
-	l.reserved = nil
+	l.reservation = nil
 	g.forming = forming
 	if s.phase == running && s.attempt.Completed() { // its letter was not read: see invoked
 		g.readMailEarly()
@@ -83,7 +83,7 @@ func (l *lookups[IN, OUT]) reserve(s *Slot[IN, OUT]) (r call.Reservation) {
 	returned := false
 	defer func() {
 		if !returned {
-			_ = g.broke("the key function of a lookup", recover()) // the attempt panics again, and fails
+			_ = g.noteBroken("the key function of a lookup", recover()) // the attempt panics again, and fails
 		}
 	}()
 	r = l.Reserve(s.in, int(s.attempts)+1)
@@ -91,21 +91,22 @@ func (l *lookups[IN, OUT]) reserve(s *Slot[IN, OUT]) (r call.Reservation) {
 	return r
 }
 
-// find returns the lineage of the key of s, or nil. If isNew is set, it may make one.
-func (l *lookups[IN, OUT]) find(s *Slot[IN, OUT], isNew bool) (found *lineage) {
+// find returns the lineage of the key of s, or nil. If mayMake is set, it makes a missing
+// lineage.
+func (l *lookups[IN, OUT]) find(s *Slot[IN, OUT], mayMake bool) (found *lineage) {
 	g := l.core
 	g.ranCode = true
 	returned := false
 	defer func() {
 		if !returned {
-			_ = g.broke("the key function of a lookup", recover())
+			_ = g.noteBroken("the key function of a lookup", recover())
 		}
 	}()
 	key, ok := l.LookupKey(s.in)
 	if ok {
 		found = l.lineages[key]
 	}
-	if ok && found == nil && isNew {
+	if ok && found == nil && mayMake {
 		found = &lineage{key: key}
 		l.lineages[key] = found
 	}
@@ -152,12 +153,12 @@ func (l *lookups[IN, OUT]) waitForRetry(s *Slot[IN, OUT]) bool {
 func (l *lookups[IN, OUT]) started(s *Slot[IN, OUT], t *call.Token) {
 	of := l.states.ref(s.index)
 	of.began = s.generation
-	of.isReserved = l.reserved != nil
+	of.isReserved = l.reservation != nil
 	if of.isReserved {
 		l.reservedRunning++
 	}
-	isHit := of.isReserved && !l.reserved.Joins()
-	if isHit || !l.core.Policy.Errors {
+	isHit := of.isReserved && !l.reservation.Joins()
+	if isHit || !l.core.Policy.ConsidersErrors {
 		return
 	}
 	n := of.lineage
@@ -251,10 +252,10 @@ func (l *lookups[IN, OUT]) leave(s *Slot[IN, OUT]) {
 func (l *lookups[IN, OUT]) startOthers() {
 	g := l.core
 	changes := l.Changes()
-	if g.backend == nil || !g.backend.wasRefused || l.changes == changes {
+	if g.backend == nil || !g.backend.wasRefused || l.lastChanges == changes {
 		return
 	}
-	l.changes = changes
+	l.lastChanges = changes
 	for s := g.first(); s != nil && g.state.Failure == nil; {
 		next := s.next()
 		isWaiting := s.phase == fresh || s.phase == ready && s.timer.Armed()
@@ -266,5 +267,5 @@ func (l *lookups[IN, OUT]) startOthers() {
 }
 
 func (l *lookups[IN, OUT]) forget() {
-	l.lineages, l.reserved = nil, nil
+	l.lineages, l.reservation = nil, nil
 }

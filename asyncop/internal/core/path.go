@@ -249,7 +249,7 @@ func (g *Machine[IN, OUT]) newAttempt(s *Slot[IN, OUT]) *call.Attempt[OUT] {
 	if g.forming != nil {
 		return g.forming.Add()
 	}
-	if g.lookups != nil && g.lookups.reserved != nil {
+	if g.lookups != nil && g.lookups.reservation != nil {
 		return call.NewReserving[OUT]()
 	}
 	if g.messages.Seen {
@@ -327,8 +327,8 @@ func (g *Machine[IN, OUT]) contextOfCall(s *Slot[IN, OUT], a *call.Attempt[OUT])
 	if g.forming != nil {
 		ctx = g.forming.Context()
 	}
-	if g.lookups != nil && g.lookups.reserved != nil {
-		ctx = call.WithReservation(a, g.lookups.reserved)
+	if g.lookups != nil && g.lookups.reservation != nil {
+		ctx = call.WithReservation(a, g.lookups.reservation)
 	}
 	return g.context(s, ctx)
 }
@@ -338,7 +338,7 @@ func (g *Machine[IN, OUT]) contextOfCall(s *Slot[IN, OUT], a *call.Attempt[OUT])
 // an attempt with a reservation makes no call.
 func (g *Machine[IN, OUT]) awaitLease(s *Slot[IN, OUT], a *call.Attempt[OUT]) (continues bool) {
 	lease := g.Host.Lease
-	makesCall := g.forming == nil && (g.lookups == nil || g.lookups.reserved == nil)
+	makesCall := g.forming == nil && (g.lookups == nil || g.lookups.reservation == nil)
 	if !makesCall || lease.MayCall(a.Ref.Stamp) {
 		return true
 	}
@@ -351,7 +351,7 @@ func (g *Machine[IN, OUT]) callFunction(ctx context.Context, in IN, a *call.Atte
 	returned := false
 	defer func() {
 		if !returned {
-			err = g.broke("AsyncInvoke", recover())
+			err = g.noteBroken("AsyncInvoke", recover())
 		}
 	}()
 	err = g.User.Invoke(ctx, in, a)
@@ -386,7 +386,7 @@ func (g *Machine[IN, OUT]) invoked(s *Slot[IN, OUT]) {
 // the mailbox is left unread: lookups.start reads it after its attempt, and the next step
 // reads it after a batch.
 func (g *Machine[IN, OUT]) readMailEarly() {
-	hasReservation := g.lookups != nil && g.lookups.reserved != nil
+	hasReservation := g.lookups != nil && g.lookups.reservation != nil
 	if g.unread == nil && g.forming == nil && !hasReservation {
 		g.unread = g.Host.Mail.Take()
 		g.readLetters()
@@ -445,7 +445,7 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 		s.err = err
 		g.state.FailedAttempts++
 		g.state.Stats.LastError, g.state.Erred = err, g.now
-	} else if !g.Policy.Results {
+	} else if !g.Policy.ConsidersResults {
 		if g.backend != nil {
 			g.reportToBackend(s, &a.Token, nil, predicates.Reason{}, 0)
 		}
@@ -626,7 +626,7 @@ func (g *Machine[IN, OUT]) judgeAnswer(s *Slot[IN, OUT], v *predicates.Attempt[O
 	returned := false
 	defer func() {
 		if !returned {
-			g.failElement(s, guard.Join(g.broke("the jitter", nil), g.attemptEnd.err), false)
+			g.failElement(s, guard.Join(g.noteBroken("the jitter", nil), g.attemptEnd.err), false)
 		}
 	}()
 	situation := g.readSituation(s, v)
@@ -637,7 +637,7 @@ func (g *Machine[IN, OUT]) judgeAnswer(s *Slot[IN, OUT], v *predicates.Attempt[O
 
 // judgeExited ends s after the policy has called runtime.Goexit. The run fails as well.
 func (g *Machine[IN, OUT]) judgeExited(s *Slot[IN, OUT], t *call.Token, j *judging) {
-	err := g.broke("the retry strategy or one of its predicates", nil)
+	err := g.noteBroken("the retry strategy or one of its predicates", nil)
 	if g.backend != nil && !j.isReported {
 		g.reportToBackend(s, t, g.attemptEnd.err, predicates.Reason{}, 0)
 	}
