@@ -178,11 +178,11 @@ type Sleeper struct {
 // NewSleeper returns a Sleeper.
 func NewSleeper() Sleeper { return Sleeper{C: make(chan struct{}, 1)} }
 
-// Sleep waits to be woken, unless idle returns false. A wake-up during idle is not lost.
-// Sleep may also return without one.
-func (s *Sleeper) Sleep(idle func() bool) {
+// Sleep waits to be woken, unless isIdle returns false. A wake-up while isIdle runs is not
+// lost. Sleep may also return without a wake-up.
+func (s *Sleeper) Sleep(isIdle func() bool) {
 	s.Parked.Store(true)
-	if idle() {
+	if isIdle() {
 		<-s.C
 	}
 	s.Parked.Store(false)

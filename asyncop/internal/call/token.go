@@ -256,8 +256,8 @@ func (t *Token) Release() (how Released) {
 
 // See Permits in doc.go.
 
-// isFree reports whether a permit is free: bit is released for the operator's,
-// contextEnded for the backend's.
+// isFree reports whether a permit is free: the operator's if bit is released, the
+// backend's if bit is contextEnded.
 func isFree(state, bit uint32) bool {
 	return state&(bit|member) == bit && (state&occupied == 0 || state&returned != 0)
 }

@@ -38,7 +38,7 @@ type atBackend[IN, OUT any] struct {
 
 // requestState is the state of an element at the backend.
 type requestState struct {
-	outages   int
+	outages   int     // attempts that met an outage
 	throttled int     // attempts that the service answered with a demand for fewer calls
 	restarts  int     // of its timeout: see waitOut
 	number    int     // of the attempt with this cost and tenant; 0 if unknown
@@ -257,7 +257,7 @@ func (b *atBackend[IN, OUT]) callUser(s *Slot[IN, OUT]) (err error) {
 	name, returned := "the function of Cost", false
 	defer func() {
 		if !returned {
-			err = b.core.broke(name, recover())
+			err = b.core.noteBroken(name, recover())
 		}
 	}()
 	if b.HasCost {

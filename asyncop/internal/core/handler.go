@@ -51,7 +51,7 @@ func (h *handler[IN, OUT]) rescue(s *Slot[IN, OUT], failure error, timedOut bool
 		c.results, c.err = g.User.HandleFailure(ctx, r, timedOut)
 	})
 	if err != nil {
-		c.broke = err
+		c.broken = err
 		h.returned(s)
 	}
 	return true
@@ -60,7 +60,7 @@ func (h *handler[IN, OUT]) rescue(s *Slot[IN, OUT], failure error, timedOut bool
 // returned continues after the handler of s has ended, or could not run.
 func (h *handler[IN, OUT]) returned(s *Slot[IN, OUT]) {
 	c := h.core.handlerCalls.take(s.index)
-	h.finish(s, c, c.broke)
+	h.finish(s, c, c.broken)
 }
 
 // exceeded continues after the handler of s has exceeded its limit. It may still run.
@@ -70,13 +70,13 @@ func (h *handler[IN, OUT]) exceeded(s *Slot[IN, OUT]) {
 	h.finish(s, c, h.ErrLimit)
 }
 
-// finish ends s with the answer of its handler. If broke is not nil, s fails, and the
+// finish ends s with the answer of its handler. If broken is not nil, s fails, and the
 // answer is not read, because a late handler may be writing it.
-func (h *handler[IN, OUT]) finish(s *Slot[IN, OUT], c *handlerCall[OUT], broke error) {
+func (h *handler[IN, OUT]) finish(s *Slot[IN, OUT], c *handlerCall[OUT], broken error) {
 	g := h.core
 	g.Timers.Cancel(&s.timer)
-	if broke != nil {
-		g.giveUp(s, g.User.HandlerError(c.failure, c.timedOut, broke))
+	if broken != nil {
+		g.giveUp(s, g.User.HandlerError(c.failure, c.timedOut, broken))
 		return
 	}
 	err := c.err

@@ -56,19 +56,19 @@ func (it *Item[IN, OUT]) SetResults(results []OUT) {
 	it.Kind, it.Rest = Completed, &call.Attempt[OUT]{Results: results}
 }
 
-// Items appends to into copies of the elements that law C1 asks for, in input order. The
-// memory of into beyond its length must be zero.
-func (g *Machine[IN, OUT]) Items(into []Item[IN, OUT], withResults bool) []Item[IN, OUT] {
+// Items appends copies of the elements that law C1 asks for to items, in input order. The
+// memory of items beyond its length must be zero.
+func (g *Machine[IN, OUT]) Items(items []Item[IN, OUT], withResults bool) []Item[IN, OUT] {
 	g.tick()
 	start := g.Timers.Time(0).UnixNano()
-	into = slices.Grow(into, g.Queue.Len())
+	items = slices.Grow(items, g.Queue.Len())
 	for s := g.first(); s != nil; s = s.next() {
 		if g.holds(s) {
-			into = into[:len(into)+1]
-			g.item(&into[len(into)-1], s, start, withResults)
+			items = items[:len(items)+1]
+			g.item(&items[len(items)-1], s, start, withResults)
 		}
 	}
-	return into
+	return items
 }
 
 // item fills in a zero item. start is the start of the clock in Unix nanoseconds.
@@ -165,7 +165,7 @@ func (g *Machine[IN, OUT]) continueRestored(s *Slot[IN, OUT], it *Item[IN, OUT])
 	timeout := g.Timeout
 	if g.timeouts != nil {
 		var err error
-		timeout, err = g.timeouts.of(s.in)
+		timeout, err = g.timeouts.ask(s.in)
 		if err != nil {
 			g.failElement(s, err, false)
 			return

@@ -58,7 +58,7 @@ type keyOrder[IN, OUT any] struct {
 	freshInOrder  timers.Heap[*Slot[IN, OUT]] // elements in phase fresh, by number
 	nonEmptySince time.Duration               // of freshInOrder
 	lastNumber    time.Duration               // of the newest linePosition
-	crowded       int                         // lines that have reached MaxWaitingPerKey
+	crowdedLines  int                         // lines that have reached MaxWaitingPerKey
 	outliving     []outlivingCall[IN, OUT]    // they hold the keys of elements that have continued
 }
 
@@ -88,7 +88,7 @@ func (o *keyOrder[IN, OUT]) started(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
 	if o.core.forming != nil {
 		p.call = o.core.forming
 	}
-	if o.core.lookups != nil && o.core.lookups.reserved != nil {
+	if o.core.lookups != nil && o.core.lookups.reservation != nil {
 		p.call = nil // it makes no call
 	}
 }
@@ -112,7 +112,7 @@ func (o *keyOrder[IN, OUT]) join(s *Slot[IN, OUT]) (continues bool) {
 	l.last = s
 	l.len++
 	if o.core.MaxWaitingPerKey > 0 && l.len == o.core.MaxWaitingPerKey+1 {
-		o.crowded++
+		o.crowdedLines++
 	}
 	if o.mayBeCalled(s) {
 		o.addFresh(s)
@@ -127,7 +127,7 @@ func (o *keyOrder[IN, OUT]) findLine(in IN) (l *line[IN, OUT], err error) {
 	returned := false
 	defer func() {
 		if !returned {
-			err = o.core.broke("the key function", recover())
+			err = o.core.noteBroken("the key function", recover())
 		}
 	}()
 	l, err = o.core.Keys.line(in)
@@ -210,7 +210,7 @@ func (o *keyOrder[IN, OUT]) unlink(s *Slot[IN, OUT]) {
 	p.line = nil
 	l.len--
 	if o.core.MaxWaitingPerKey > 0 && l.len == o.core.MaxWaitingPerKey {
-		o.crowded--
+		o.crowdedLines--
 	}
 }
 

@@ -308,7 +308,7 @@ func (g *Machine[IN, OUT]) State() *State {
 // FreeSlots returns how many elements may be accepted. It is 0 if the run must end, or if
 // too many elements wait for their keys.
 func (g *Machine[IN, OUT]) FreeSlots() int {
-	isCrowded := g.keys != nil && g.keys.crowded > 0
+	isCrowded := g.keys != nil && g.keys.crowdedLines > 0
 	if g.state.Failure != nil || isCrowded {
 		return 0
 	}
@@ -504,10 +504,10 @@ func (g *Machine[IN, OUT]) fireTimers(now time.Duration) {
 	}
 }
 
-// broke returns the error of user code that broke (law A6): see User code in doc.go. If
-// recovered is nil, the code has called runtime.Goexit: the run ends, and the deferred
-// functions of the loop finish the operator.
-func (g *Machine[IN, OUT]) broke(name string, recovered any) error {
+// noteBroken returns the error of user code that has panicked (law A6): see User code in
+// doc.go. If recovered is nil, the code has called runtime.Goexit. Then noteBroken fails the
+// run, and the deferred functions of the loop finish the operator.
+func (g *Machine[IN, OUT]) noteBroken(name string, recovered any) error {
 	err := call.Panicked(recovered)
 	if recovered == nil {
 		g.fail(&GoexitError{Code: name, Err: err}, ByDriver)

@@ -101,7 +101,7 @@ func (m *Messages[IN, OUT]) isIdempotent(in IN) (isIdempotent bool) {
 	returned := false
 	defer func() {
 		if !returned {
-			_ = m.core.broke("Idempotent", recover())
+			_ = m.core.noteBroken("Idempotent", recover())
 		}
 	}()
 	isIdempotent = m.core.Policy.IsIdempotent(in)
@@ -198,7 +198,7 @@ func (m *Messages[IN, OUT]) settleAll() (err error) {
 	returned := false
 	defer func() {
 		if !returned {
-			err = m.core.broke("a source of messages", recover())
+			err = m.core.noteBroken("a source of messages", recover())
 		}
 	}()
 	for m.settlements.Len() > 0 {

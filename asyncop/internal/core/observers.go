@@ -18,11 +18,11 @@ type Observing[IN, OUT any] struct {
 	leaving *Track   // of the element that left last
 	spare   []*Track // for reuse
 
-	notes    fifo.Queue[note]      // for the observers
-	informed int                   // observers called with the first note so far
-	attempts []counting.AttemptEnd // for the counters
-	elements []counting.Element    // for the counters
-	counted  int                   // counters called with both so far
+	notes       fifo.Queue[note]      // for the observers
+	numInformed int                   // observers called with the first note so far
+	attempts    []counting.AttemptEnd // for the counters
+	elements    []counting.Element    // for the counters
+	numCounted  int                   // counters called with both so far
 }
 
 // Track is the record of an observed element. The core owns it until the driver takes it
@@ -79,7 +79,7 @@ func (o *Observing[IN, OUT]) callAccepted(observer observe.Observer, r *Track, i
 	returned := false
 	defer func() {
 		if !returned {
-			err = o.core.broke("an observer", recover())
+			err = o.core.noteBroken("an observer", recover())
 		}
 	}()
 	ctx := notifyAccepted(r.ctx, observer, in, i)
@@ -144,7 +144,7 @@ func (o *Observing[IN, OUT]) callStarted(r *Track, number int) (err error) {
 	returned := false
 	defer func() {
 		if !returned {
-			err = o.core.broke("an observer", recover())
+			err = o.core.noteBroken("an observer", recover())
 		}
 	}()
 	for _, observer := range o.core.Observers {
@@ -299,26 +299,26 @@ func (o *Observing[IN, OUT]) reportAll() (err error) {
 	returned := false
 	defer func() {
 		if !returned {
-			err = o.core.broke("an observer", recover())
+			err = o.core.noteBroken("an observer", recover())
 		}
 	}()
-	for (len(o.attempts) > 0 || len(o.elements) > 0) && o.counted < len(o.core.Counters) {
-		o.counted++
-		o.core.Counters[o.counted-1].Count(o.attempts, o.elements)
+	for (len(o.attempts) > 0 || len(o.elements) > 0) && o.numCounted < len(o.core.Counters) {
+		o.numCounted++
+		o.core.Counters[o.numCounted-1].Count(o.attempts, o.elements)
 	}
-	o.counted = 0
+	o.numCounted = 0
 	o.attempts, o.elements = emptied(o.attempts), emptied(o.elements)
 	for ; o.notes.Len() > 0; o.notes.Pop() {
-		for n := o.notes.Peek(); o.informed < len(o.core.Observers); {
-			observer := o.core.Observers[o.informed]
-			o.informed++
+		for n := o.notes.Peek(); o.numInformed < len(o.core.Observers); {
+			observer := o.core.Observers[o.numInformed]
+			o.numInformed++
 			if n.isEnd {
 				observer.Ended(n.ctx, n.element)
 			} else {
 				observer.AttemptEnded(n.ctx, n.attempt)
 			}
 		}
-		o.informed = 0
+		o.numInformed = 0
 	}
 	returned = true
 	return nil

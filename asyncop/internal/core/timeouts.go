@@ -4,13 +4,13 @@ import "time"
 
 type ownTimeouts[IN, OUT any] struct{ core *Machine[IN, OUT] }
 
-// of returns the timeout of an element, or an error after a panic.
-func (o *ownTimeouts[IN, OUT]) of(in IN) (timeout time.Duration, err error) {
+// ask returns the timeout of an element, or an error after a panic.
+func (o *ownTimeouts[IN, OUT]) ask(in IN) (timeout time.Duration, err error) {
 	o.core.ranCode = true
 	returned := false
 	defer func() {
 		if !returned {
-			err = o.core.broke("the function of WithTimeoutFor", recover())
+			err = o.core.noteBroken("the function of WithTimeoutFor", recover())
 		}
 	}()
 	timeout = o.core.User.TimeoutFor(in)
@@ -25,7 +25,7 @@ func (o *ownTimeouts[IN, OUT]) of(in IN) (timeout time.Duration, err error) {
 // fails if user code panics.
 func (o *ownTimeouts[IN, OUT]) apply(s *Slot[IN, OUT]) (continues bool) {
 	g := o.core
-	own, err := o.of(s.in)
+	own, err := o.ask(s.in)
 	if err != nil {
 		g.failElement(s, err, false)
 		return false

@@ -52,7 +52,7 @@ func (g *Machine[IN, OUT]) runOnWorker(
 // task is user code on a worker, for an element that waits for its letter.
 type task struct {
 	call.Token
-	broke error // panic or runtime.Goexit; written before the letter is posted
+	broken error // panic or runtime.Goexit; written before the letter is posted
 }
 
 // runTask runs work for s on a worker. s must be in the phase of the task. runTask returns
@@ -67,8 +67,8 @@ func (g *Machine[IN, OUT]) runTask(
 	g.bind(s, &t.Token, number, deadline)
 	started := g.runOnWorker(g.context(s, &t.Token), &t.Token,
 		func(ctx context.Context) error { work(ctx); return nil },
-		func(broke error) {
-			t.broke = broke
+		func(broken error) {
+			t.broken = broken
 			t.Finish(isHandler)
 		})
 	if !started {
@@ -101,7 +101,7 @@ func (g *Machine[IN, OUT]) askOnWorker(s *Slot[IN, OUT], isFree bool) {
 	policy := g.Policy
 	err := g.runTask(s, &q.task, s.due, false, func(ctx context.Context) { q.answer = policy.Ask(ctx, &q.view) })
 	if err != nil {
-		q.broke = err
+		q.broken = err
 		g.strategyAnswered(s)
 	}
 }
@@ -109,8 +109,8 @@ func (g *Machine[IN, OUT]) askOnWorker(s *Slot[IN, OUT], isFree bool) {
 // strategyAnswered continues after the worker has asked the strategy.
 func (g *Machine[IN, OUT]) strategyAnswered(s *Slot[IN, OUT]) {
 	q := g.takeQuestion(s)
-	if q.broke != nil { // runtime.Goexit, or Ask did not run: Ask recovers panics
-		q.answer.Err = q.broke
+	if q.broken != nil { // runtime.Goexit, or Ask did not run: Ask recovers panics
+		q.answer.Err = q.broken
 	}
 	g.judgeAnswer(s, &q.view, q.answer, q.isFree)
 }

@@ -62,7 +62,7 @@ var mutants = []mutant{
 	},
 	{
 		"the elements that may wait for a key are not counted", "K1", "core/machine.go",
-		`isCrowded := g.keys != nil && g.keys.crowded > 0`,
+		`isCrowded := g.keys != nil && g.keys.crowdedLines > 0`,
 		`isCrowded := false`,
 	},
 	{
@@ -399,8 +399,8 @@ var mutants = []mutant{
 
 	{
 		"a panic of the function is lost", "A6", "core/path.go",
-		`			err = g.broke("AsyncInvoke", recover())`,
-		`			_ = g.broke("AsyncInvoke", recover())`,
+		`			err = g.noteBroken("AsyncInvoke", recover())`,
+		`			_ = g.noteBroken("AsyncInvoke", recover())`,
 	},
 	{
 		"a batch that runtime.Goexit has interrupted keeps its permits", "A6", "core/ending.go",
@@ -663,7 +663,7 @@ var mutants = []mutant{
 	},
 	{
 		"an observer that breaks is called again", "O1", "core/observers.go",
-		`			o.informed++
+		`			o.numInformed++
 			if n.isEnd {
 				observer.Ended(n.ctx, n.element)
 			} else {
@@ -675,7 +675,7 @@ var mutants = []mutant{
 			} else {
 				observer.AttemptEnded(n.ctx, n.attempt)
 			}
-			o.informed++
+			o.numInformed++
 `,
 	},
 
@@ -1040,7 +1040,7 @@ var mutants = []mutant{
 	},
 	{
 		"an attempt gets the reservation of another attempt", "B5", "core/path.go",
-		`hasReservation := g.lookups != nil && g.lookups.reserved != nil`,
+		`hasReservation := g.lookups != nil && g.lookups.reservation != nil`,
 		`hasReservation := false`,
 	},
 	{
