@@ -78,20 +78,21 @@ func (p *Steps[OUT]) IsIdempotent(input any) bool {
 // budget. An operator calls the steps itself:
 //
 //  1. [Steps.FindReason] asks the classifier.
-//  2. [Steps.DecideAtOnce] decides these cases without the strategy, in this order. Without
-//     a reason, or with a rejection, the outcome is final. If retries have ended, the
-//     decision is [Finishing] (for a FLIP-232 strategy, step 4 decides this). If all
-//     retries for this reason were made, the decision is [Refused]. If the reason is
-//     always retried, the controlled back-off follows.
-//  3. [Steps.Ask] asks the strategy, which may block. A refusal is [Refused]. An error or
-//     a panic is [Failed], joined to the attempt's error.
-//  4. [Steps.Conclude] decides whether retries have ended, after a refusal. It bounds the delay and the number of waiting elements, applies the
-//     jitter, and cuts the delay to the remaining time: see [Decision.Capped].
+//  2. [Steps.DecideAtOnce] decides these cases without the strategy, in this order.
+//     Without a reason, or with a rejection, the outcome is final. If retries have ended,
+//     the decision is [Finishing], except for a FLIP-232 strategy, which is asked first.
+//     If all retries for this reason were made, the decision is [Refused]. If the reason
+//     is always retried, the controlled back-off follows, with the bounds of step 4.
+//  3. [Steps.Ask] asks the strategy, which may block.
+//  4. [Steps.Conclude] reads the answer. An error or a panic is [Failed], joined to the
+//     attempt's error. A refusal is [Refused]. If retries have ended, the decision is
+//     [Finishing]. Then Conclude bounds the delay and the number of waiting elements,
+//     applies the jitter, and cuts the delay to the remaining time: see
+//     [Decision.Capped].
 //  5. The operator takes the retry from its budget if Decision.NeedsBudget is set.
 //
-// Decide is for attempts that the policy considers. a.Remaining may be
-// old if the caller reads the clock again before a retry. The caller handles
-// runtime.Goexit of user code.
+// Decide is for attempts that the policy considers. a.Remaining may be old if the caller
+// reads the clock again before a retry. The caller handles runtime.Goexit of user code.
 func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], situation *Situation) Decision {
 	_, err := p.FindReason(a)
 	if err != nil {

@@ -178,8 +178,8 @@ type Sleeper struct {
 // NewSleeper returns a Sleeper.
 func NewSleeper() Sleeper { return Sleeper{C: make(chan struct{}, 1)} }
 
-// Sleep waits to be woken, unless isIdle returns false. A wake-up while isIdle runs is not
-// lost. Sleep may also return without a wake-up.
+// Sleep waits to be woken, unless isIdle returns false. A wake-up while isIdle runs is
+// not lost. Sleep may also return without a wake-up.
 func (s *Sleeper) Sleep(isIdle func() bool) {
 	s.Parked.Store(true)
 	if isIdle() {

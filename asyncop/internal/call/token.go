@@ -438,10 +438,10 @@ func (a *Attempt[OUT]) CheckLate() (late error) {
 }
 
 // RunBlocking runs task, which makes a call, on a goroutine of the operator. ctx is the
-// context of the call, which may outlast the attempt. task gets the reason why it must not
-// make the call (late), or nil. It must not make the call after the end of ctx, either.
-// The call keeps the attempt's permit until task returns, unless the attempt has ended
-// before RunBlocking.
+// context of the call, which may outlast the attempt. task gets the reason why it must
+// not make the call (late), or nil. It must not make the call after the end of ctx,
+// either. The call keeps the attempt's permit until task returns, unless the attempt has
+// ended before RunBlocking.
 func (a *Attempt[OUT]) RunBlocking(ctx context.Context, task func(late error)) {
 	occupies := a.tryOccupy()
 	a.Host.Run(func() {

@@ -53,8 +53,8 @@ func (c *withMessage) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// WithValues returns c with more values, which hide the values of c, except for the keys of
-// an attempt. The end of values has no effect.
+// WithValues returns c with more values, which hide the values of c, except for the keys
+// of an attempt. The end of values has no effect.
 func WithValues(values context.Context, c Cancellable) context.Context {
 	return &valued{c, context.WithoutCancel(values)}
 }

@@ -59,8 +59,8 @@ func (b *Batches[IN, OUT]) startsAt() time.Duration {
 }
 
 // startWaiting starts complete batches. If isStep is set, it also starts batches that
-// have waited for MaxWait. Between steps it does not: if MaxWait is 0, a batch collects the
-// elements of a step.
+// have waited for MaxWait. Between steps it does not: if MaxWait is 0, a batch collects
+// the elements of a step.
 func (b *Batches[IN, OUT]) startWaiting(isStep bool) {
 	g := b.core
 	for n := 0; n < stepLimit && g.permits > 0; n++ {

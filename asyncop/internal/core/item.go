@@ -173,8 +173,8 @@ func (g *Machine[IN, OUT]) continueRestored(s *Slot[IN, OUT], it *Item[IN, OUT])
 	}
 	least := g.leastTime(timeout)
 	if timeout < 0 && it.Restored && g.timeoutFailsRun() {
-		// The time of the element has passed. To avoid a timeout, it gets the least time of
-		// the operator's timeout.
+		// The time of the element has passed. To avoid a timeout, it gets the least time
+		// of the operator's timeout.
 		least = cmp.Or(g.leastTime(g.Timeout), leastWithoutTimeout)
 		timeout = least
 	}

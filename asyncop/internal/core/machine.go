@@ -315,9 +315,9 @@ func (g *Machine[IN, OUT]) FreeSlots() int {
 	return g.Queue.Cap() - g.slots.taken
 }
 
-// Away reports that the driver has slept, or is about to run user code. If mayWait is set,
-// the core reads the clock before it uses the time. Otherwise it does so only if limits or
-// back-offs depend on it.
+// Away reports that the driver has slept, or is about to run user code. If mayWait is
+// set, the core reads the clock before it uses the time. Otherwise it does so only if
+// limits or back-offs depend on it.
 func (g *Machine[IN, OUT]) Away(mayWait bool) {
 	if mayWait {
 		g.slept = true
@@ -359,8 +359,8 @@ func (g *Machine[IN, OUT]) Step() {
 		g.backend.wasRefused = false
 	}
 	if g.batches != nil && g.batches.startFull() {
-		// The worker gets the batch now. Completions wait for a step without a full batch,
-		// which follows soon: each full batch takes a permit.
+		// The worker gets the batch now. Completions wait for a step without a full
+		// batch, which follows soon: each full batch takes a permit.
 		return
 	}
 	g.unread = g.Host.Mail.Take()
@@ -505,8 +505,8 @@ func (g *Machine[IN, OUT]) fireTimers(now time.Duration) {
 }
 
 // noteBroken returns the error of user code that has panicked (law A6): see User code in
-// doc.go. If recovered is nil, the code has called runtime.Goexit. Then noteBroken fails the
-// run, and the deferred functions of the loop finish the operator.
+// doc.go. If recovered is nil, the code has called runtime.Goexit. Then noteBroken fails
+// the run, and the deferred functions of the loop finish the operator.
 func (g *Machine[IN, OUT]) noteBroken(name string, recovered any) error {
 	err := call.Panicked(recovered)
 	if recovered == nil {

@@ -19,9 +19,9 @@ import (
 //   - If its sink can never take it, the message is settled as Rejected.
 //   - If it failed, the message is settled as Failed.
 //   - If it was abandoned, was not accepted or was purged, or if its call has snoozed it,
-//     the message is settled as Released. So is a message without a visit (its element was
-//     not called, or all calls were throttled), if the element waited for its backend until
-//     its time ran out, or its tenant is down (leaveForTenant).
+//     the message is settled as Released. So is a message without a visit (its element
+//     was not called, or all calls were throttled), if the element waited for its backend
+//     until its time ran out, or its tenant is down (leaveForTenant).
 type Messages[IN, OUT any] struct {
 	core *Machine[IN, OUT]
 	// mayBeIdempotent is false if no call is idempotent: the policy does not declare any,

@@ -128,9 +128,9 @@ func (g *Machine[IN, OUT]) startWaiting() {
 			break
 		}
 	}
-	// Retries that fail in place are ready again at once, and could use up the loop above in
-	// every step. So first attempts start as well, if there are permits left for all ready
-	// retries.
+	// Retries that fail in place are ready again at once, and could use up the loop above
+	// in every step. So first attempts start as well, if there are permits left for all
+	// ready retries.
 	for n := 0; n < stepLimit && g.permits > g.ready.Len(); n++ {
 		if !g.start(g.fresh) {
 			return

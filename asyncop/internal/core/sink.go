@@ -62,8 +62,8 @@ func (h *HandOver[IN, OUT]) callSink(ctx context.Context, o *offer, r Report[IN]
 	}
 }
 
-// awaitOffer makes s, which has failed, wait for its offer to the sink. With key order, the
-// offer waits until s is the first of its line.
+// awaitOffer makes s, which has failed, wait for its offer to the sink. With key order,
+// the offer waits until s is the first of its line.
 func (h *HandOver[IN, OUT]) awaitOffer(s *Slot[IN, OUT]) {
 	g := h.core
 	g.enter(s, failing)

@@ -86,9 +86,9 @@ const (
 // Until handling, failing or done, the deadline of the element is live: see firstLive.
 // An element has only some phases:
 //
-//   - preparing: if a step comes before the call of an attempt that has begun: the step of
-//     a retry (strategies.Action.Before), or the wait for a lease (law B5). A member of a
-//     batch stays in phase running meanwhile.
+//   - preparing: if a step comes before the call of an attempt that has begun: the step
+//     of a retry (strategies.Action.Before), or the wait for a lease (law B5). A member
+//     of a batch stays in phase running meanwhile.
 //   - deciding: if the strategy may block
 //   - backoff: before a retry. An element that is put off goes there from fresh or ready:
 //     see Machine.putOff.

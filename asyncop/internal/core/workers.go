@@ -55,8 +55,9 @@ type task struct {
 	broken error // panic or runtime.Goexit; written before the letter is posted
 }
 
-// runTask runs work for s on a worker. s must be in the phase of the task. runTask returns
-// an error if work cannot run. A late letter of a handler counts as a late completion.
+// runTask runs work for s on a worker. s must be in the phase of the task. runTask
+// returns an error if work cannot run. A late letter of a handler counts as a late
+// completion.
 func (g *Machine[IN, OUT]) runTask(
 	s *Slot[IN, OUT], t *task, deadline time.Duration, isHandler bool, work func(ctx context.Context),
 ) error {

@@ -252,8 +252,8 @@ func (d *Driver[IN, OUT]) receivedBarrier(b participant.Barrier) {
 	d.passBarrier()
 }
 
-// reportMarker reports the end of the input to the coordinator if value, which was emitted,
-// is its marker. All earlier elements have left.
+// reportMarker reports the end of the input to the coordinator if value, which was
+// emitted, is its marker. All earlier elements have left.
 func (k *checkpointing[IN, OUT]) reportMarker(value any) {
 	if b, ok := value.(participant.Barrier); ok {
 		k.encoding.Go(func() { b.Report(k.d.Name, nil, nil) })

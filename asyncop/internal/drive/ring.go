@@ -157,15 +157,15 @@ func (i *inlet[T]) freeSlots() int {
 //
 // Slots become free while values are fetched. The surplus estimates how many: as many as
 // became free during the last fetch, before its first value was put. Later ones do not
-// count: the values of the fetch may have freed them, so the surplus would feed on itself.
-// awaitSlots asks for the surplus twice:
+// count: the values of the fetch may have freed them, so the surplus would feed on
+// itself. awaitSlots asks for the surplus twice:
 //
 //	result = free slots + surplus for this fetch + surplus for the next fetch
 //
 // The first surplus fills the slots that become free during this fetch. The second one
 // waits in the ring for the slots that become free during the next fetch, so that they do
 // not stay empty until it returns. So up to surplus values may have no slot when a fetch
-// begins, and freeSlots is negative: awaitSlots returns as soon as freeSlots + surplus > 0.
+// begins, and freeSlots is negative. awaitSlots returns when freeSlots + surplus > 0.
 //
 // For example, with 10 free slots and a surplus of 4, 18 values are fetched. Meanwhile 4
 // more slots become free, so 4 values wait.

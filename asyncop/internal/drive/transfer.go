@@ -154,8 +154,8 @@ func (t *Transfer[IN, OUT]) giveUp() {
 	}
 }
 
-// Await calls awaitSink, which waits until a sink that has received all results completes.
-// It gives up like Run, except after a clean end.
+// Await calls awaitSink, which waits until a sink that has received all results
+// completes. It gives up like Run, except after a clean end.
 func (t *Transfer[IN, OUT]) Await(awaitSink func()) {
 	defer t.End()
 	if t.d.Err() == nil && !t.gaveUp {
