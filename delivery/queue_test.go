@@ -54,6 +54,7 @@ func entriesOf(t *testing.T, engine *memory.Engine, queue string) []store.Entry 
 func TestQueueIsASource(t *testing.T) {
 	for _, opts := range [][]delivery.QueueOption{nil, {delivery.RetryAfter(time.Minute)}} {
 		deliverytest.RunSource(t, func(t *testing.T) deliverytest.Queue[string] {
+			t.Parallel() // the rules wait
 			n := 0
 			q := delivery.NewQueue[string](memory.Open(), "q", append(opts, delivery.WithLease(600*time.Millisecond), noLog)...)
 			return deliverytest.Queue[string]{

@@ -272,7 +272,10 @@ func TestRunSourceAcceptsSoundSources(t *testing.T) {
 
 // In real time, as users run it.
 func TestRunSource(t *testing.T) {
-	RunSource(t, func(*testing.T) Queue[string] { return channelQueue() }, strconv.Itoa)
+	RunSource(t, func(t *testing.T) Queue[string] {
+		t.Parallel()
+		return channelQueue()
+	}, strconv.Itoa)
 }
 
 // Each rule finds its faults.

@@ -529,6 +529,7 @@ func TestSource_EndOfTheFirstSource(t *testing.T) {
 
 func TestLayersAreASource(t *testing.T) {
 	deliverytest.RunSource(t, func(t *testing.T) deliverytest.Queue[string] {
+		t.Parallel() // the rules wait
 		c, s := config()
 		c.Layers = []ladder.Layer{{Queue: "a", Delay: 1}, {Queue: "b", Delay: 1, MaxConcurrent: 1000, Rate: 1e6}}
 		n := 0

@@ -159,6 +159,7 @@ func never(*http.Request) bool  { return false }
 // worker was killed before it handed the message over, and only its source knows the
 // message.
 func TestInDoubt_CallKeepsItsID(t *testing.T) {
+	t.Parallel() // it waits for the layer
 	c, s := config()
 	c.Layers = []ladder.Layer{{Queue: "1m", Delay: 4 * time.Second}}
 	c.Remembers = 10 * time.Minute

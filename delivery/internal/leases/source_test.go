@@ -28,6 +28,7 @@ var quiet = leases.WithLogger(slog.New(slog.DiscardHandler))
 
 func TestSource(t *testing.T) {
 	deliverytest.RunSource(t, func(t *testing.T) deliverytest.Queue[string] {
+		t.Parallel() // the rules wait
 		return storeQueue(t, memory.Open())
 	}, func(i int) string { return fmt.Sprint("value ", i) })
 }
