@@ -215,21 +215,21 @@ func Run(t *testing.T, dsn string) {
 }
 
 // RunFaults tests law B5 with eight processes that share a limit in the engine at dsn,
-// while they are killed and paused at random: for half a minute, in CI a minute, and six
+// while they are killed and paused at random: for a few seconds, in CI a minute, and six
 // minutes with WEIR_LONG=1.
 func RunFaults(t *testing.T, dsn string) {
 	t.Helper()
 	const limit = 12
 	f := start(t, dsn, 8, limit)
 	f.requireAllCall("all processes get permits")
-	rounds := 2
+	rounds := 1
 	switch {
 	case suite.Long():
 		rounds = 35
 	case suite.Full():
 		rounds = 5
 	}
-	r := rand.New(rand.NewPCG(1, 2))
+	r := rand.New(rand.NewPCG(1, 1)) // the first round pauses two processes, and kills another
 	for range rounds {
 		f.disturb(r)
 	}

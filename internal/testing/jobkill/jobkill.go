@@ -61,7 +61,10 @@ func of(e store.Keeper) *jobs.Jobs {
 func Run(t *testing.T, dsn string, open Open) {
 	t.Helper()
 	n, kills := 100_000, 25
-	if suite.Race || !suite.Full() {
+	switch {
+	case !suite.Full():
+		n, kills = 6000, 3
+	case suite.Race:
 		n, kills = 20_000, 5
 	}
 	ctx := t.Context()

@@ -58,10 +58,13 @@ func Partitions() (names []string) {
 
 // Elements returns the number of elements in each partition.
 func Elements() int {
-	if suite.Long() {
+	switch {
+	case suite.Long():
 		return 10_000
+	case suite.Full():
+		return 300
 	}
-	return 300
+	return 100
 }
 
 // Child runs a worker, and does not return, if [Run] started this process. TestMain must
@@ -115,14 +118,17 @@ type Config struct {
 	KillServer func()
 }
 
-// Run kills and pauses workers while they work: a few times by default, more than fifty
-// times with WEIR_LONG. In the end each element is in its partition's output once, and
+// Run kills and pauses workers while they work: three times by default, six times in CI,
+// 80 times with WEIR_LONG=1. In the end each element is in its partition's output once, and
 // all are in order (laws C1, P1).
 func Run(t *testing.T, c Config) {
 	t.Helper()
-	kills, every := 6, 3
-	if suite.Long() {
+	kills, every := 3, 3
+	switch {
+	case suite.Long():
 		kills, every = 80, 6
+	case suite.Full():
+		kills, every = 6, 3
 	}
 	all := workers.Start(t, name, c.DSN, workerN, patience)
 	total := partitionN * Elements()

@@ -250,7 +250,7 @@ type Config struct {
 	// that one version was handing over when it was killed, and that the other repeats,
 	// is there twice.
 	MayDouble bool
-	// Messages is the number of messages without WEIR_LONG. 0 means 2,000.
+	// Messages is the number of messages in CI. 0 means 2,000.
 	Messages int
 	// Programs are the programs that the workers run in turn, such as the tests of an
 	// older version: see [Older]. The default is the current program.
@@ -298,34 +298,45 @@ func Fill(t *testing.T, e Engine, n int) {
 	}
 }
 
-// Run kills workers while they work, and pauses them for longer than their leases: a few
-// times by default, more than a hundred times with WEIR_LONG. In the end each message was
+// length is how long a test with kills is.
+type length struct {
+	messages, kills int
+	pauseAt         int // number of the kill, in every ten, that is a pause instead
+	serverEach      int // kills of workers between kills of servers
+}
+
+func (c Config) length() length {
+	switch {
+	case suite.Long():
+		return length{messages: 50_000, kills: 120, pauseAt: 5, serverEach: 10}
+	case suite.Full():
+		return length{messages: cmp.Or(c.Messages, 2000), kills: 6, pauseAt: 5, serverEach: 6}
+	}
+	return length{messages: 600, kills: 3, pauseAt: 2, serverEach: 3}
+}
+
+// Run kills workers while they work, and pauses them for longer than their leases: three
+// times by default, six times in CI, 120 times with WEIR_LONG=1. In the end each message was
 // done once, every message is there, retries were not early, the dead letters are the
 // poison, and stuck has not blocked others (laws D1 to D4).
 func Run(t *testing.T, c Config) {
 	t.Helper()
-	n := cmp.Or(c.Messages, 2000)
-	kills := 6
-	every := 6
-	if suite.Long() {
-		n = 50_000
-		kills = 120
-		every = 10
-	}
+	long := c.length()
+	n := long.messages
 	e, err := c.Open(t.Context(), c.DSN)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, e.Close()) }()
 	Fill(t, e, n)
 	all := workers.Start(t, name, c.DSN, workerN, patience, c.Programs...)
 	begun, servers := time.Now(), 0
-	for kill := 1; kill <= kills; kill++ {
-		progress(t, e, all, func(done int) bool { return done >= kill*n*9/10/kills })
-		if kill%10 == 5 {
+	for kill := 1; kill <= long.kills; kill++ {
+		progress(t, e, all, func(done int) bool { return done >= kill*n*9/10/long.kills })
+		if kill%10 == long.pauseAt {
 			all.Stop(Lease + Lease/2)
 		} else {
 			all.Kill()
 		}
-		if c.KillServer != nil && kill%every == 0 {
+		if c.KillServer != nil && kill%long.serverEach == 0 {
 			c.KillServer()
 			servers++
 		}
