@@ -33,6 +33,7 @@ func TestQueueAsASource(t *testing.T) {
 	t.Parallel()
 	const partitions = 3
 	deliverytest.RunSource(t, func(t *testing.T) deliverytest.Queue[string] {
+		t.Parallel() // the rules wait
 		c := newCluster(t, partitions, "orders", "orders-retry-1", "orders-dead")
 		orders := queueOn(c.engine(), "orders", delivery.Layer{Delay: time.Minute})
 		return deliverytest.Queue[string]{

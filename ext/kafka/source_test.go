@@ -23,6 +23,7 @@ func TestSource(t *testing.T) {
 	t.Parallel()
 	const partitions = 3
 	deliverytest.RunSource(t, func(t *testing.T) deliverytest.Queue[string] {
+		t.Parallel() // the rules wait
 		c := newCluster(t, partitions, "orders")
 		return deliverytest.Queue[string]{
 			Open:  func() (delivery.Source[string], error) { return c.open("orders") },

@@ -106,6 +106,7 @@ func TestCheckpointStore(t *testing.T) {
 		js := p.connect(t)
 		testFaults(t, func(t *testing.T, after bool) {
 			checkpointtest.RunStore(t, func(t *testing.T) checkpointtest.Setup {
+				t.Parallel()
 				name := newCheckpoints(t, js, p.replicate)
 				faulty := &faults{JetStream: js, after: after}
 				other, err := jscheckpoint.Stores(js, name, "g").Open(t.Context(), "another pipeline", 0)
@@ -518,6 +519,7 @@ func TestOutput(t *testing.T) {
 		js := p.connect(t)
 		testFaults(t, func(t *testing.T, after bool) {
 			checkpointtest.RunOutput(t, func(t *testing.T) checkpointtest.Outlet[string] {
+				t.Parallel()
 				stream := newStream(t, js, p.replicate)
 				faulty := &faults{JetStream: js, after: after}
 				return checkpointtest.Outlet[string]{

@@ -130,6 +130,7 @@ func TestSource(t *testing.T) {
 	forPlaces(t, func(t *testing.T, p place) {
 		js := p.connect(t)
 		deliverytest.RunSource(t, func(t *testing.T) deliverytest.Queue[string] {
+			t.Parallel() // the rules wait
 			// Under delivery.Run, a redelivery may arrive just when its request ends.
 			// Then the message is redelivered only after its lease.
 			lease := time.Minute
