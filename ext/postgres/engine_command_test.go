@@ -29,7 +29,7 @@ import (
 func TestCommand(t *testing.T) {
 	server := pgtest.Start(t)
 	binary := filepath.Join(t.TempDir(), "weir")
-	build := exec.Command("go", "build", "-o", binary, ".")
+	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", binary, ".")
 	build.Dir = "../../cmd/weir"
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", out)
@@ -119,9 +119,10 @@ func TestCommand(t *testing.T) {
 // The example payments on PostgreSQL: workers and providers are killed, and each order is
 // charged once. The example's own tests cover its other engines.
 func TestPayments(t *testing.T) {
+	t.Parallel()
 	server := pgtest.Start(t)
 	binary := filepath.Join(t.TempDir(), "payments")
-	build := exec.Command("go", "build", "-o", binary, ".")
+	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", binary, ".")
 	build.Dir = "../../examples/payments"
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", out)

@@ -92,7 +92,7 @@ func TestConsole(t *testing.T) {
 func startUI(t *testing.T, database string) (root string, browser *http.Client) {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "weir")
-	build := exec.Command("go", "build", "-o", binary, ".")
+	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", binary, ".")
 	build.Dir = "../../cmd/weir"
 	built, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", built)

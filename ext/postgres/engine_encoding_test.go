@@ -74,8 +74,9 @@ func TestEngine_RefusedMessageDelaysNoOther(t *testing.T) {
 		{name: "delete refused", encoding: "UTF8", refuses: "DELETE", code: "22023", stays: 1},
 		{name: "update refused", encoding: "UTF8", refuses: "UPDATE", code: "22023", stays: 1, notTaken: true},
 	} {
+		url := newDatabase(server, fmt.Sprintf("weir%d", i), c.encoding)
 		t.Run(c.name, func(t *testing.T) {
-			url := newDatabase(server, fmt.Sprintf("weir%d", i), c.encoding)
+			t.Parallel()
 			makeTables(t, url)
 			var log lockedBuffer
 			logger := slog.New(slog.NewTextHandler(&log, nil))

@@ -120,6 +120,7 @@ func putSome(t *testing.T, e *postgres.Engine, name string, n int) (failed int) 
 // After a failover, connections to a server that became a standby do not stay in the
 // pool.
 func TestEngine_ConnectionsToAStandby(t *testing.T) {
+	t.Parallel()
 	primary := pgtest.Start(t)
 	setup, err := postgres.Open(t.Context(), primary.URL(), postgres.WithLogger(quiet))
 	require.NoError(t, err)

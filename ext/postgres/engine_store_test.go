@@ -5,10 +5,12 @@ package postgres_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -34,7 +36,19 @@ func TestMain(m *testing.M) {
 	workerkill.Child(openForWorkers)
 	jobkill.Child(openForJobs)
 	fleettest.Child(openForFleet)
-	goleak.VerifyTestMain(m)
+	flag.Parse()
+	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue { // these tests wait, most of the time
+		_ = f.Value.Set("4")
+	}
+	goleak.VerifyTestMain(sharing{m})
+}
+
+// sharing stops the shared server when the tests have ended.
+type sharing struct{ *testing.M }
+
+func (s sharing) Run() int {
+	defer pgtest.StopShared()
+	return s.M.Run()
 }
 
 func connect(t *testing.T, url string) *pgxpool.Pool {
@@ -45,14 +59,16 @@ func connect(t *testing.T, url string) *pgxpool.Pool {
 	return pool
 }
 
-// schemas returns a function that makes empty schemas of one server.
+var schemaN atomic.Int64 // schemas of the shared server
+
+// schemas returns a function that makes empty schemas of the shared server.
 func schemas(t *testing.T) func(t *testing.T) (url string) {
 	t.Helper()
-	server := pgtest.Start(t)
-	n := 0
+	pgtest.Shared(t)
 	return func(t *testing.T) string {
 		t.Helper()
-		n++
+		server := pgtest.Shared(t)
+		n := schemaN.Add(1)
 		server.Exec(fmt.Sprintf("CREATE SCHEMA test%d", n))
 		return fmt.Sprintf("%s&search_path=test%d", server.URL(), n)
 	}
@@ -129,6 +145,7 @@ func TestEngine_HangingServer(t *testing.T) {
 func TestSource(t *testing.T) {
 	newSchema := schemas(t)
 	deliverytest.RunSource(t, func(t *testing.T) deliverytest.Queue[string] {
+		t.Parallel() // the rules wait
 		pool := connect(t, newSchema(t))
 		require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 		s := postgres.New(pool)

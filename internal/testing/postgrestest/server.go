@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -38,6 +39,57 @@ type Server struct {
 // Start creates a database cluster and starts its server, which ends with the test.
 func Start(t testing.TB) *Server {
 	t.Helper()
+	s := newServer(t)
+	t.Cleanup(s.remove)
+	s.makeCluster()
+	s.port = freePort(t)
+	s.Start()
+	s.met = true
+	return s
+}
+
+var shared struct {
+	mu     sync.Mutex
+	server *Server // nil if it does not run; guarded by mu
+}
+
+// Shared returns a server that the tests of a process share. It is for tests that neither
+// stop the server nor freeze it. The first call starts the server, and [StopShared] stops
+// it.
+func Shared(t testing.TB) *Server {
+	t.Helper()
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	if shared.server == nil {
+		s := newServer(t)
+		defer func() {
+			if shared.server == nil { // it failed
+				s.remove()
+			}
+		}()
+		s.makeCluster()
+		s.port = freePort(t)
+		s.Start()
+		shared.server = s
+	}
+	own := *shared.server
+	own.t = t
+	return &own
+}
+
+// StopShared stops the server of Shared, if it runs. Call it when all tests have ended.
+func StopShared() {
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	if shared.server != nil {
+		shared.server.remove()
+		shared.server = nil
+	}
+}
+
+// newServer returns a server with an empty directory.
+func newServer(t testing.TB) *Server {
+	t.Helper()
 	bin, err := programs()
 	if err != nil {
 		unavailable(t, err)
@@ -48,11 +100,6 @@ func Start(t testing.TB) *Server {
 		unavailable(t, err)
 	}
 	s.makeDir()
-	out, err := s.command("initdb", "-D", s.data(), "-U", "weir", "-A", "trust", "-E", "UTF8", "--locale=C", "-N").CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	s.port = freePort(t)
-	s.Start()
-	s.met = true
 	return s
 }
 

@@ -15,6 +15,7 @@ func (s *Server) Standby() *Server {
 	s.t.Helper()
 	standby := &Server{t: s.t, bin: s.bin, cred: s.cred}
 	standby.makeDir()
+	s.t.Cleanup(standby.remove)
 	out, err := s.command("pg_basebackup", "-h", "127.0.0.1", "-p", strconv.Itoa(s.port), "-U", "weir", "-D", standby.data(), "-R", "-X", "stream",
 		"-c", "fast").CombinedOutput()
 	require.NoError(s.t, err, "%s", out)
@@ -30,11 +31,13 @@ func (s *Server) makeDir() {
 	dir, err := os.MkdirTemp("", "weir-pg-")
 	require.NoError(s.t, err)
 	s.dir = dir
-	s.t.Cleanup(func() {
-		s.Kill()
-		os.RemoveAll(s.dir)
-	})
 	if s.cred != nil {
 		require.NoError(s.t, os.Chown(s.dir, int(s.cred.Uid), int(s.cred.Gid)))
 	}
+}
+
+// remove kills the server, and removes its directory.
+func (s *Server) remove() {
+	s.Kill()
+	_ = os.RemoveAll(s.dir)
 }
