@@ -85,6 +85,7 @@ func ofNow(s string) string {
 
 // Output of the read-only commands on JetStream.
 func TestJetStream(t *testing.T) {
+	t.Parallel()
 	address := startJetStream(t, seedAll(t))
 	url := "nats://" + address + "/retries"
 	for name, args := range map[string]string{
@@ -109,6 +110,7 @@ func TestJetStream(t *testing.T) {
 
 // Effects of the commands on JetStream.
 func TestJetStreamChanges(t *testing.T) {
+	t.Parallel()
 	url := "nats://" + startJetStream(t, seedAll(t)) + "/retries"
 	run := func(args ...string) result { return execute(t, command(t, t.TempDir(), append(args, "--db", url)...)) }
 	exported := run("dead", "export")
@@ -131,6 +133,7 @@ func TestJetStreamChanges(t *testing.T) {
 
 // An export of many pages has each message once.
 func TestJetStreamPages(t *testing.T) {
+	t.Parallel()
 	url := "nats://" + startJetStream(t, func(s store.Store) {
 		var ms []store.Message
 		for i := range 2500 {

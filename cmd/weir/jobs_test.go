@@ -228,6 +228,7 @@ func TestJobsEscape(t *testing.T) {
 
 // A step that fails is repeated forever, and the waiting user sees the reason.
 func TestJobs_StepThatFails(t *testing.T) {
+	t.Parallel()
 	dir := seed(t)
 	db, err := sqlite.OpenDB(t.Context(), filepath.Join(dir, "orders.db"))
 	require.NoError(t, err)

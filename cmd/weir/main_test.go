@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 	if err == nil {
 		binary = filepath.Join(dir, "weir")
 		var out []byte
-		if out, err = exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+		if out, err = exec.Command("go", "build", "-ldflags=-s -w", "-o", binary, ".").CombinedOutput(); err != nil {
 			err = fmt.Errorf("%w: %s", err, out)
 		}
 	}
