@@ -342,18 +342,35 @@ func TestPages_WidthsAndBarriers(t *testing.T) {
 	}
 }
 
-// On a phone, the row of a queue has two lines: its name, and the numbers that say
-// something. A person looks at the queue first, not at zeros.
+// On a phone, the row of a queue, a group or a message has two lines: its name, and the
+// numbers that say something. A person looks at the queue first, not at zeros.
 func TestPages_RowsOnAPhone(t *testing.T) {
 	e := memory.Open()
 	put(t, e, 1144)
 	require.NoError(t, e.Put(t.Context(), "orders", store.Message{Meta: message.Meta{ID: "1"}}))
+	require.NoError(t, e.Put(t.Context(), "orders-retry-1", store.Message{Meta: message.Meta{ID: "1"}, Delay: time.Hour}))
+	long := letter("order-" + strings.Repeat("7", 100))
+	long.Meta.LastError = strings.Repeat("the answer of the bank was lost on the way ", 20)
+	long.Cause, long.Meta.Key = store.UnsafeToRepeat, strings.Repeat("customer", 20)
+	require.NoError(t, e.Put(t.Context(), "orders-dead", long))
 	p := at(t, console.Config{Engine: e})
 	p.size(360, 900)
-	rows := `[...document.querySelectorAll('[aria-labelledby="h-queues"] tbody tr')]`
-	assert.Equal(t, "orders|orders-dead", js[string](p, rows+`.map(r => r.querySelector("a").textContent).join("|")`))
-	assert.LessOrEqual(t, js[int](p, `Math.max(...`+rows+`.map(r => Math.round(r.offsetHeight)))`), 70)
-	assert.Contains(t, js[string](p, rows+`[1].innerText`), "1,147")
+	rowsOf := func(section string) string {
+		return `[...document.querySelectorAll('[aria-labelledby="` + section + `"] tbody tr')]`
+	}
+	highest := func(rows string) int { return js[int](p, `Math.max(...`+rows+`.map(r => Math.round(r.offsetHeight)))`) }
+	rows := rowsOf("h-queues")
+	assert.Equal(t, "orders|orders-dead|orders-retry-1", js[string](p, rows+`.map(r => r.querySelector("a").textContent).join("|")`))
+	assert.LessOrEqual(t, highest(rows), 70)
+	assert.Contains(t, js[string](p, rows+`[1].innerText`), "1,148")
+
+	p.open("/queue?queue=orders-dead")
+	assert.LessOrEqual(t, highest(rowsOf("h-groups")), 70)
+	assert.Contains(t, js[string](p, rowsOf("h-groups")+`[0].innerText`), "no answer of # after # ms")
+	p.open("/queue?queue=orders-dead&error=answer+of+the+bank")
+	assert.LessOrEqual(t, highest(rowsOf("h-list")), 70)
+	assert.Contains(t, js[string](p, rowsOf("h-list")+`[0].innerText`), "unsafe to repeat")
+	assert.LessOrEqual(t, js[int](p, `document.documentElement.scrollWidth - document.documentElement.clientWidth`), 0)
 }
 
 // A time shows the local time of the person who points at it.
