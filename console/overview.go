@@ -160,7 +160,11 @@ func (s *server) queueProblems(l *look) (list []problem) {
 		case l.reads(q.Base):
 			list = append(list, problem{1, fmt.Sprintf("%s is late: its first message was due %s ago, and %s.", name, age(overdue), count(q.Messages, "message is", "messages are")+" there"), path, "what waits"})
 		default:
-			list = append(list, problem{1, fmt.Sprintf("No worker reports that it reads %s, where %s.", cut(100, q.Base), count(q.Messages, "message waits", "messages wait")), path, "what waits"})
+			waits := "where " + count(q.Messages, "message waits", "messages wait")
+			if q.Name != q.Base {
+				waits = fmt.Sprintf("whose layer %s has %s", name, count(q.Messages, "message"))
+			}
+			list = append(list, problem{1, fmt.Sprintf("No worker reports that it reads %s, %s.", cut(100, q.Base), waits), path, "what waits"})
 		}
 		if q.Held > 0 {
 			list = append(list, problem{1, fmt.Sprintf("%s of %s held.", count(q.Held, "message"), name), path, "the queue"})

@@ -83,12 +83,16 @@ func (v *survey) useGroups(g grouping) {
 	}
 }
 
-// useGroup does the same with the group that a filter is for, from a count of all groups.
-// The filter may find more messages.
+// useGroup does the same with the group that a filter is for, from a count of all groups,
+// unless the end of the filter leaves out messages of the group. The filter may find more
+// messages.
 func (v *survey) useGroup(all grouping, queue string, f store.Filter) {
+	before := f.Before
+	f.Before = time.Time{}
 	address := filterValues(queue, f).Encode()
 	for _, g := range all.Groups {
-		if g.Count > v.Count && filterValues(queue, g.Filter).Encode() == address {
+		isWhole := before.IsZero() || g.Last.Before(before)
+		if isWhole && g.Count > v.Count && filterValues(queue, g.Filter).Encode() == address {
 			v.Count, v.CountedAt = g.Count, all.At
 			v.IsAtLeast = true
 		}

@@ -164,7 +164,10 @@ func TestGroups_PageOfAGroup(t *testing.T) {
 		require.Contains(t, text, ">3,000 failures in 1 group", "a new count would begin with 1,000")
 		require.NotContains(t, text, "failed alike")
 		e.hang("orders-dead")
-		require.Contains(t, get(strings.Replace(path, "/queue?", "/start?do=merge&", 1)), "all messages that match (at least 3,000) back")
+		path = strings.Replace(path, "/queue?", "/start?do=merge&", 1)
+		require.Contains(t, get(path), "all messages that match (at least 3,000) back")
+		require.Contains(t, get(path+"&before=2000-06-01"), "all messages that match (at least 3,000) back", "as behind a job that tried three")
+		require.NotContains(t, get(path+"&before=2000-01-01"), "3,000", "it leaves out messages that arrived later")
 	})
 }
 
@@ -341,12 +344,24 @@ func TestCounting_QueueThatCannotBeCounted(t *testing.T) {
 	})
 }
 
-// The overview names dead letters that have not been counted yet.
+// The overview names dead letters that have not been counted yet, and the queues and
+// layers that have no worker.
 func TestOverview_FirstCount(t *testing.T) {
-	during(t, &counting{slow: "orders-dead"}, func(t *testing.T, get func(string) string) {
+	e := &counting{slow: "orders-dead"}
+	during(t, e, func(t *testing.T, get func(string) string) {
 		html := get("/")
 		require.Contains(t, html, "orders-dead has dead letters. They are being counted.")
 		require.Contains(t, html, "0 are dead letters, and 1 queue is still being counted.")
+
+		for _, queue := range []string{"bills", "bills-retry-1"} {
+			require.NoError(t, e.Put(t.Context(), queue, store.Message{Meta: message.Meta{ID: "a"}}))
+		}
+		time.Sleep(time.Hour)
+		get("/")
+		time.Sleep(time.Minute)
+		html = get("/")
+		require.Contains(t, html, "No worker reports that it reads bills, where 1 message waits.")
+		require.Contains(t, html, "No worker reports that it reads bills, whose layer bills-retry-1 has 1 message.")
 	})
 }
 
