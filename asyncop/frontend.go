@@ -61,7 +61,7 @@ func (s *frontend[IN, OUT]) newDriver(timeout time.Duration, q queue.Queue[*core
 		}
 	}
 	if direct := directCall(s.fn); direct != nil {
-		c.Direct = direct.run
+		c.BlockingCall = direct.run
 	}
 	if opener, ok := find[Opener](s.fn); ok {
 		c.Opener = opener

@@ -66,7 +66,7 @@ func (b *Batch[IN, OUT]) Add() *Attempt[OUT] {
 	b.members = b.members[:n+1]
 	m := &b.members[n]
 	m.batch, m.Results = b, m.room[:0]
-	m.state.Store(member)
+	m.state.Store(withoutPermits)
 	return &m.Attempt
 }
 

@@ -21,12 +21,12 @@
 //
 // A function may complete its attempt while AsyncInvoke runs on the loop. The loop looks
 // at the attempt when AsyncInvoke returns ([Token.EndInvoke]), so no letter is needed.
-// Two bits decide: the loop sets invokeEnded in EndInvoke, and the goroutine that
+// Two bits decide: the loop sets postsLetter in EndInvoke, and the goroutine that
 // completes the attempt sets inPlace in publish, if the mailbox is empty. There are three
 // cases:
 //
 //	in place   inPlace was set first: no letter, and EndInvoke returns true
-//	after      invokeEnded was set first: a letter
+//	after      postsLetter was set first: a letter
 //	behind     the mailbox was not empty, so inPlace was not set: a letter
 //
 // An atomic Or returns the bits that were set before, so both goroutines agree on which

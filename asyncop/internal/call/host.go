@@ -15,17 +15,17 @@ import (
 // Host is the shared state of an operator's tokens.
 type Host struct {
 	// Written once before the start, then read-only.
-	User     context.Context         //nolint:containedctx // the user's context
-	Life     context.Context         //nolint:containedctx // the operator's, derived from User
-	Cancel   context.CancelCauseFunc // ends Life
-	Values   context.Context         //nolint:containedctx // User without its end
-	RealTime bool                    // the clock is the real one
-	Clock    Clock
-	Run      func(task func()) // runs task on a worker
-	Backend  gate.Backend      // or nil
-	Seat     gate.Seat         // asks for permits; nil without a backend
-	Lease    gate.Leased       // Seat, if its permits depend on a lease, or nil
-	Around   Reporter          // the outer call, or nil
+	User      context.Context         //nolint:containedctx // the user's context
+	Life      context.Context         //nolint:containedctx // the operator's, derived from User
+	Cancel    context.CancelCauseFunc // ends Life
+	Values    context.Context         //nolint:containedctx // User without its end
+	RealTime  bool                    // the clock is the real one
+	Clock     Clock
+	Run       func(task func()) // runs task on a worker
+	Backend   gate.Backend      // or nil
+	Seat      gate.Seat         // asks for permits; nil without a backend
+	Lease     gate.Leased       // Seat, if its permits depend on a lease, or nil
+	OuterCall Reporter          // or nil
 
 	_ [64]byte // separates other goroutines' fields from the loop's
 

@@ -44,8 +44,8 @@ func (t *Stages) ReportStage(stage predicates.Stage) {
 	bit := [...]uint32{predicates.ClientDispatch: dispatching, predicates.NetworkTime: sent, predicates.ResponseReceived: answered}[stage]
 	before, _ := t.update(func(s uint32) (uint32, bool) { return s | bit, s&bit != bit })
 	isFirst := before&(sent|answered) == 0
-	if isFirst && bit&(sent|answered) != 0 && t.Host.Around != nil {
-		t.Host.Around.ReportSent(false)
+	if isFirst && bit&(sent|answered) != 0 && t.Host.OuterCall != nil {
+		t.Host.OuterCall.ReportSent(false)
 	}
 }
 
@@ -74,8 +74,8 @@ func (t *Stages) ReportSent(deduplicated bool) (counted bool) {
 	one, full := counter(deduplicated)
 	before, updated := t.update(func(s uint32) (uint32, bool) { return s + one, s&full != full })
 	counted = updated && (before+one)&full != full
-	if t.Host.Around != nil {
-		counted = t.Host.Around.ReportSent(deduplicated) || counted
+	if t.Host.OuterCall != nil {
+		counted = t.Host.OuterCall.ReportSent(deduplicated) || counted
 	}
 	return counted
 }
@@ -84,8 +84,8 @@ func (t *Stages) ReportSent(deduplicated bool) (counted bool) {
 func (t *Stages) ReportRefused(deduplicated bool) {
 	one, full := counter(deduplicated)
 	t.update(func(s uint32) (uint32, bool) { return s - one, s&full != full && s&full != 0 })
-	if t.Host.Around != nil {
-		t.Host.Around.ReportRefused(deduplicated)
+	if t.Host.OuterCall != nil {
+		t.Host.OuterCall.ReportRefused(deduplicated)
 	}
 }
 

@@ -50,12 +50,13 @@ const (
 	dispatching
 	sent
 	answered
-	// member: the attempt has no permits: its Batch has them, or it has a Reservation.
-	member
-	// invokeEnded, inPlace: see Completion in place in doc.go. invokeEnded: AsyncInvoke
-	// has returned, or is called later. Completions post a letter from now on.
-	invokeEnded
-	// inPlace: the attempt completed with an empty mailbox, before invokeEnded was seen.
+	// withoutPermits: the attempt's Batch has its permits, or the attempt has a
+	// Reservation.
+	withoutPermits
+	// postsLetter, inPlace: see Completion in place in doc.go. postsLetter: completions
+	// post a letter, because AsyncInvoke has returned, or is called later.
+	postsLetter
+	// inPlace: the attempt completed with an empty mailbox, before postsLetter was seen.
 	inPlace
 	// completesByReturning: weir's wrapper completes the attempt when the user's function
 	// has returned, so the completion sets returned as well.
@@ -84,7 +85,7 @@ func (t *Token) EndInvoke() (isInPlace bool) {
 	if t.state.Load()&inPlace != 0 { // cheaper than Or
 		return true
 	}
-	before := t.state.Or(invokeEnded)
+	before := t.state.Or(postsLetter)
 	return before&inPlace != 0
 }
 
@@ -131,7 +132,7 @@ func (t *Token) publish() {
 	switch s := t.state.Load(); {
 	case s&completesByReturning != 0: // a blocking call
 		bits |= returned
-	case s&invokeEnded == 0 && t.Host.Mail.Empty():
+	case s&postsLetter == 0 && t.Host.Mail.Empty():
 		bits |= inPlace
 	}
 	before := t.state.Or(bits)
@@ -148,7 +149,7 @@ func (t *Token) publish() {
 	if s := t.signal.Load(); s != nil {
 		s.fire()
 	}
-	isInPlace := bits&inPlace != 0 && before&invokeEnded == 0 // EndInvoke may have come between
+	isInPlace := bits&inPlace != 0 && before&postsLetter == 0 // EndInvoke may have come between
 	if !isInPlace {
 		t.Host.Post(&t.Letter, &t.Letter)
 	}
@@ -243,7 +244,7 @@ func (t *Token) cut(bits uint32) Released {
 func (t *Token) Release() (how Released) {
 	s := t.state.Load()
 	if s&occupied == 0 || s&returned != 0 {
-		how.OperatorPermit = s&member == 0 // Release is called once, and functions no longer occupy it
+		how.OperatorPermit = s&withoutPermits == 0 // Release is called once, and functions no longer occupy it
 	} else {
 		s = t.state.Or(released)
 		how.OperatorPermit = becomesFree(s, released, released)
@@ -259,7 +260,7 @@ func (t *Token) Release() (how Released) {
 // isFree reports whether a permit is free: the operator's if bit is released, the
 // backend's if bit is contextEnded.
 func isFree(state, bit uint32) bool {
-	return state&(bit|member) == bit && (state&occupied == 0 || state&returned != 0)
+	return state&(bit|withoutPermits) == bit && (state&occupied == 0 || state&returned != 0)
 }
 
 // becomesFree reports whether setting bits frees the permit of bit.
@@ -332,7 +333,7 @@ type Attempt[OUT any] struct {
 // NewReserving returns an attempt for a [Reservation], without permits.
 func NewReserving[OUT any]() *Attempt[OUT] {
 	a := new(Attempt[OUT])
-	a.state.Store(member | borrowed)
+	a.state.Store(withoutPermits | borrowed)
 	return a
 }
 

@@ -25,15 +25,15 @@ const maxForgiven = 3
 type atBackend[IN, OUT any] struct {
 	BackendCalls
 
-	core       *Machine[IN, OUT]
-	seat       gate.Seat
-	request    gate.Request  // reused
-	evidence   gate.Evidence // reused
-	requests   perSlot[requestState]
-	lastBatch  *gate.Call // started last
-	wasRefused bool       // a call was refused in this step
-	spent      float64    // settled cost, including earlier runs
-	isSpent    bool       // a call was refused because the budget is spent
+	core            *Machine[IN, OUT]
+	seat            gate.Seat
+	request         gate.Request  // reused
+	evidence        gate.Evidence // reused
+	requests        perSlot[requestState]
+	lastBatch       *gate.Call // started last
+	wasRefused      bool       // a call was refused in this step
+	spent           float64    // settled cost, including earlier runs
+	refusedByBudget bool       // a call was refused because the budget is spent
 }
 
 // requestState is the state of an element at the backend.
@@ -102,7 +102,7 @@ func (b *atBackend[IN, OUT]) doneAsking() {
 // admit asks for an attempt of s. A member joins the call of its batch.
 func (b *atBackend[IN, OUT]) admit(s *Slot[IN, OUT], isMember bool) permission {
 	if b.Budget > 0 && b.spent >= b.Budget {
-		b.isSpent = true
+		b.refusedByBudget = true
 		return refused
 	}
 	if isMember {
@@ -165,11 +165,11 @@ func (g *Machine[IN, OUT]) AddSpent(cost float64) {
 	}
 }
 
-// IsSpent reports whether the run must end because its budget is spent, and all calls
-// have ended.
-func (g *Machine[IN, OUT]) IsSpent() bool {
-	isIdle := g.permits == g.MaxCalls && g.state.Stats.Deciding == 0 && (g.lookups == nil || g.lookups.reservedRunning == 0)
-	return g.backend != nil && g.backend.isSpent && isIdle
+// MustEndForBudget reports whether the run must end, because its budget is spent and all
+// calls have ended.
+func (g *Machine[IN, OUT]) MustEndForBudget() bool {
+	isIdle := g.freePermits == g.MaxCalls && g.state.Stats.Deciding == 0 && (g.lookups == nil || g.lookups.reservedRunning == 0)
+	return g.backend != nil && g.backend.refusedByBudget && isIdle
 }
 
 // taken returns the cost that the attempt of s has taken from the rate: 0 after a refund,
@@ -284,7 +284,7 @@ func (b *atBackend[IN, OUT]) putOff(s *Slot[IN, OUT], wait time.Duration) {
 // asksAgainAt returns when to ask again: Now, an instant, or Never if the budget is spent
 // or the backend will wake the operator.
 func (b *atBackend[IN, OUT]) asksAgainAt() time.Duration {
-	if b.isSpent {
+	if b.refusedByBudget {
 		return Never
 	}
 	if !b.wasRefused {
@@ -295,7 +295,7 @@ func (b *atBackend[IN, OUT]) asksAgainAt() time.Duration {
 	if g.batches != nil {
 		calls = g.batches.calls(calls)
 	}
-	switch wait := b.seat.Wait(g.Timers.Time(g.now), min(calls, g.permits)); wait {
+	switch wait := b.seat.Wait(g.Timers.Time(g.now), min(calls, g.freePermits)); wait {
 	case 0:
 		return Now
 	case gate.Never:
@@ -324,7 +324,7 @@ func (b *atBackend[IN, OUT]) report(s *Slot[IN, OUT], e gate.Evidence) (isFree b
 	}
 	of := b.requests.get(s.index)
 	b.evidence = e
-	b.evidence.Begun, b.evidence.Element = g.Timers.Time(s.last), element(s)
+	b.evidence.Begun, b.evidence.Element = g.Timers.Time(s.lastBegan), element(s)
 	b.evidence.Tenant, b.evidence.Call = of.tenant, of.call
 	b.evidence.Cost = b.taken(s)
 	effect := b.seat.AttemptEnded(g.Timers.Time(g.now), &b.evidence)
@@ -371,7 +371,7 @@ func (b *atBackend[IN, OUT]) whyWaited(s *Slot[IN, OUT]) (why error, wait time.D
 	}
 	late.Throttled = s.attempts > 0 && !b.isVisited(s)
 	if s.attempts > 0 {
-		late.Begun = g.Timers.Time(s.last)
+		late.Begun = g.Timers.Time(s.lastBegan)
 		// If the service has answered others since the message failed, the message itself
 		// may be the cause: see gate.ErrAnswered.
 		ctx := g.contextForReport(s)

@@ -63,7 +63,7 @@ func (b *Batches[IN, OUT]) startsAt() time.Duration {
 // the elements of a step.
 func (b *Batches[IN, OUT]) startWaiting(isStep bool) {
 	g := b.core
-	for n := 0; n < stepLimit && g.permits > 0; n++ {
+	for n := 0; n < stepLimit && g.freePermits > 0; n++ {
 		s := g.nextStart()
 		if s == nil || !b.isComplete() && !(isStep && b.startsAt() == Now) {
 			return
@@ -80,7 +80,7 @@ func (b *Batches[IN, OUT]) startWaiting(isStep bool) {
 func (b *Batches[IN, OUT]) startFull() (sent bool) {
 	g := b.core
 	s := g.nextStart()
-	if s == nil || g.permits == 0 || g.startable() < b.MaxSize || g.nextTimer() <= g.now {
+	if s == nil || g.freePermits == 0 || g.startable() < b.MaxSize || g.nextTimer() <= g.now {
 		return false
 	}
 	_, sent = b.start(s)
@@ -130,7 +130,7 @@ func (b *Batches[IN, OUT]) send() (sent bool) {
 		*g.Jobs = append(*g.Jobs, call.Job[IN, OUT]{Task: func() { g.User.CallBatch(formed) }})
 		return true
 	}
-	g.permits++
+	g.freePermits++
 	g.Host.FreeBackendPermit(formed.Stamp)
 	if g.keys != nil {
 		g.keys.freeReturned() // a batch without a call has returned

@@ -55,7 +55,7 @@ func TestCountersAreCalledOnceATurn(t *testing.T) {
 
 // A call keeps its direct path, because counters add no values to its context.
 func TestCountersLeaveDirectCalls(t *testing.T) {
-	r := newRig(t, nil, func(cfg *setup) { cfg.Counters, cfg.Direct = []counting.Counter{&sheet{}}, true })
+	r := newRig(t, nil, func(cfg *setup) { cfg.Counters, cfg.MakesJobs = []counting.Counter{&sheet{}}, true })
 	r.Accept("a", call.Message{})
 	jobs := 0
 	r.Jobs(func(all ...call.Job[string, string]) {

@@ -24,7 +24,7 @@
 //     flight, and [Machine.Forget];
 //   - ends a run that was cancelled, elements whose messages were purged, and a run that
 //     has spent its budget: [Machine.EndIfCancelled], [Machine.EndPurged],
-//     [Machine.IsSpent], [Machine.Spent] and [Machine.AddSpent];
+//     [Machine.MustEndForBudget], [Machine.Spent] and [Machine.AddSpent];
 //   - reads its state: [Machine.State], [Machine.FreeSlots];
 //   - uses its parts: [Machine.Messages], [Machine.Observing], [Machine.Batches],
 //     [Machine.HandOver];

@@ -56,7 +56,7 @@ func (g *Machine[IN, OUT]) EndRetries() {
 // is being handled is left alone: its hand-over finds the purge. takePermit ends later
 // elements.
 func (g *Machine[IN, OUT]) EndPurged() {
-	g.tick()
+	g.readClock()
 	g.sawPurge = true
 	for s := g.first(); s != nil; {
 		next := s.next()
@@ -77,7 +77,7 @@ func (g *Machine[IN, OUT]) endPurged(s *Slot[IN, OUT]) {
 			g.refresh()
 			g.backend.reportIgnored(s, t)
 		}
-		g.attemptEnd = attemptEnd{isKnown: true, err: message.ErrPurged, took: g.now - s.last, isTimed: true}
+		g.attemptEnd = attemptEnd{isKnown: true, err: message.ErrPurged, took: g.now - s.lastBegan, isTimed: true}
 	} else {
 		g.endWait(s)
 	}
@@ -91,7 +91,7 @@ func (g *Machine[IN, OUT]) endPurged(s *Slot[IN, OUT]) {
 // in input order (law A1). The driver calls Ended for each.
 func (g *Machine[IN, OUT]) Abandon() (cut []*Slot[IN, OUT]) {
 	g.abandoned = true
-	g.tick()
+	g.readClock()
 	if g.backend != nil {
 		g.backend.seat.Leave()
 	}
@@ -121,7 +121,7 @@ func (g *Machine[IN, OUT]) abandon(s *Slot[IN, OUT]) bool {
 		if s.phase == running {
 			s.doubt = max(s.doubt, doubtOf(end.Deduplicated))
 		}
-		g.attemptEnd = attemptEnd{isKnown: true, err: context.Canceled, took: g.now - s.last, isTimed: true}
+		g.attemptEnd = attemptEnd{isKnown: true, err: context.Canceled, took: g.now - s.lastBegan, isTimed: true}
 	case deciding:
 		q := g.takeQuestion(s)
 		q.Cut()

@@ -62,9 +62,9 @@ func (w *history[IN, OUT]) attemptEnded(s *Slot[IN, OUT], o *attemptEnd, isRetri
 	}
 	p.keep = p.keep || keep
 	if !o.isTimed {
-		o.took = g.now - s.last
+		o.took = g.now - s.lastBegan
 	}
-	step := observe.Step{Begun: g.Timers.Time(s.last), Outcome: observe.Outcome{
+	step := observe.Step{Begun: g.Timers.Time(s.lastBegan), Outcome: observe.Outcome{
 		Attempt: int(s.attempts), Results: o.results, Err: o.err, Duration: o.took,
 		Reason: g.reasons.get(s.index).last, Retry: isRetried, Delay: delay,
 	}}

@@ -489,9 +489,9 @@ func TestTimesOfCallsThatEndAtOnce(t *testing.T) {
 	})
 }
 
-// Direct calls are made by workers.
-func TestDirect_NotCalledAtOnce(t *testing.T) {
-	r := newRig(t, nil, func(c *setup) { c.Direct = true })
+// Calls of a blocking function are made by workers.
+func TestMakesJobs_NotCalledAtOnce(t *testing.T) {
+	r := newRig(t, nil, func(c *setup) { c.MakesJobs = true })
 	r.feed("a b")
 	require.Equal(t, 2, r.Queue.Len())
 	var called []string

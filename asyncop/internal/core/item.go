@@ -59,7 +59,7 @@ func (it *Item[IN, OUT]) SetResults(results []OUT) {
 // Items appends copies of the elements that law C1 asks for to items, in input order. The
 // memory of items beyond its length must be zero.
 func (g *Machine[IN, OUT]) Items(items []Item[IN, OUT], withResults bool) []Item[IN, OUT] {
-	g.tick()
+	g.readClock()
 	start := g.Timers.Time(0).UnixNano()
 	items = slices.Grow(items, g.Queue.Len())
 	for s := g.first(); s != nil; s = s.next() {
@@ -80,7 +80,7 @@ func (g *Machine[IN, OUT]) item(it *Item[IN, OUT], s *Slot[IN, OUT], start int64
 	it.In = s.in
 	it.Spent, it.Attempts = g.timeSpent(s), s.attempts
 	if s.attempts > 0 || s.doubt != noDoubt || s.knowsFirst { // doubt without attempts is from an earlier run: see Restore
-		it.First = sinceEpoch(start, s.first) // s.first is 0, the start of this run, before an attempt
+		it.First = sinceEpoch(start, s.firstBegan) // s.firstBegan is 0, the start of this run, before an attempt
 	}
 	switch {
 	case s.phase == done && withResults:
@@ -91,7 +91,7 @@ func (g *Machine[IN, OUT]) item(it *Item[IN, OUT], s *Slot[IN, OUT], start int64
 		if it.First != 0 {
 			it.First = sinceEpoch(start, g.now)
 		}
-	case s.retry&putOff != 0: // as if fresh
+	case s.retry&firstPutOff != 0: // as if fresh
 	case s.phase == backoff:
 		if due, ok := g.Timers.Due(&s.timer); ok && due > g.now {
 			it.Wait, it.Retry = due-g.now, s.retry
@@ -142,7 +142,7 @@ func (g *Machine[IN, OUT]) Restore(it Item[IN, OUT], number int64) {
 		g.acceptControl(it)
 		return
 	}
-	g.tick()
+	g.readClock()
 	s := g.takeSlot(it.In)
 	if it.Kind == Completed {
 		s.attempts = it.Attempts
@@ -215,7 +215,7 @@ func (g *Machine[IN, OUT]) restoreFromScratch(s *Slot[IN, OUT], it *Item[IN, OUT
 	case timeout > 0 && left > timeout && !g.FromAttempt:
 		begins := later(g.now, it.Wait)
 		s.accepted = g.now
-		s.first, s.last = begins, begins
+		s.firstBegan, s.lastBegan = begins, begins
 		s.knowsFirst = true
 		g.setDeadline(s, later(g.now, left), timeout)
 	case timeout != g.Timeout:
@@ -240,7 +240,7 @@ func (g *Machine[IN, OUT]) restoreLimited(s *Slot[IN, OUT], it *Item[IN, OUT], t
 	}
 	s.accepted = accepted
 	s.attempts, s.doubt = it.Attempts, notDeduplicated
-	s.first, s.last = g.now-sinceFirst, g.now-sinceFirst // the last attempt began then or later
+	s.firstBegan, s.lastBegan = g.now-sinceFirst, g.now-sinceFirst // the last attempt began then or later
 	s.knowsFirst = true
 	g.setDeadline(s, later(g.now, left), timeout)
 	if hasEnded {

@@ -223,7 +223,7 @@ func (o *keyOrder[IN, OUT]) release(l *line[IN, OUT]) {
 	case s == nil:
 		o.core.Keys.forget(l)
 	case s.phase == behind:
-		g.unbegun++
+		g.numFresh++
 		g.enter(s, fresh)
 		o.addFresh(s)
 	case s.phase == ready && !s.timer.Armed():

@@ -24,10 +24,10 @@ type Config[IN, OUT any] struct {
 	Host   *call.Host                      // shared by the calls
 	User   User[IN, OUT]
 	Jobs   *[]call.Job[IN, OUT] // the core appends, the driver takes
-	// Direct means that the function is blocking, so the core makes jobs, and does not
+	// MakesJobs means that the function is blocking, so the core makes jobs, and does not
 	// call User.Invoke. An attempt whose context has values of observers or a reservation
 	// is not a job: User.Invoke runs the function by RunBlocking.
-	Direct bool
+	MakesJobs bool
 
 	Policy *decision.Steps[OUT]
 	Random *rand.Rand // for the jitter
@@ -160,24 +160,24 @@ type Machine[IN, OUT any] struct {
 	questions     perSlot[*question[OUT]]        // phase deciding
 	handlerCalls  perSlot[*handlerCall[OUT]]     // phase handling
 
-	fresh      *Slot[IN, OUT]              // the oldest element in phase fresh
-	unbegun    int                         // elements in phase fresh
-	ready      timers.Heap[*Slot[IN, OUT]] // elements that may be called, the oldest first
-	readySince time.Duration               // since when ready is not empty
-	permits    int                         // free
-	forming    *call.Batch[IN, OUT]        // or nil: see Batches.start
-	stamp      gate.Stamp                  // at the backend, of the call that was admitted last
-	overdue    bool                        // see checkBegin
+	fresh       *Slot[IN, OUT]              // the oldest element in phase fresh
+	numFresh    int                         // elements in phase fresh
+	ready       timers.Heap[*Slot[IN, OUT]] // elements that may be called, the oldest first
+	readySince  time.Duration               // since when ready is not empty
+	freePermits int
+	forming     *call.Batch[IN, OUT] // or nil: see Batches.start
+	stamp       gate.Stamp           // at the backend, of the call that was admitted last
+	overdue     bool                 // see checkBegin
 
-	oldest     *Slot[IN, OUT]
+	oldest     *Slot[IN, OUT]              // in the queue, except control elements
 	live       *Slot[IN, OUT]              // the oldest with a live deadline in input order
 	outOfOrder timers.Heap[*Slot[IN, OUT]] // live deadlines out of input order
 
-	now      time.Duration // the last reading of the clock
-	slept    bool          // since then the driver may have slept
-	ranCode  bool          // since then user code has run
-	isExact  bool          // limits or back-offs depend on the time of user code
-	timesAll bool          // measure every attempt, even if it succeeded
+	now            time.Duration // the last reading of the clock
+	slept          bool          // since then the driver may have slept
+	ranCode        bool          // since then user code has run
+	needsExactTime bool          // limits or back-offs depend on the time of user code
+	timesAll       bool          // measure every attempt, even if it succeeded
 
 	hasReasons  bool // without reasons, attempts need fewer fields, and retries have no step
 	asksWorkers bool // the strategy may block
@@ -214,7 +214,7 @@ func New[IN, OUT any](c Config[IN, OUT]) *Machine[IN, OUT] {
 	if g.MaxCalls == 0 {
 		g.MaxCalls = g.Queue.Cap()
 	}
-	g.permits = g.MaxCalls
+	g.freePermits = g.MaxCalls
 	g.addParts()
 	return g
 }
@@ -223,12 +223,12 @@ func New[IN, OUT any](c Config[IN, OUT]) *Machine[IN, OUT] {
 // exact clock.
 func (g *Machine[IN, OUT]) addParts() {
 	c := &g.Config
-	g.isExact = c.Timeout > 0 || c.AttemptTimeout > 0 || c.Policy.Classify != nil || c.OwnTimeouts || c.Calls != nil || c.Batching != nil
+	g.needsExactTime = c.Timeout > 0 || c.AttemptTimeout > 0 || c.Policy.Classify != nil || c.OwnTimeouts || c.Calls != nil || c.Batching != nil
 	g.messages.core, g.messages.attached = g, newPerSlot[call.Message](g)
 	_, hasMethod := any(*new(IN)).(predicates.Idempotent)
 	g.messages.mayBeIdempotent = hasMethod || reflect.TypeFor[IN]().Kind() == reflect.Interface || c.Policy.Idempotent != nil
 	if len(c.Observers) > 0 || len(c.Counters) > 0 {
-		g.isExact, g.timesAll = true, true
+		g.needsExactTime, g.timesAll = true, true
 		g.observing = &Observing[IN, OUT]{core: g, tracks: newPerSlot[*Track](g)}
 	}
 	if c.Keys != nil {
@@ -297,7 +297,7 @@ func (s *State) Counts() observe.Stats {
 func (g *Machine[IN, OUT]) State() *State {
 	s := &g.state
 	s.Len = g.slots.taken
-	s.Running = g.MaxCalls - g.permits
+	s.Running = g.MaxCalls - g.freePermits
 	s.Now, s.Oldest = g.now, Never
 	if g.oldest != nil {
 		s.Oldest = g.oldest.accepted
@@ -326,7 +326,7 @@ func (g *Machine[IN, OUT]) Away(mayWait bool) {
 	}
 }
 
-func (g *Machine[IN, OUT]) tick() {
+func (g *Machine[IN, OUT]) readClock() {
 	g.slept = true
 	g.refresh()
 }
@@ -334,7 +334,7 @@ func (g *Machine[IN, OUT]) tick() {
 // refresh reads the clock if time may have passed. Without limits and back-offs, one
 // reading serves a whole step.
 func (g *Machine[IN, OUT]) refresh() {
-	if g.slept || g.ranCode && g.isExact {
+	if g.slept || g.ranCode && g.needsExactTime {
 		g.now = g.Timers.Now()
 		g.slept, g.ranCode = false, false
 	}
@@ -351,7 +351,7 @@ func later(at, d time.Duration) time.Duration {
 // Step handles the events since the last step. It reads the clock first, so completions
 // posted until then go before due timers (law T1).
 func (g *Machine[IN, OUT]) Step() {
-	g.tick()
+	g.readClock()
 	now := g.now
 	g.takeFreedPermits()
 	g.overdue = false
@@ -387,7 +387,7 @@ func (g *Machine[IN, OUT]) takeFreedPermits() {
 	if freed == 0 {
 		return
 	}
-	g.permits += freed
+	g.freePermits += freed
 	if g.keys != nil {
 		g.keys.freeReturned()
 	}
@@ -402,7 +402,7 @@ const (
 // Next returns when the next step is due: an instant, Now, or Never. A letter wakes the
 // driver earlier, but only if the driver has announced its sleep before it calls Next.
 func (g *Machine[IN, OUT]) Next() time.Duration {
-	g.tick()
+	g.readClock()
 	g.view = predicates.Attempt[OUT]{} // an idle core keeps no results
 	switch {
 	case !g.Host.Mail.Empty() || g.Host.Freed() > 0 || g.state.Failure != nil:
@@ -415,7 +415,7 @@ func (g *Machine[IN, OUT]) Next() time.Duration {
 		return Now
 	}
 	next := Never
-	if g.permits > 0 && g.nextStart() != nil {
+	if g.freePermits > 0 && g.nextStart() != nil {
 		next = g.startsAt()
 	}
 	return min(next, g.nextTimer())

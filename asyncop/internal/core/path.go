@@ -53,7 +53,7 @@ func (g *Machine[IN, OUT]) takeSlot(in IN) *Slot[IN, OUT] {
 		s.due = g.now + g.Timeout
 	}
 	g.state.Stats.Accepted++
-	g.unbegun++
+	g.numFresh++
 	if g.fresh == nil {
 		g.fresh = s
 	}
@@ -87,7 +87,7 @@ func (g *Machine[IN, OUT]) introduce(s *Slot[IN, OUT], i introduction) (continue
 }
 
 func (g *Machine[IN, OUT]) acceptControl(it Item[IN, OUT]) {
-	g.tick()
+	g.readClock()
 	s := g.slots.take()
 	s.accepted, s.retry = g.now, it.Retry&notKept
 	*g.control.ref(s.index) = it.Rest
@@ -104,7 +104,7 @@ func (g *Machine[IN, OUT]) nextStart() *Slot[IN, OUT] {
 }
 
 // startable returns the number of elements that wait for a permit.
-func (g *Machine[IN, OUT]) startable() int { return g.ready.Len() + g.unbegun }
+func (g *Machine[IN, OUT]) startable() int { return g.ready.Len() + g.numFresh }
 
 // startNewest starts s, or the batch that s completes, if possible.
 func (g *Machine[IN, OUT]) startNewest(s *Slot[IN, OUT]) {
@@ -115,7 +115,7 @@ func (g *Machine[IN, OUT]) startNewest(s *Slot[IN, OUT]) {
 		g.batches.startWaiting(false)
 		return
 	}
-	isNext := g.permits > 0 && g.nextStart() == s // otherwise others go first
+	isNext := g.freePermits > 0 && g.nextStart() == s // otherwise others go first
 	if isNext && g.takePermit(s) == granted {
 		g.begin(s)
 	}
@@ -123,7 +123,7 @@ func (g *Machine[IN, OUT]) startNewest(s *Slot[IN, OUT]) {
 
 // startWaiting starts elements in the order of nextStart.
 func (g *Machine[IN, OUT]) startWaiting() {
-	for n := 0; n < stepLimit && g.permits > 0; n++ {
+	for n := 0; n < stepLimit && g.freePermits > 0; n++ {
 		if !g.start(g.nextStart()) {
 			break
 		}
@@ -131,14 +131,16 @@ func (g *Machine[IN, OUT]) startWaiting() {
 	// Retries that fail in place are ready again at once, and could use up the loop above
 	// in every step. So first attempts start as well, if there are permits left for all
 	// ready retries.
-	for n := 0; n < stepLimit && g.permits > g.ready.Len(); n++ {
+	for n := 0; n < stepLimit && g.freePermits > g.ready.Len(); n++ {
 		if !g.start(g.fresh) {
 			return
 		}
 	}
 }
 
-func (g *Machine[IN, OUT]) start(s *Slot[IN, OUT]) bool {
+// start starts s if it may start. s may be nil. start reports whether others may start
+// now.
+func (g *Machine[IN, OUT]) start(s *Slot[IN, OUT]) (othersMayStart bool) {
 	if s == nil {
 		return false
 	}
@@ -191,7 +193,7 @@ func (g *Machine[IN, OUT]) takePermit(s *Slot[IN, OUT]) permission {
 		}
 	}
 	if !isMember {
-		g.permits--
+		g.freePermits--
 	}
 	return granted
 }
@@ -209,17 +211,17 @@ func (g *Machine[IN, OUT]) begin(s *Slot[IN, OUT]) {
 	if s.attempts < math.MaxInt32 {
 		s.attempts++
 	}
-	s.last = g.now
+	s.lastBegan = g.now
 	if s.attempts == 1 && !s.knowsFirst {
-		s.first = g.now
+		s.firstBegan = g.now
 	}
 	if g.FromAttempt && s.due == Never {
 		g.startTimeout(s)
 	}
 	a := g.newAttempt(s)
 	deadline := s.due
-	if g.AttemptTimeout > 0 && s.last+g.AttemptTimeout < deadline {
-		deadline = s.last + g.AttemptTimeout
+	if g.AttemptTimeout > 0 && s.lastBegan+g.AttemptTimeout < deadline {
+		deadline = s.lastBegan + g.AttemptTimeout
 	}
 	g.enter(s, running)
 	if deadline != s.due {
@@ -258,14 +260,14 @@ func (g *Machine[IN, OUT]) newAttempt(s *Slot[IN, OUT]) *call.Attempt[OUT] {
 			return call.NewCarrying[OUT](m)
 		}
 	}
-	if g.Direct {
+	if g.MakesJobs {
 		return call.NewRoomy[OUT]()
 	}
 	return new(call.Attempt[OUT])
 }
 
 func (g *Machine[IN, OUT]) countRetry(s *Slot[IN, OUT]) {
-	if s.retry&putOff != 0 { // it is the first attempt
+	if s.retry&firstPutOff != 0 { // it is the first attempt
 		s.retry = 0
 		return
 	}
@@ -302,7 +304,7 @@ func (g *Machine[IN, OUT]) invoke(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
 	if g.batches != nil || g.lookups != nil || g.observing != nil {
 		ctx = g.contextOfCall(s, a)
 	}
-	if g.Direct && ctx == context.Context(a) { // see Config.Direct
+	if g.MakesJobs && ctx == context.Context(a) { // see Config.MakesJobs
 		a.Occupy(true) // until the worker completes it
 		*g.Jobs = append(*g.Jobs, call.Job[IN, OUT]{Attempt: a, In: s.in})
 		return
@@ -439,7 +441,7 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 	g.attemptEnd = attemptEnd{isKnown: true, results: len(results), err: err}
 	if err != nil || g.timesAll { // otherwise the clock is not needed
 		g.refresh()
-		g.attemptEnd.took, g.attemptEnd.isTimed = g.now-s.last, true
+		g.attemptEnd.took, g.attemptEnd.isTimed = g.now-s.lastBegan, true
 	}
 	if err != nil {
 		s.err = err
@@ -491,13 +493,13 @@ func (g *Machine[IN, OUT]) endAttempt(s *Slot[IN, OUT], how howEnded) (end call.
 	case cutOff:
 		end = a.Cut()
 	}
-	around := g.Host.Around
-	if around != nil && how != completed && s.phase == running && end.Stage < predicates.NetworkTime {
+	outer := g.Host.OuterCall
+	if outer != nil && how != completed && s.phase == running && end.Stage < predicates.NetworkTime {
 		// The call may be about to send. It can no longer report this to the outer call.
-		around.ReportStage(predicates.NetworkTime)
+		outer.ReportStage(predicates.NetworkTime)
 	}
 	if end.OperatorPermit {
-		g.permits++
+		g.freePermits++
 	} else {
 		g.Host.NoteOutliving(&a.Token)
 	}
@@ -521,7 +523,7 @@ func (g *Machine[IN, OUT]) reportToBackend(
 	g.refresh()
 	// A call that began in the second half of the element's time, and was cut off by the
 	// deadline, may have been late rather than lost.
-	isCut := g.now >= s.due && g.isHurried(s, s.last) && pushback == 0 && guard.Is(err, context.DeadlineExceeded)
+	isCut := g.now >= s.due && g.isHurried(s, s.lastBegan) && pushback == 0 && guard.Is(err, context.DeadlineExceeded)
 	cost, isReported := t.Cost()
 	return g.backend.report(s, gate.Evidence{
 		Err: err, Reason: reason, Pushback: pushback, Cut: isCut,
@@ -608,7 +610,7 @@ func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated
 // again.
 func (g *Machine[IN, OUT]) readSituation(s *Slot[IN, OUT], v *predicates.Attempt[OUT]) *decision.Situation {
 	if g.hasReasons {
-		g.tick()
+		g.readClock()
 	}
 	v.Remaining, v.Elapsed = decision.NoDeadline, g.now-s.accepted
 	if s.due != Never {
@@ -785,7 +787,7 @@ func (g *Machine[IN, OUT]) putOff(s *Slot[IN, OUT], end time.Duration) {
 	if s.phase == ready {
 		g.ready.Cancel(&s.timer)
 	} else {
-		s.retry |= putOff
+		s.retry |= firstPutOff
 	}
 	g.enter(s, backoff)
 	g.Timers.Arm(&s.timer, end)
@@ -891,7 +893,7 @@ func (g *Machine[IN, OUT]) endWait(s *Slot[IN, OUT]) {
 		} else {
 			g.ready.Cancel(&s.timer)
 		}
-		if s.retry&putOff == 0 { // otherwise it does not wait for a retry
+		if s.retry&firstPutOff == 0 { // otherwise it does not wait for a retry
 			g.state.Stats.WaitingForRetry--
 		}
 	default: // fresh or behind
@@ -908,7 +910,7 @@ func (g *Machine[IN, OUT]) endAttemptAtDeadline(s *Slot[IN, OUT]) {
 	if wasCalled { // even without a report, it may be about to send
 		s.doubt = max(s.doubt, doubtOf(end.Deduplicated))
 	}
-	g.attemptEnd = attemptEnd{isKnown: true, err: context.DeadlineExceeded, took: g.now - s.last, isTimed: true}
+	g.attemptEnd = attemptEnd{isKnown: true, err: context.DeadlineExceeded, took: g.now - s.lastBegan, isTimed: true}
 }
 
 // settle completes s with the results of its attempt or, if err is not nil, fails it. A
@@ -958,7 +960,7 @@ func (g *Machine[IN, OUT]) failElement(s *Slot[IN, OUT], err error, timedOut boo
 
 // giveUp ends s with its final failure: s is handed over or dropped, or fails the run.
 func (g *Machine[IN, OUT]) giveUp(s *Slot[IN, OUT], err error) {
-	g.tick()
+	g.readClock()
 	s.attempt = nil
 	s.err = err
 	g.state.Stats.Failures++
@@ -1023,7 +1025,7 @@ func (g *Machine[IN, OUT]) report(s *Slot[IN, OUT]) Report[IN] {
 		r.Timeout = own.total
 	}
 	if s.attempts > 0 {
-		r.First, r.Last = g.Timers.Time(s.first), g.Timers.Time(s.last)
+		r.First, r.Last = g.Timers.Time(s.firstBegan), g.Timers.Time(s.lastBegan)
 	}
 	return r
 }

@@ -8,7 +8,7 @@ type TestView struct {
 
 // Look returns a view for tests.
 func Look[IN, OUT any](g *Machine[IN, OUT]) (s TestView) {
-	s.FreePermits = g.permits + int(g.Host.Freed())
+	s.FreePermits = g.freePermits + int(g.Host.Freed())
 	if g.oldest != nil {
 		s.Oldest = g.oldest.phase.String()
 	}

@@ -121,7 +121,7 @@ func (h *HandOver[IN, OUT]) answered(s *Slot[IN, OUT]) {
 	h.running = nil
 	switch {
 	case o.err != nil && !o.refused:
-		g.tick()
+		g.readClock()
 		g.Timers.Arm(&s.timer, later(g.now, o.wait))
 		g.User.LogNotTaken(g.report(s), o.err, o.wait)
 		return

@@ -23,8 +23,8 @@ type Slot[IN, OUT any] struct {
 	in             IN
 	accepted       time.Duration                // when it took the slot; without FromAttempt the timeout counts from here
 	due            time.Duration                // deadline, or Never
-	first          time.Duration                // start of the first attempt
-	last           time.Duration                // start of the last attempt
+	firstBegan     time.Duration                // the first attempt; 0 before
+	lastBegan      time.Duration                // the last attempt; 0 before
 	attempt        *call.Attempt[OUT]           // see phase; may be nil
 	timer          timers.Timer[*Slot[IN, OUT]] // see phase
 	err            error                        // of the last attempt that failed; in phases handling and failing of the element
@@ -37,7 +37,7 @@ type Slot[IN, OUT any] struct {
 	doubt          doubt                  // whether an attempt may have had an effect
 	noRetry        decision.NoRetryReason // why a retry was refused, if there was a reason for one
 	hasOwnDeadline bool                   // see ownDeadline
-	knowsFirst     bool                   // first was restored, so the next attempt does not set it
+	knowsFirst     bool                   // firstBegan was restored, so the next attempt does not set it
 }
 
 // doubt records whether an attempt may have had an effect, and whether servers recognise
@@ -65,8 +65,8 @@ const (
 	ByResult RetryKind = 1 << iota // a result asked for the retry
 	Demanded                       // a server demanded the wait; the end of the input does not cut it
 
-	putOff  RetryKind = 1 << 6 // not a retry: a first attempt was put off, by the backend or for the retry of its key
-	notKept RetryKind = 1 << 7 // of a control element: checkpoints do not contain it
+	firstPutOff RetryKind = 1 << 6 // not a retry: a first attempt was put off, by the backend or for the retry of its key
+	notKept     RetryKind = 1 << 7 // of a control element: checkpoints do not contain it
 )
 
 // phase is the state of an element. takeSlot sets the first phase, enter all others.
@@ -161,7 +161,7 @@ func (g *Machine[IN, OUT]) enter(s *Slot[IN, OUT], p phase) {
 		g.keys.leavePhase(s, p)
 	}
 	if s.phase == fresh {
-		g.unbegun--
+		g.numFresh--
 	}
 	s.phase = p
 	if p != preparing && p != running { // otherwise s waits for the same letter

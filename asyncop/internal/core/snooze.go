@@ -39,7 +39,7 @@ func (g *Machine[IN, OUT]) endSnoozed(s *Slot[IN, OUT], err error, delay time.Du
 	if g.backend != nil {
 		g.backend.reportIgnored(s, &s.attempt.Token)
 	}
-	g.attemptEnd = attemptEnd{isKnown: true, took: g.now - s.last, isTimed: true}
+	g.attemptEnd = attemptEnd{isKnown: true, took: g.now - s.lastBegan, isTimed: true}
 	s.attempt = nil
 	g.reportEnd(s, false, 0)
 	g.messages.releaseAfter(s, err, delay)

@@ -94,7 +94,7 @@ func (g *Machine[IN, OUT]) askOnWorker(s *Slot[IN, OUT], isFree bool) {
 	q := &question[OUT]{view: g.view, isFree: isFree, end: g.attemptEnd}
 	g.view, g.attemptEnd = predicates.Attempt[OUT]{}, attemptEnd{}
 	if !q.end.isTimed {
-		q.end.took, q.end.isTimed = g.now-s.last, true
+		q.end.took, q.end.isTimed = g.now-s.lastBegan, true
 	}
 	g.state.Stats.Deciding++
 	g.enter(s, deciding)
@@ -163,7 +163,7 @@ func (g *Machine[IN, OUT]) prepared(s *Slot[IN, OUT]) {
 		g.conclude(s, completed)
 		return
 	}
-	g.tick()
+	g.readClock()
 	g.EndIfCancelled() // the driver may not have noticed the cancel (law A5)
 	if g.state.Failure != nil || g.now >= s.attempt.Until {
 		return // the end of the run or a timer ends the attempt

@@ -36,7 +36,7 @@ type checkpointing[IN, OUT any] struct {
 	// restored.
 	restoredNumbers fifo.Queue[int64]
 
-	seen          uint64 // newest barrier that has arrived
+	newestID      uint64 // of the barriers that have arrived
 	budget        budgetSum
 	backlogFilled time.Duration
 	arrived       *participant.Barrier            // arrived and not handled yet, or nil
@@ -235,7 +235,7 @@ func (d *Driver[IN, OUT]) mayOverflow() bool {
 
 // isAhead reports whether an announced barrier or marker has not arrived.
 func (d *Driver[IN, OUT]) isAhead(a *announced) bool {
-	return a.barrier.Load() > d.checkpoints.seen || a.marker.Load() && d.input == inputOpen
+	return a.barrier.Load() > d.checkpoints.newestID || a.marker.Load() && d.input == inputOpen
 }
 
 // overflowLen returns the number of items that were read past the capacity.
@@ -244,7 +244,7 @@ func (d *Driver[IN, OUT]) overflowLen() int {
 }
 
 func (d *Driver[IN, OUT]) receivedBarrier(b participant.Barrier) {
-	d.checkpoints.seen = max(d.checkpoints.seen, b.ID)
+	d.checkpoints.newestID = max(d.checkpoints.newestID, b.ID)
 	d.checkpoints.arrived = &b
 	if b.Kind == participant.Drain {
 		d.endInput() // the elements in flight complete first
@@ -362,7 +362,7 @@ func (k *checkpointing[IN, OUT]) lostSoFar() error {
 // ended. An element that arrives instead is an error: the barrier has overtaken it on
 // another branch (law C2).
 func (d *Driver[IN, OUT]) awaitInputEnd() error {
-	isAnnounced := d.checkpoints.triggered.barrier.Load() == d.checkpoints.seen // by Pending, and not aborted
+	isAnnounced := d.checkpoints.triggered.barrier.Load() == d.checkpoints.newestID // by Pending, and not aborted
 	if !d.final || !isAnnounced {
 		// This barrier is not from the coordinator, or its checkpoint was aborted, which
 		// ends the run. Otherwise the source closes In.

@@ -18,11 +18,11 @@ import (
 
 // Config has the settings of a driver. It is read-only after New.
 type Config[IN, OUT any] struct {
-	Core   core.Config[IN, OUT] // the driver sets User, Timers, Host, Direct and Jobs
-	User   User[IN, OUT]
-	Direct call.Blocking[IN, OUT] // makes a call, on a worker; nil if User.Invoke does
-	Opener Opener                 // opened before the first element, or nil
-	Closer io.Closer              // closed after the last element, unless opening failed, or nil
+	Core         core.Config[IN, OUT] // the driver sets User, Timers, Host, MakesJobs and Jobs
+	User         User[IN, OUT]
+	BlockingCall call.Blocking[IN, OUT] // makes a call, on a worker; nil if User.Invoke does
+	Opener       Opener                 // opened before the first element, or nil
+	Closer       io.Closer              // closed after the last element, unless opening failed, or nil
 
 	Context context.Context //nolint:containedctx // from the user
 	Clock   clock.Clock

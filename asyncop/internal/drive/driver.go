@@ -121,7 +121,7 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 		done:          make(chan struct{}),
 	}
 	d.late.counted = make(chan struct{})
-	d.workers = call.NewWorkers(cfg.Direct)
+	d.workers = call.NewWorkers(cfg.BlockingCall)
 	d.host = &call.Host{
 		User:     cfg.Context,
 		Values:   call.ValuesOf(cfg.Context),
@@ -131,18 +131,18 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 	}
 	if b := cfg.Backend; b != nil {
 		caller := gate.Caller{Longest: cfg.Core.LongestCall()}
-		around, isInside := cfg.Context.Value(call.BackendKey{Backend: b}).(gate.Stamp)
+		stamp, isInside := cfg.Context.Value(call.BackendKey{Backend: b}).(gate.Stamp)
 		if isInside { // of the outer call
-			caller.Lent, caller.Around = 1, around
+			caller.Lent, caller.Around = 1, stamp
 		}
 		d.host.Backend, d.host.Seat = b, b.Attach(&d.host.Sleeper, caller)
 		d.host.Lease, _ = d.host.Seat.(gate.Leased)
 	}
-	d.host.Around = call.ReporterIn(cfg.Context)
-	if d.host.Around != nil && len(cfg.Core.Observers) > 0 {
+	d.host.OuterCall = call.ReporterIn(cfg.Context)
+	if d.host.OuterCall != nil && len(cfg.Core.Observers) > 0 {
 		// If the outer call is repeated, it makes new elements. Observers may give them
 		// new ids, so servers do not recognise repeated requests.
-		d.host.Around = call.NotDeduplicated{Reporter: d.host.Around}
+		d.host.OuterCall = call.NotDeduplicated{Reporter: d.host.OuterCall}
 	}
 	d.host.Life, d.host.Cancel = context.WithCancelCause(cfg.Context)
 	d.timers = timers.NewService[*core.Slot[IN, OUT]](cfg.Clock, func() {
@@ -152,7 +152,7 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 	d.host.Clock = d.timers
 	e := cfg.Core
 	e.User = cfg.User
-	e.Timers, e.Host, e.Direct = d.timers, d.host, cfg.Direct != nil
+	e.Timers, e.Host, e.MakesJobs = d.timers, d.host, cfg.BlockingCall != nil
 	e.Jobs = &d.jobs
 	d.core = core.New(e)
 	d.messages, d.observing = d.core.Messages(), d.core.Observing()
@@ -253,7 +253,7 @@ func (d *Driver[IN, OUT]) step() bool {
 	if d.allLeft() {
 		return false
 	}
-	if !busy && !d.loaded && d.core.IsSpent() {
+	if !busy && !d.loaded && d.core.MustEndForBudget() {
 		d.endWhenSpent()
 	}
 	switch {

@@ -108,7 +108,7 @@ var mutants = []mutant{
 	},
 	{
 		"a call takes no permit", "A5", "core/path.go",
-		`		g.permits--
+		`		g.freePermits--
 	}
 	return granted`,
 		`	}
@@ -116,7 +116,7 @@ var mutants = []mutant{
 	},
 	{
 		"retries without delay hold up first attempts", "D4", "core/path.go",
-		`n < stepLimit && g.permits > g.ready.Len();`,
+		`n < stepLimit && g.freePermits > g.ready.Len();`,
 		`n < 0;`,
 	},
 	{
@@ -232,7 +232,7 @@ var mutants = []mutant{
 	},
 	{
 		"an attempt has no timeout of its own", "A3", "core/path.go",
-		`s.last+g.AttemptTimeout < deadline {`,
+		`s.lastBegan+g.AttemptTimeout < deadline {`,
 		`false {`,
 	},
 	{
@@ -444,7 +444,7 @@ var mutants = []mutant{
 	},
 	{
 		"a call that is cut off is ignored, however early it began", "B4", "core/path.go",
-		`g.now >= s.due && g.isHurried(s, s.last) &&`,
+		`g.now >= s.due && g.isHurried(s, s.lastBegan) &&`,
 		`g.now >= s.due &&`,
 	},
 	{
@@ -465,7 +465,7 @@ var mutants = []mutant{
 	},
 	{
 		"a batch that has no members keeps its permit", "A5", "core/batches.go",
-		`	g.permits++
+		`	g.freePermits++
 `,
 		``,
 	},
@@ -492,7 +492,7 @@ var mutants = []mutant{
 	},
 	{
 		"the time of an attempt includes that of the policy", "O1", "core/path.go",
-		`		g.attemptEnd.took, g.attemptEnd.isTimed = g.now-s.last, true
+		`		g.attemptEnd.took, g.attemptEnd.isTimed = g.now-s.lastBegan, true
 `,
 		``,
 	},
@@ -508,12 +508,12 @@ var mutants = []mutant{
 	},
 	{
 		"the time of an attempt includes the question to its strategy", "O1", "core/workers.go",
-		`		q.end.took, q.end.isTimed = g.now-s.last, true`,
+		`		q.end.took, q.end.isTimed = g.now-s.lastBegan, true`,
 		`		_ = q`,
 	},
 	{
 		"an attempt that is cut off has taken no time", "O1", "core/ending.go",
-		`err: context.Canceled, took: g.now - s.last, isTimed: true}`,
+		`err: context.Canceled, took: g.now - s.lastBegan, isTimed: true}`,
 		`err: context.Canceled, isTimed: true}`,
 	},
 	{
@@ -711,8 +711,8 @@ var mutants = []mutant{
 	},
 	{
 		"a completion in place goes before what is in the mailbox", "Q1", "call/token.go",
-		`s&invokeEnded == 0 && t.Host.Mail.Empty():`,
-		`s&invokeEnded == 0:`,
+		`s&postsLetter == 0 && t.Host.Mail.Empty():`,
+		`s&postsLetter == 0:`,
 	},
 	{
 		"an operator that has ended takes what comes later into its mailbox", "F1", "core/ending.go",
@@ -729,7 +729,7 @@ var mutants = []mutant{
 	},
 	{
 		"a member gives the permit of its batch back", "A5", "call/token.go",
-		`state&(bit|member) == bit &&`,
+		`state&(bit|withoutPermits) == bit &&`,
 		`state&bit == bit &&`,
 	},
 	{
@@ -1070,13 +1070,13 @@ var mutants = []mutant{
 	},
 	{
 		"a call around the operator does not learn of calls that are cut off", "X1", "core/path.go",
-		`around != nil && how != completed`,
-		`around != nil && how == ranOut`,
+		`outer != nil && how != completed`,
+		`outer != nil && how == ranOut`,
 	},
 	{
 		"a call around the operator does not learn of calls that time out", "X1", "core/path.go",
-		`around != nil && how != completed`,
-		`around != nil && how == cutOff`,
+		`outer != nil && how != completed`,
+		`outer != nil && how == cutOff`,
 	},
 	{
 		"the backend does not learn at the deadline when a message failed before", "W2", "core/backend.go",
