@@ -77,11 +77,12 @@ func WithLayers(layers ...Layer) QueueOption {
 // ([WithIdempotencyWindow]).
 //
 // A message that was not called, because its backend was down, is released, and its visit
-// does not count. If it was called and then waited for its backend until its time ran out
-// ([asyncop.ErrBackendDown]), it has failed. With its visits used up, it waits in the
-// last layer again, or for a minute in the queue if it lacks layers. It becomes a dead
-// letter after 100 visits in all. With n layers, it also becomes one after visit n+2 or a
-// later visit if the service has answered others since the visit before.
+// does not count. If it was called and then waited for its backend until the timeout of
+// its operator had passed ([asyncop.ErrBackendDown]), it has failed. With its visits used
+// up, it waits in the last layer again, or for a minute in the queue if it lacks layers.
+// It becomes a dead letter after 100 visits in all. With n layers, it also becomes one
+// after visit n+2 or a later visit if the service has answered others since the visit
+// before.
 func RetryAfter(delays ...time.Duration) QueueOption {
 	layers := make([]Layer, len(delays))
 	for i, d := range delays {

@@ -95,9 +95,9 @@ var (
 	ErrRefused = errors.New("it can never be stored")
 
 	// ErrBackendDown is matched by the error of a message that waited for its backend
-	// until its time ran out. If all its calls in this visit, if any, were throttled, it
-	// is Released. Otherwise it has failed, and the visit counts once the failure is
-	// handed over.
+	// until its operator's timeout had passed. If it was not called in this visit, or all
+	// its calls were throttled, it is Released. Otherwise it has failed, and the visit
+	// counts once the failure is handed over.
 	ErrBackendDown = errors.New("the backend is down")
 
 	// ErrPurged is the cause of the end of the context of a call (context.Cause) whose

@@ -468,35 +468,48 @@ func (s *source[T]) answered(asking context.Context, a answer[T]) error {
 	return nil
 }
 
-// removeLate removes the late messages, and returns the others. A message is late if its
-// deadline has passed, or if the server may no longer remember its call in doubt. Late
-// messages are not called again (law X1), and become dead letters.
+// removeLate returns the messages of ms that are not late, in ms. The others are not
+// called again (law X1), and become dead letters.
 func (s *source[T]) removeLate(ctx context.Context, ms []message.Message[T]) []message.Message[T] {
 	now := s.clock.Now()
-	return slices.DeleteFunc(ms, func(m message.Message[T]) bool {
+	kept := ms[:0]
+	for _, m := range ms {
 		meta := m.Meta()
-		var cause store.Cause
-		var why string
-		switch {
-		case meta.UnsafeToRepeat && !meta.Remembered.After(now):
-			cause, why = store.UnsafeToRepeat, "the server may have forgotten its call in doubt"
-		case failed.IsPast(meta.Deadline, now):
-			cause, why = store.Expired, "its deadline has passed"
-		default:
-			return false
+		cause, why := causeOfLate(&meta, now)
+		if cause == "" {
+			kept = append(kept, m)
+		} else {
+			s.giveUpLate(ctx, m, cause, why)
 		}
-		err := s.ladder.putDead(ctx, m, cause, why)
-		switch {
-		case err == nil:
-			m.Ack() // law D1
-		case errors.Is(err, message.ErrRefused):
-			m.Reject(&settle.LateError{Cause: cause, Err: err}) // its source notes where it stays (law W2)
-		default:
-			s.failed = errors.Join(s.failed, err)
-			m.Nack(time.Second)
-		}
-		return true
-	})
+	}
+	clear(ms[len(kept):])
+	return kept
+}
+
+// causeOfLate returns the cause of the dead letter of a message that is late, or "". A
+// message is late if its deadline has passed, or if the server may no longer remember its
+// call in doubt.
+func causeOfLate(meta *message.Meta, now time.Time) (cause store.Cause, why string) {
+	switch {
+	case meta.UnsafeToRepeat && !meta.Remembered.After(now):
+		return store.UnsafeToRepeat, "the server may have forgotten its call in doubt"
+	case failed.IsPast(meta.Deadline, now):
+		return store.Expired, "its deadline has passed"
+	}
+	return "", ""
+}
+
+func (s *source[T]) giveUpLate(ctx context.Context, m message.Message[T], cause store.Cause, why string) {
+	err := s.ladder.putDead(ctx, m, cause, why)
+	switch {
+	case err == nil:
+		m.Ack() // law D1
+	case errors.Is(err, message.ErrRefused):
+		m.Reject(&settle.LateError{Cause: cause, Err: err}) // its source notes where it stays (law W2)
+	default:
+		s.failed = errors.Join(s.failed, err)
+		m.Nack(time.Second)
+	}
 }
 
 func (in *input[T]) mayGive() int {

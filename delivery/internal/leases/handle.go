@@ -26,6 +26,7 @@ type handle struct {
 	// is nil: see InPlace.
 	replacement *store.Message
 	forgotten   bool // removed from the source, since it is settled in the store
+	takenAgain  bool // after it was gone, for its next visit: has a lease until settle releases it
 	lost        bool // the lease was lost, and is counted
 
 	refusals int       // how often the store has refused the settlement

@@ -414,6 +414,7 @@ func (s *Source[T]) join(h *handle, again *store.Leased, until time.Time) {
 	h.lease = again.Lease
 	h.visit = again.Meta.Visit + 1
 	h.until = until
+	h.takenAgain = h.isGone.Load()
 	h.lost = false                  // the new lease may be lost as well, and counts again
 	provider := again.Meta.Provider // another worker may have chosen it
 	h.provider.Store(&provider)
@@ -431,7 +432,7 @@ func (s *Source[T]) settle(h *handle, v message.Settlement) {
 	if h.isGone.Load() {
 		// The message must not be put anywhere. Usually its lease is lost, and Release
 		// does not change the store. But if this source has taken the message again for
-		// its next visit (join), Release lets that visit begin.
+		// its next visit (takenAgain), Release lets that visit begin.
 		v = message.Settlement{Kind: message.Released}
 	}
 	isClosed := s.handles[h.lease.Entry] != h // Close has released it

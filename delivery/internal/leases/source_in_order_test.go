@@ -2,6 +2,7 @@ package leases_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -94,18 +95,24 @@ func TestSource_ReplaceByWithoutAnOrder(t *testing.T) {
 	})
 }
 
-// hung is the engine of a worker that hangs: it does not extend leases.
-type hung struct{ *memory.Engine }
+// hung is the engine of a worker that hangs: it does not extend leases, but counts them.
+type hung struct {
+	*memory.Engine
+	asked *atomic.Int64
+}
 
-func (hung) Extend(context.Context, time.Duration, ...store.Lease) error { return nil }
+func (h hung) Extend(_ context.Context, _ time.Duration, ls ...store.Lease) error {
+	h.asked.Add(int64(len(ls)))
+	return nil
+}
 
 // lateHandOver returns a worker whose lease has ended before it hands over the failure of
 // its visit, and its message. Meanwhile another worker has failed as well, and has stored
 // the message's next visit, in a minute.
-func lateHandOver(t *testing.T, engine *memory.Engine) (late *leases.Source[string], m message.Message[string]) {
+func lateHandOver(t *testing.T, ofLate hung) (late *leases.Source[string], m message.Message[string]) {
 	t.Helper()
+	engine := ofLate.Engine
 	putOfKey(t, engine, "a")
-	ofLate := hung{engine}
 	late = leases.NewSource(ofLate, "q", "dead", codec.JSON[string](), quiet, leases.WithOrder(ofLate))
 	other := leases.NewSource(engine, "q", "dead", codec.JSON[string](), quiet, leases.WithOrder(engine))
 	m = receive(t, late)
@@ -127,7 +134,7 @@ func lateHandOver(t *testing.T, engine *memory.Engine) (late *leases.Source[stri
 func TestHandOver_ReplacedByAnotherWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
-		s, late := lateHandOver(t, engine)
+		s, late := lateHandOver(t, hung{engine, &atomic.Int64{}})
 		defer s.Close(t.Context())
 		late.Settle(message.Settlement{Kind: message.HandedOver})
 		synctest.Wait()
@@ -146,14 +153,19 @@ func TestHandOver_ReplacedByAnotherWorker(t *testing.T) {
 // That does not settle the next visit.
 func TestHandOver_ReplacedAndTakenAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		engine := memory.Open()
+		engine := hung{memory.Open(), &atomic.Int64{}}
 		s, late := lateHandOver(t, engine)
 		defer s.Close(t.Context())
+		asked := engine.asked.Load()
 		time.Sleep(2 * time.Minute)
+		require.Equal(t, asked, engine.asked.Load(), "its lease is lost")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		_, err := s.Receive(ctx, 1)
 		require.ErrorIs(t, err, context.DeadlineExceeded, "the message is in flight here (law D2)")
+		time.Sleep(leases.DefaultLease / 3)
+		synctest.Wait()
+		require.Greater(t, engine.asked.Load(), asked, "its new lease is not extended")
 		late.Settle(message.Settlement{Kind: message.HandedOver})
 		ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -170,7 +182,7 @@ func TestHandOver_TakenAgainBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
 		putOfKey(t, engine, "a")
-		ofLate := hung{engine}
+		ofLate := hung{engine, &atomic.Int64{}}
 		s := leases.NewSource(ofLate, "q", "dead", codec.JSON[string](), quiet, leases.WithOrder(ofLate))
 		defer s.Close(t.Context())
 		m := receive(t, s)
