@@ -15,6 +15,7 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/backend"
 	"github.com/weirflow/weir/internal/gate"
+	"github.com/weirflow/weir/internal/testing/suite"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/grpcretry"
 	"github.com/weirflow/weir/predicates/httpretry"
@@ -179,12 +180,16 @@ func TestLossShare_AnswersOfEarlierCalls(t *testing.T) {
 // A service that loses every third call is up, although losses are noticed long before
 // answers.
 func TestLossShare_SlowAnswers(t *testing.T) {
+	calls := 1500
+	if suite.Full() {
+		calls = 3000
+	}
 	o := newBench(t).attach()
 	var running []*call
 	for range 1000 {
 		running = append(running, o.start())
 	}
-	for i := range 3000 {
+	for i := range calls {
 		c := o.start()
 		if i%3 == 0 {
 			c.end(errBusy)

@@ -249,7 +249,7 @@ func (l *life) live() {
 // the new snapshot.
 func TestDirStoreSurvivesEveryCrash(t *testing.T) {
 	for keep := 1; keep <= 3; keep++ {
-		if suite.Race && keep != 2 {
+		if (suite.Race || !suite.Full()) && keep != 2 {
 			continue
 		}
 		for _, split := range []bool{false, true} {
@@ -320,8 +320,11 @@ func TestDirStoreSurvivesEveryFailure(t *testing.T) {
 		"disk full":      {Err: syscall.ENOSPC, Part: 7},
 	}
 	step := 1
-	if suite.Race {
+	switch {
+	case suite.Race:
 		step = 5
+	case !suite.Full():
+		step = 3
 	}
 	for name, fault := range faults {
 		for _, lasting := range []bool{false, true} {
