@@ -125,6 +125,7 @@ func TestDBWrite_SomeContextsEnd(t *testing.T) {
 
 // Close has a bound, even while a call without a deadline waits.
 func TestEngineClose_AnotherProcessWrites(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "queues.db")
 	e, err := sqlite.Open(t.Context(), file, sqlite.WithLogger(quiet), sqlite.WithBusyTimeout(6*time.Second))
 	require.NoError(t, err)
@@ -148,6 +149,7 @@ func TestEngineClose_AnotherProcessWrites(t *testing.T) {
 
 // Hold returns soon after its function, although the lock cannot be released.
 func TestHold_AnotherProcessWrites(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "queues.db")
 	e, err := sqlite.Open(t.Context(), file, sqlite.WithLogger(quiet))
 	require.NoError(t, err)
@@ -177,6 +179,7 @@ func TestWithBusyTimeout_AnotherProcessWrites(t *testing.T) {
 // Ctrl-C ends a worker within its drain, although its settlements cannot be recorded
 // while another process writes. Its messages are redelivered.
 func TestRun_AnotherProcessWrites(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "queues.db")
 	e, err := sqlite.Open(t.Context(), file, sqlite.WithLogger(quiet))
 	require.NoError(t, err)

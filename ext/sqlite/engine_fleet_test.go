@@ -23,6 +23,7 @@ func TestFleet_ProcessesShareALimit(t *testing.T) {
 
 // Law D3, when a backend recovers.
 func TestRecovery_MakesMessagesDue(t *testing.T) {
+	t.Parallel()
 	engine, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "queues.db"))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, engine.Close()) }()

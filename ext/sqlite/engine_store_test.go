@@ -83,6 +83,7 @@ func TestStore(t *testing.T) {
 
 func TestSource(t *testing.T) {
 	deliverytest.RunSource(t, func(t *testing.T) deliverytest.Queue[string] {
+		t.Parallel() // the rules wait
 		s := sqlite.New(open(t, filepath.Join(t.TempDir(), "queues.db")))
 		t.Cleanup(func() { require.NoError(t, s.Close()) })
 		n := 0

@@ -19,11 +19,13 @@ import (
 
 // Laws D1 to D4.
 func TestKilledWorkers(t *testing.T) {
+	t.Parallel()
 	workerkill.Run(t, workerkill.Config{DSN: filepath.Join(t.TempDir(), "queues.db"), Open: openForWorkers})
 }
 
 // Eight workers are killed while they keep the order of 200 keys, with WEIR_LONG.
 func TestKilledWorkersInOrder(t *testing.T) {
+	t.Parallel()
 	workerkill.RunInOrder(t, workerkill.Config{DSN: filepath.Join(t.TempDir(), "queues.db"), Open: openForWorkers})
 }
 
