@@ -24,11 +24,13 @@ func TestFleet_ProcessesShareALimit(t *testing.T) {
 
 // Law B5, while processes are killed and paused.
 func TestFleet_KillsAndPauses(t *testing.T) {
+	t.Parallel()
 	fleettest.RunFaults(t, schemas(t)(t))
 }
 
 // Law D3, when a backend recovers.
 func TestRecovery_MakesMessagesDue(t *testing.T) {
+	t.Parallel()
 	engine, err := postgres.Open(t.Context(), schemas(t)(t))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, engine.Close()) }()

@@ -30,6 +30,7 @@ const (
 // A server that hangs, with connections that stay open, keeps no worker, relay, job or
 // handler from ending in the time that they have.
 func TestEngine_FrozenServer(t *testing.T) {
+	t.Parallel()
 	server := pgtest.Start(t)
 	quiet := slog.New(slog.DiscardHandler)
 	openEngine := func() *postgres.Engine {

@@ -16,6 +16,7 @@ import (
 
 // Laws D1 to D4: workers and the server are killed.
 func TestKilledWorkers(t *testing.T) {
+	t.Parallel()
 	server := pgtest.Start(t)
 	require.NoError(t, postgres.New(connect(t, server.URL())).Migrate(t.Context()))
 	workerkill.Run(t, workerkill.Config{
@@ -29,6 +30,7 @@ func TestKilledWorkers(t *testing.T) {
 
 // Eight workers are killed while they keep the order of 200 keys, with WEIR_LONG.
 func TestKilledWorkersInOrder(t *testing.T) {
+	t.Parallel()
 	server := pgtest.Start(t)
 	require.NoError(t, postgres.New(connect(t, server.URL())).Migrate(t.Context()))
 	workerkill.RunInOrder(t, workerkill.Config{DSN: server.URL(), Open: openForWorkers})
