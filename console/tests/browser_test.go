@@ -264,6 +264,7 @@ func beat(t *testing.T, e store.Keeper, state string) {
 			{State: "up", Since: time.Now().Add(-50 * time.Minute)},
 			{State: "down", Since: time.Now().Add(-20 * time.Minute)},
 			{State: "ramping", Since: time.Now().Add(-15 * time.Minute)},
+			{State: "held", Since: time.Now().Add(-13 * time.Minute)},
 			{State: "up", Since: time.Now().Add(-9 * time.Minute)},
 			{State: "down", Since: time.Now().Add(-2 * time.Minute)},
 		}}},
@@ -342,7 +343,7 @@ func TestPages_WidthsAndBarriers(t *testing.T) {
 	}
 }
 
-// On a phone, the row of a queue, a group or a message has two lines: its name, and the
+// On a phone, the row of a queue, a group, a message or a key has two lines: its name, and the
 // numbers that say something. A person looks at the queue first, not at zeros.
 func TestPages_RowsOnAPhone(t *testing.T) {
 	e := memory.Open()
@@ -371,6 +372,9 @@ func TestPages_RowsOnAPhone(t *testing.T) {
 	assert.LessOrEqual(t, highest(rowsOf("h-list")), 70)
 	assert.Contains(t, js[string](p, rowsOf("h-list")+`[0].innerText`), "unsafe to repeat")
 	assert.LessOrEqual(t, js[int](p, `document.documentElement.scrollWidth - document.documentElement.clientWidth`), 0)
+	p.open("/bykey?queue=orders")
+	p.sees("customer-7")
+	assert.LessOrEqual(t, js[int](p, `document.querySelector("[data-key='customer-7']").offsetHeight`), 75)
 }
 
 // A time shows the local time of the person who points at it.

@@ -48,7 +48,7 @@ func TestHandlerByKey(t *testing.T) {
 	assert.Contains(t, page(t, h, "/layers"), `href="/bykey?queue=orders"`)
 	assert.Contains(t, page(t, h, "/queue?queue=orders-retry-1"), `href="/bykey?queue=orders"`)
 	text := page(t, h, "/bykey?queue=orders")
-	assert.Regexp(t, `>large</a></td><td data-l="State">–</td><td class="n" data-l="Waiting">7</td><td data-l="Next is due">now</td><td data-l="Oldest">0 s</td><td class="n" data-l="Dead letters">0</td>`, text)
+	assert.Regexp(t, `>large</a></td><td data-l="State" class="none">–</td><td class="n" data-l="Waiting">7</td><td data-l="Next is due">now</td><td data-l="Oldest">0 s</td><td class="n none" data-l="Dead letters">0</td>`, text)
 	assert.Regexp(t, `gnp.exe.*<td class="n" data-l="Waiting">3</td>.*<td class="n" data-l="Dead letters"><a href="[^"]*orders-dead[^"]*">2</a></td>`, text)
 	assert.Less(t, strings.Index(text, ">large<"), strings.Index(text, "gnp.exe"), "the key with most waiting messages is first")
 	assert.NotContains(t, text, "<script>alert")
@@ -312,7 +312,7 @@ func TestHandlerByKey_Down(t *testing.T) {
 	h := handler(t, console.Config{Engine: e, Authorize: role(console.Actor, "ann")})
 	text := page(t, h, "/bykey?queue=orders")
 	assert.Regexp(t, `gnp.exe</a></td><td data-l="State">down</td><td data-l="Since">5 min</td><td class="n" data-l="Workers">1 of 2</td><td data-l="Reason">503 &lt;b&gt;`, text)
-	assert.Regexp(t, `(?s)gnp.exe</a></td><td data-l="State"><b class="bad">down</b></td><td class="n" data-l="Waiting">1</td>.*>busy</a></td><td data-l="State">–</td><td class="n" data-l="Waiting">7</td>`, text)
+	assert.Regexp(t, `(?s)gnp.exe</a></td><td data-l="State"><b class="bad">down</b></td><td class="n" data-l="Waiting">1</td>.*>busy</a></td><td data-l="State" class="none">–</td><td class="n" data-l="Waiting">7</td>`, text)
 	assert.NotRegexp(t, "[\x00-\x08\x0b-\x1f\x7f\u202e]", text, "control characters")
 	assert.NotContains(t, page(t, h, "/bykey?queue=mails"), "Key that is down")
 	for _, want := range []string{"gnp.exe of orders is down in 1 of 2 workers, for 5 min: 503", "Key idle 0 of orders is down", "Of orders, 2 more keys are down."} {
