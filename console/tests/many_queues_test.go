@@ -16,34 +16,43 @@ import (
 	"github.com/weirflow/weir/console"
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/testing/suite"
 	"github.com/weirflow/weir/message"
 )
 
-// The overview of 300 queues, each with a worker and a history of 24 hours.
+// The overview of many queues, each with a worker and a history of 24 hours: 20, and with
+// WEIR_LONG=1 300, with a limit for a quiet machine.
 func TestOverview_ManyQueues(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it writes 7,500 records")
+	queues, pages := 20, 5
+	if suite.Long() {
+		queues, pages = 300, 40
 	}
 	e := onSQLite(t)
-	manyQueues(t, e, 300)
+	manyQueues(t, e, queues)
 	mock := clock.NewMock()
 	mock.Set(time.Now())
 	h := handler(t, console.Config{Engine: e, Clock: mock})
-	becomes(t, h, "/", " in, ")
-	var all []time.Duration
 	text := ""
-	for range 40 {
+	look := func() {
 		mock.Add(3 * time.Second) // for a new look, and now and then for a new history
-		begun := time.Now()
 		text = page(t, h, "/")
+	}
+	require.Eventually(t, func() bool {
+		look()
+		return strings.Count(text, `data-l="Messages">1<`) == queues && strings.Count(text, " in, ") == queues
+	}, time.Minute, time.Millisecond, "each queue has its number and its rates")
+	var all []time.Duration
+	for range pages {
+		begun := time.Now()
+		look()
 		all = append(all, time.Since(begun))
 	}
-	require.Equal(t, 300, strings.Count(text, `data-l="Messages">1<`))
-	require.Equal(t, 300, strings.Count(text, " in, "), "each has its rates")
 	slices.Sort(all)
 	p95 := all[len(all)*95/100-1]
 	t.Logf("%d bytes, median %v, p95 %v, at most %v", len(text), all[len(all)/2], p95, all[len(all)-1])
-	require.LessOrEqual(t, p95, 5*300*time.Millisecond, "machines of tests are busy")
+	if suite.Long() {
+		require.LessOrEqual(t, p95, 300*time.Millisecond)
+	}
 }
 
 // manyQueues puts a message into each of n queues, and writes a report of a worker and a
