@@ -31,8 +31,8 @@ func (b *Batches[IN, OUT]) calls(elements int) int { return 1 + (elements-1)/b.M
 func (b *Batches[IN, OUT]) EndInput() { b.inputEnded = true }
 
 // isComplete reports whether a batch can start without waiting for more elements: it is
-// full, the input has ended, or no slot is free and the head cannot leave. Then only the
-// end of a running call could make room for another element.
+// full, the input has ended, or no element may be accepted and the head cannot leave.
+// Then only the end of a running call could let another element in.
 func (b *Batches[IN, OUT]) isComplete() bool {
 	return b.core.startable() >= b.MaxSize || b.inputEnded || b.core.FreeSlots() == 0 && b.core.Queue.Head() == nil
 }

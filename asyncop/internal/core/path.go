@@ -374,10 +374,12 @@ func (g *Machine[IN, OUT]) context(s *Slot[IN, OUT], bare call.Cancellable) cont
 // concluded at once. If it has a letter, other letters may be before it in the mailbox
 // (law Q1): see Completion in place in package call.
 func (g *Machine[IN, OUT]) invoked(s *Slot[IN, OUT]) {
-	isInPlace := s.attempt.EndInvoke()
-	if isInPlace { // complete, and without a letter
+	a := s.attempt
+	isInPlace := a.EndInvoke()
+	switch {
+	case isInPlace: // complete, and without a letter
 		g.conclude(s, completed)
-	} else if s.attempt.Completed() {
+	case a.Completed():
 		g.readMailEarly()
 	}
 }
