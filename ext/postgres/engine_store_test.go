@@ -77,6 +77,7 @@ func schemas(t *testing.T) func(t *testing.T) (url string) {
 func TestStore(t *testing.T) {
 	newSchema := schemas(t)
 	deliverytest.RunStore(t, func(t *testing.T) deliverytest.StoreSetup {
+		t.Parallel() // the rules wait for the server
 		pool := connect(t, newSchema(t))
 		require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 		exec := func(sql string, args ...any) {
