@@ -11,7 +11,7 @@ import (
 )
 
 // mostAhead is how far ahead the rests of first answers may reach: people see a queue's
-// newest messages soon, unless they have just asked for many.
+// newest messages and its keys soon, unless they have just asked for many.
 const mostAhead = time.Minute
 
 // pacer lets reads of whole queues take at most a tenth of the wall time: each read has a
@@ -25,7 +25,8 @@ type pacer struct {
 	mu         sync.Mutex
 	restUntil  time.Time // earliest start of the next read
 	firstUntil time.Time // end of the rests of first answers alone
-	keysUntil  time.Time // end of the rests of first answers and of counts by key
+	keysUntil  time.Time // likewise of counts by key
+	bothUntil  time.Time // end of the rests of both
 }
 
 func newPacer(cl clock.Clock) *pacer {
@@ -45,7 +46,8 @@ func (p *pacer) reserveFirst(ctx context.Context) (release func(), err error) {
 }
 
 // reserveKeys is reserve for a count by key, which people wait for: it waits neither for
-// the counts of queues and groups nor for their rests, but delays them.
+// the counts of queues and groups nor for their rests, but delays them. It waits for the
+// rests of first answers only as they do.
 func (p *pacer) reserveKeys(ctx context.Context) (release func(), err error) {
 	return p.await(ctx, p.keys, p.restOfKeys)
 }
@@ -90,7 +92,7 @@ func (p *pacer) restOfFirst() time.Duration {
 func (p *pacer) restOfKeys() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.clock.Until(p.keysUntil)
+	return p.clock.Until(later(p.keysUntil, p.bothUntil.Add(-mostAhead)))
 }
 
 func (p *pacer) charge(took time.Duration, turn chan struct{}) {
@@ -102,10 +104,11 @@ func (p *pacer) charge(took time.Duration, turn chan struct{}) {
 		return
 	}
 	p.restUntil = p.restUntil.Add(took) // others may have read meanwhile
-	p.keysUntil = later(p.keysUntil, now).Add((share - 1) * took)
+	p.bothUntil = later(p.bothUntil, now).Add(share * took)
 	if turn == p.first {
-		p.keysUntil = p.keysUntil.Add(took)
 		p.firstUntil = later(p.firstUntil, now).Add((share - 1) * took)
+	} else {
+		p.keysUntil = later(p.keysUntil, now).Add((share - 1) * took)
 	}
 }
 
