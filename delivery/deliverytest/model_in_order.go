@@ -55,6 +55,12 @@ func randomOrder(b *storeBench) {
 	m := &orderModel{b: b, random: rand.New(rand.NewPCG(11, 47))}
 	for step := range steps {
 		s := stores[m.random.IntN(2)]
+		switch step {
+		case 100:
+			m.flood(s)
+		case 150:
+			m.purgeFlood(s)
+		}
 		switch m.random.IntN(10) {
 		case 0, 1, 2:
 			m.put(s)
@@ -87,6 +93,28 @@ func (m *orderModel) put(s store.InOrder) {
 	message.Meta.Key = []string{"", "a", "b", "c\x00", "d"}[m.random.IntN(5)]
 	m.b.ok(s.Put(m.b.ctx, "q", message), "Put")
 	m.messages = append(m.messages, &orderedMessage{id: message.Meta.ID, key: message.Meta.Key, due: m.now + d, at: m.now + d})
+}
+
+// flood puts more messages of a key than a few calls of TakeInOrder park. Calls take other
+// messages all the same.
+func (m *orderModel) flood(s store.InOrder) {
+	flood := make([]store.Message, 1500)
+	for i := range flood {
+		m.puts++
+		flood[i] = newMessage(strconv.Itoa(m.puts))
+		flood[i].Meta.Key = "a"
+		m.messages = append(m.messages, &orderedMessage{id: flood[i].Meta.ID, key: "a", due: m.now, at: m.now})
+	}
+	m.b.ok(s.Put(m.b.ctx, "q", flood...), "Put")
+}
+
+// purgeFlood removes the messages of the key that has flooded the queue.
+func (m *orderModel) purgeFlood(s store.InOrder) {
+	before := len(m.messages)
+	m.messages = slices.DeleteFunc(m.messages, func(o *orderedMessage) bool { return o.key == "a" })
+	n, err := s.Purge(m.b.ctx, "q", store.Filter{Key: "a"})
+	m.b.ok(err, "Purge")
+	m.b.must(n == before-len(m.messages), "Purge of a flood removed %d messages in place of %d", n, before-len(m.messages))
 }
 
 // canTake reports whether a message is due and the first of its key.

@@ -25,6 +25,7 @@ var orderRules = []storeRule{
 	{name: "in order: what frees a key", check: freedKeys},
 	{name: "in order: a held message blocks its key", check: heldHead},
 	{name: "in order: a flood of one key", check: floodOfAKey},
+	{name: "in order: messages without a key behind a flood", check: withoutKeyBehindAFlood},
 	{name: "in order: the other consumers", check: orderBesideOthers},
 	{name: "in order: a random schedule", check: randomOrder},
 	{name: "in order: many consumers", check: orderedConsumers},
@@ -339,6 +340,23 @@ func floodOfAKey(b *storeBench) {
 	b.ok(err, "Purge")
 	b.must(n == flood-1, "Purge removed %d messages of the flood in place of %d", n, flood-1)
 	b.takeExactly("the flood was purged", "a#1")
+}
+
+// withoutKeyBehindAFlood checks that messages without a key do not wait until the store
+// has parked the messages of a key in front of them.
+func withoutKeyBehindAFlood(b *storeBench) {
+	s := b.inOrder()
+	b.put("q", ofKey("flood", 4000)...)
+	b.put("q", newMessage("1"), newMessage("2"), ofKey("a", 1)[0])
+	b.wait(2)
+	var got []string
+	for range 6 {
+		ms, err := s.TakeInOrder(b.ctx, "q", 1, b.units(10_000))
+		b.ok(err, "TakeInOrder")
+		got = append(got, ids(ms)...)
+	}
+	slices.Sort(got)
+	b.must(slices.Equal(got, []string{"1", "2", "a#0", "flood#0"}), "six calls took %q: messages without a key must not wait for the flood", got)
 }
 
 // orderBesideOthers checks that consumers that ignore the order lose no message, and that

@@ -42,7 +42,8 @@ type InOrder interface {
 	// wakes consumers soon after.
 	//
 	// Parking a due message that is not a head costs one write. After a flood of one key
-	// each call parks some, and takes messages of other keys meanwhile.
+	// each call parks some, and takes messages of other keys meanwhile. It also reads
+	// some of the messages behind them, and takes those without a key.
 	TakeInOrder(ctx context.Context, queue string, max int, lease time.Duration) ([]Leased, error)
 
 	// Replace changes taken messages and ends their leases. They keep their positions, so

@@ -105,10 +105,11 @@ type Engine struct {
 
 	refused storesql.Refused // messages that Take leaves out
 
-	ordered sync.Map // keys are the queues of TakeInOrder
-	sweeps  storesql.Sweeps
-	rounds  storesql.KeyRounds // of TakeInOrder
-	floors  floors             // of TakeInOrder
+	ordered  sync.Map // keys are the queues of TakeInOrder
+	sweeps   storesql.Sweeps
+	rounds   storesql.KeyRounds // of TakeInOrder
+	searches storesql.Searches  // of TakeInOrder
+	floors   floors             // of TakeInOrder
 
 	resetAt    atomic.Int64 // when the pool was reset last
 	unprepared atomic.Bool  // see stopPreparing

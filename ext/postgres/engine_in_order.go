@@ -44,12 +44,32 @@ const parked = "'9999-12-30 00:00:00+00'::timestamptz"
 var inSteps = pgx.TxOptions{BeginQuery: "begin isolation level read committed; set local idle_in_transaction_session_timeout = '30s'"}
 
 // Candidates of a step of TakeInOrder: conditions on all messages that are due after the
-// place ($3, $4), up to $2, and on the messages at the positions $3 that are still due.
+// place ($3, $4), up to $2, and on the messages at the positions $3 that are still due. The
+// expressions of the second keep PostgreSQL from reading all messages that are due.
 const (
 	candidatesDue = `queue = $1 AND at <= (SELECT now FROM clock) AND (at, position) > ($3::timestamptz, $4::bigint)` + storesql.ExceptRefused +
 		` ORDER BY at, position LIMIT $2`
-	candidatesGiven = `position = ANY ($3::bigint[]) AND queue = $1 AND at <= (SELECT now FROM clock) ORDER BY at, position LIMIT $2`
+	candidatesGiven = `position = ANY ($3::bigint[]) AND queue || '' = $1 AND at + interval '0' <= (SELECT now FROM clock)` + storesql.ExceptRefused + `
+		ORDER BY at, position LIMIT $2`
 )
+
+// committedLate is how late a transaction may commit so that a search for messages
+// without a key finds its messages: the search reads the messages that are due since then
+// again.
+const committedLate = "interval '1 s'"
+
+// selectAhead reads messages of the queue $1 that are due behind the place ($2, $3). It
+// returns those without a key and the last one from which the search continues, and how
+// many it has read.
+func (s *Engine) selectAhead() string {
+	return `WITH clock AS MATERIALIZED (SELECT ` + s.now + ` AS now), ahead AS MATERIALIZED (
+			SELECT at, position, meta->>'key' IS NULL` + storesql.ExceptRefused + ` AS is_free, at <= (SELECT now FROM clock) - ` + committedLate + ` AS is_settled FROM weir_messages
+			WHERE queue = $1 AND at <= (SELECT now FROM clock) AND (at, position) > ($2::timestamptz, $3::bigint)
+			ORDER BY at, position LIMIT ` + strconv.Itoa(storesql.AheadInOrder) + `
+		), last AS (SELECT position FROM ahead WHERE is_settled ORDER BY at DESC, position DESC LIMIT 1)
+		SELECT at, position, is_free, is_settled, (SELECT count(*) FROM ahead) FROM ahead
+		WHERE is_free OR position = (SELECT position FROM last) ORDER BY at, position`
+}
 
 // candidatesOfKeys is the condition on the heads of the keys $2 or, where they do not
 // have heads, their first messages, if they are due. The expressions keep PostgreSQL from
@@ -154,8 +174,9 @@ func (s *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease
 	// The first step looks at limit messages, and each further step at StepInOrder. Keys
 	// behind them get a turn only after a step of at least StepInOrder. So a call with a
 	// small limit parks as many messages as others.
-	looked, isParked := limit, true                  // isParked: all messages up to after are parked
-	for steps := 0; steps < storesql.StepsInOrder; { // steps that have parked messages
+	looked, isParked := limit, true // isParked: all messages up to after are parked
+	pause := lockedWait
+	for range storesql.StepsInOrder {
 		taken, step, err := s.takeDue(ctx, queue, after, looked, limit, lease)
 		if step.found > 0 && len(taken) > 0 && !beganAtFloor {
 			s.floors.noteFound(queue, step.first)
@@ -164,7 +185,7 @@ func (s *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease
 			return taken, err
 		}
 		if step.parks {
-			steps++
+			pause = storesql.PauseInOrder
 		}
 		isParked = isParked && !step.isBusy
 		if isParked && step.found > 0 {
@@ -183,12 +204,12 @@ func (s *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease
 		if wasShort {
 			continue
 		}
-		taken, err = s.takeOfNextKeys(ctx, queue, limit, lease)
+		taken, err = s.takeFromBehind(ctx, queue, after, limit, lease)
 		if err != nil || len(taken) > 0 {
 			return taken, err
 		}
 	}
-	s.note(queue, dues{later: storesql.PauseInOrder})
+	s.note(queue, dues{later: pause})
 	return nil, nil
 }
 
@@ -199,6 +220,81 @@ func (s *Engine) takeDue(ctx context.Context, queue string, after place, looked,
 		return err
 	})
 	return taken, step, err
+}
+
+// takeFromBehind takes messages that are due behind many messages of other keys.
+func (s *Engine) takeFromBehind(ctx context.Context, queue string, after place, limit int, lease time.Duration) (taken []store.Leased, err error) {
+	isKeysFirst := s.searches.SwitchTurn(queue)
+	if isKeysFirst {
+		taken, err = s.takeOfNextKeys(ctx, queue, limit, lease)
+		if err != nil || len(taken) > 0 {
+			return taken, err
+		}
+	}
+	taken, err = s.takeWithoutKey(ctx, queue, after, limit, lease)
+	if isKeysFirst || err != nil || len(taken) > 0 {
+		return taken, err
+	}
+	return s.takeOfNextKeys(ctx, queue, limit, lease)
+}
+
+// takeWithoutKey takes messages without a key among the next messages that are due behind
+// a place. They do not wait until the messages in front of them are parked.
+func (s *Engine) takeWithoutKey(ctx context.Context, queue string, after place, limit int, lease time.Duration) (taken []store.Leased, err error) {
+	from := s.searches.Begin(queue, s.clock.Now())
+	looked := storesql.Place{At: after.at.UnixMicro(), Position: after.position}
+	if from.IsBefore(looked) {
+		from = looked
+	}
+	var ahead storesql.Ahead
+	err = s.do(ctx, func() error {
+		ahead, err = s.readAhead(ctx, queue, from)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	ahead.Limit(limit)
+	if len(ahead.Free) > 0 {
+		err = s.do(ctx, func() error {
+			taken, _, err = s.takeInOrderAround(ctx, queue, limit, lease, candidatesGiven, queue, limit, ahead.Positions())
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	if len(taken) == 0 || len(taken) == len(ahead.Free) { // else the next call takes the others
+		s.searches.Continue(queue, &ahead, s.clock.Now())
+	}
+	return taken, nil
+}
+
+// readAhead is a step of a search for messages without a key.
+func (s *Engine) readAhead(ctx context.Context, queue string, after storesql.Place) (ahead storesql.Ahead, err error) {
+	ahead.To = after
+	read := 0
+	err = indexed(ctx, s.pool, func(rows pgx.Rows, err error) error {
+		if err != nil {
+			return err
+		}
+		var at time.Time
+		var position int64
+		var isFree, isSettled bool
+		_, err = pgx.ForEachRow(rows, []any{&at, &position, &isFree, &isSettled, &read}, func() error {
+			row := storesql.Place{At: at.UnixMicro(), Position: position}
+			if isFree {
+				ahead.Free = append(ahead.Free, row)
+			}
+			if isSettled {
+				ahead.To = row
+			}
+			return nil
+		})
+		return err
+	}, s.refused.Except(s.selectAhead(), s.clock.Now()), queue, time.UnixMicro(after.At), after.Position)
+	ahead.IsEnd = read < storesql.AheadInOrder
+	return ahead, err
 }
 
 // takeOfNextKeys takes the heads of the next keys that have messages that are due. While
@@ -616,6 +712,10 @@ var selectKeysSwept = `WITH RECURSIVE keys (key, looked) AS (
 		AND NOT EXISTS ` + headOfKey("$1::text", "k.key") + `
 	FROM keys AS k ORDER BY looked`
 
+// hasParked selects whether the queue $1 has parked messages. The range keeps PostgreSQL
+// from reading other messages if most are parked.
+const hasParked = `SELECT (SELECT true FROM weir_messages WHERE queue = $1 AND at >= ` + parked + ` AND at <= ` + parked + ` ORDER BY at LIMIT 1) IS NOT NULL`
+
 // sweep makes heads for keys whose messages are parked behind a message that a program of
 // an earlier version has settled, for a thousand keys at a time.
 func (s *Engine) sweep(ctx context.Context, queue string) error {
@@ -627,9 +727,9 @@ func (s *Engine) sweep(ctx context.Context, queue string) error {
 	next := ""
 	err := s.do(ctx, func() error {
 		orphans, next = nil, ""
-		var hasParked bool
-		err := s.pool.QueryRow(ctx, "SELECT EXISTS (SELECT 1 FROM weir_messages WHERE queue = $1 AND at = "+parked+")", queue).Scan(&hasParked)
-		if err != nil || !hasParked {
+		var isNeeded bool
+		err := s.pool.QueryRow(ctx, hasParked, queue).Scan(&isNeeded)
+		if err != nil || !isNeeded {
 			return err
 		}
 		err = indexed(ctx, s.pool, func(rows pgx.Rows, err error) error {

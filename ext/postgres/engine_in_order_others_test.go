@@ -119,6 +119,39 @@ func TestEngineTakeInOrder_OtherKeyBehindALockedHead(t *testing.T) {
 	require.Len(t, taken, 1, "other is due, and no other call takes or settles it")
 }
 
+// While another call locks the head of a flood, a call looks at some messages of the
+// flood, and takes others behind them.
+func TestEngineTakeInOrder_FloodBehindALockedHead(t *testing.T) {
+	pool := connect(t, schemas(t)(t))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
+	s := postgres.New(pool)
+	defer s.Close()
+	flood := make([]store.Message, 2000)
+	for i := range flood {
+		flood[i] = keyed("flood/"+strconv.Itoa(i), "flood")
+	}
+	require.NoError(t, s.Put(t.Context(), "q", flood...))
+	require.NoError(t, s.Put(t.Context(), "q", keyed("other", "b"), keyed("without a key", "")))
+	tx, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(t.Context()) //nolint:errcheck // the test has ended
+	_, err = tx.Exec(t.Context(), "SELECT FROM weir_messages WHERE meta->>'id' = 'flood/0' FOR UPDATE")
+	require.NoError(t, err)
+	postgres.SetNow(s, "(clock_timestamp() + interval '2 s')")
+	for _, want := range []string{"other", "without a key"} {
+		taken, err := s.TakeInOrder(t.Context(), "q", 1, time.Hour)
+		require.NoError(t, err)
+		require.Len(t, taken, 1)
+		require.Equal(t, want, taken[0].Meta.ID)
+	}
+	statements := 0
+	postgres.SetStep(s, func() { statements++ })
+	none, err := s.TakeInOrder(t.Context(), "q", 1, time.Hour)
+	require.NoError(t, err)
+	require.Empty(t, none)
+	require.Less(t, statements, 60, "a call looks at all messages of the flood")
+}
+
 // Law D4: the database refuses to change the first message of a key. The messages of other
 // keys are taken.
 func TestEngineTakeInOrder_RefusedFirstOfALargeKey(t *testing.T) {

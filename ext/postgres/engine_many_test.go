@@ -45,11 +45,11 @@ func TestEngineCountKeys_ManyMessages(t *testing.T) {
 
 func TestEngineTakeInOrder_BehindAFlood(t *testing.T) {
 	urls := schemas(t)
-	storebench.InOrder(t, func() storebench.OrderedEngine {
+	storebench.InOrder(t, func() (storebench.OrderedEngine, func() int) {
 		pool := connect(t, urls(t))
 		require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 		s := postgres.New(pool)
 		t.Cleanup(func() { s.Close() })
-		return s
+		return s, func() int { return parkedIn(t, pool) }
 	})
 }

@@ -88,7 +88,9 @@ type Engine struct {
 	logger  *slog.Logger
 	refused storesql.Refused // messages that Take leaves out
 	sweeps  storesql.Sweeps
-	rounds  storesql.KeyRounds // of TakeInOrder
+
+	rounds   storesql.KeyRounds // of TakeInOrder
+	searches storesql.Searches  // of TakeInOrder
 
 	calls storesql.Calls
 }

@@ -29,6 +29,7 @@ var (
 var (
 	CandidatesDue    = candidatesDue
 	CandidatesOfKeys = candidatesOfKeys
+	SelectAhead      = selectAhead
 	SelectKeyState   = selectKeyState
 	AppointNext      = appointNext
 	SelectKeysSwept  = selectKeysSwept

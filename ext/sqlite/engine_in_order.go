@@ -35,8 +35,22 @@ var (
 	candidatesDue    = candidate + ` WHERE queue = $2 AND at <= $3 AND $1 = ''` + storesql.ExceptRefused + ` ORDER BY at, position LIMIT $4`
 	candidatesOfKeys = candidate + ` WHERE position IN (SELECT coalesce((` + headOfKey("$2", "value") + `), (` + firstOfKey("$2", "value") + `)) FROM json_each($1))
 		AND +queue = $2 AND +at <= $3` + storesql.ExceptRefused + ` ORDER BY at, position LIMIT $4`
-	candidatesGiven = candidate + ` WHERE position IN (SELECT value FROM json_each($1)) AND +queue = $2 AND +at <= $3 ORDER BY at, position LIMIT $4`
+	candidatesGiven = candidate + ` WHERE position IN (SELECT value FROM json_each($1)) AND +queue = $2 AND +at <= $3` + storesql.ExceptRefused + ` ORDER BY at, position LIMIT $4`
 )
+
+// selectAhead reads messages of the queue $1 behind the place ($2, $3). It returns those
+// without a key that are due at $4, and the last due message, and how many are due. Two
+// ranges, since SQLite does not compare both columns by the index.
+var selectAhead = `WITH ahead AS MATERIALIZED (
+		SELECT * FROM (` + ahead + ` AND at = $2 AND position > $3` + limitAhead + `)
+		UNION ALL SELECT * FROM (` + ahead + ` AND at > $2` + limitAhead + `)` + limitAhead + `
+	), due AS (SELECT at, position, lacks_key` + storesql.ExceptRefused + ` AS is_free FROM ahead WHERE at <= $4),
+	last AS (SELECT position FROM due ORDER BY at DESC, position DESC LIMIT 1)
+	SELECT at, position, is_free, (SELECT count(*) FROM due) FROM due WHERE is_free OR position = (SELECT position FROM last) ORDER BY at, position`
+
+const ahead = `SELECT at, position, meta->>'key' IS NULL AS lacks_key FROM weir_messages WHERE queue = $1`
+
+var limitAhead = ` ORDER BY at, position LIMIT ` + strconv.Itoa(storesql.AheadInOrder)
 
 // headOfKey selects the head of a key in a queue: both are expressions.
 func headOfKey(queue, key string) string {
@@ -90,13 +104,83 @@ func (s *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease
 		if wasShort {
 			continue
 		}
-		taken, err = s.takeOfNextKeys(ctx, queue, limit, lease)
+		taken, err = s.takeFromBehind(ctx, queue, limit, lease)
 		if err != nil || len(taken) > 0 {
 			return taken, err
 		}
 	}
 	s.db.watcher.note(dues{queue: due{later: storesql.PauseInOrder}})
 	return nil, nil
+}
+
+// takeFromBehind takes messages that are due behind many messages of other keys.
+func (s *Engine) takeFromBehind(ctx context.Context, queue string, limit int, lease time.Duration) (taken []store.Leased, err error) {
+	isKeysFirst := s.searches.SwitchTurn(queue)
+	if isKeysFirst {
+		taken, err = s.takeOfNextKeys(ctx, queue, limit, lease)
+		if err != nil || len(taken) > 0 {
+			return taken, err
+		}
+	}
+	taken, err = s.takeWithoutKey(ctx, queue, limit, lease)
+	if isKeysFirst || err != nil || len(taken) > 0 {
+		return taken, err
+	}
+	return s.takeOfNextKeys(ctx, queue, limit, lease)
+}
+
+// takeWithoutKey takes messages without a key among the next messages that are due. They
+// do not wait until the messages in front of them are parked.
+func (s *Engine) takeWithoutKey(ctx context.Context, queue string, limit int, lease time.Duration) (taken []store.Leased, err error) {
+	ahead, err := s.readAhead(ctx, queue, s.searches.Begin(queue, s.clock.Now()))
+	if err != nil {
+		return nil, err
+	}
+	ahead.Limit(limit)
+	if len(ahead.Free) > 0 {
+		positions, err := json.Marshal(ahead.Positions())
+		if err != nil {
+			return nil, err
+		}
+		taken, _, err = s.takeInOrderAround(ctx, queue, candidatesGiven, string(positions), limit, limit, lease)
+		if err != nil {
+			return nil, err
+		}
+	}
+	if len(taken) == 0 || len(taken) == len(ahead.Free) { // else the next call takes the others
+		s.searches.Continue(queue, &ahead, s.clock.Now())
+	}
+	return taken, nil
+}
+
+// readAhead is a step of a search for messages without a key. It takes no write lock.
+func (s *Engine) readAhead(ctx context.Context, queue string, after storesql.Place) (ahead storesql.Ahead, err error) {
+	ahead.To = after
+	err = s.do(ctx, func() error {
+		now, err := s.now(ctx)
+		if err != nil {
+			return err
+		}
+		rows, err := s.db.Reader().QueryContext(ctx, s.refused.Except(selectAhead, s.clock.Now()), queue, after.At, after.Position, nanos(now, 0))
+		if err != nil {
+			return err
+		}
+		defer rows.Close() //nolint:errcheck // rows.Err is looked at
+		read := 0
+		for rows.Next() {
+			var isFree bool
+			err = rows.Scan(&ahead.To.At, &ahead.To.Position, &isFree, &read)
+			if err != nil {
+				return err
+			}
+			if isFree {
+				ahead.Free = append(ahead.Free, ahead.To)
+			}
+		}
+		ahead.IsEnd = read < storesql.AheadInOrder
+		return rows.Err()
+	})
+	return ahead, err
 }
 
 // takeOfNextKeys takes the heads of the next keys that have messages that are due. While

@@ -25,6 +25,7 @@ func TestEngineTakeInOrder_UsesAnIndex(t *testing.T) {
 	}{
 		sqlite.CandidatesDue:    {[]string{"weir_messages_at (queue=? AND at<?)"}, []any{"", "q", 1, 10}},
 		sqlite.CandidatesOfKeys: {[]string{"weir_messages_head (queue=? AND <expr>=?)", "weir_messages_order (queue=? AND <expr>=?)", "INTEGER PRIMARY KEY (rowid=?)"}, []any{`["a"]`, "q", 1, 10}},
+		sqlite.SelectAhead:      {[]string{"weir_messages_at (queue=? AND at=? AND rowid>?)", "weir_messages_at (queue=? AND at>?)"}, []any{"q", 1, 1, 10}},
 		sqlite.SelectKeyState:   {[]string{"weir_messages_head (queue=? AND <expr>=?)", "weir_messages_order (queue=? AND <expr>=?)"}, []any{"q", "a", 1}},
 		sqlite.AppointNext:      {[]string{"weir_messages_head (queue=? AND <expr>=?)", "weir_messages_order (queue=? AND <expr>=?)"}, []any{"q", "a", 1}},
 		sqlite.SelectKeysSwept:  {[]string{"weir_messages_head (queue=? AND <expr>=?)", "weir_messages_key (queue=? AND <expr>=? AND at=?)", "(queue=? AND <expr>>?)"}, []any{"q", ""}},
@@ -86,8 +87,12 @@ func TestEngineTakeInOrder_KeysBehindAFlood(t *testing.T) {
 	db := open(t, filepath.Join(t.TempDir(), "queues.db"))
 	s := sqlite.New(db)
 	defer s.Close()
-	storebench.KeysBehindAFlood(t, s, func() (n int) {
-		require.NoError(t, db.Reader().QueryRowContext(t.Context(), "SELECT count(*) FROM weir_messages WHERE at = 9223372036854775806").Scan(&n))
-		return n
-	})
+	storebench.KeysBehindAFlood(t, s, func() int { return parkedIn(t, db) }, func() {})
+}
+
+// parkedIn returns how many messages of a database are parked.
+func parkedIn(t *testing.T, db *sqlite.DB) (n int) {
+	t.Helper()
+	require.NoError(t, db.Reader().QueryRowContext(t.Context(), "SELECT count(*) FROM weir_messages WHERE at = 9223372036854775806").Scan(&n))
+	return n
 }

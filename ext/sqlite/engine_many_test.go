@@ -109,13 +109,13 @@ func TestEngineCountKeys_ManyMessages(t *testing.T) {
 
 // TestEngineTakeInOrder_BehindAFlood is durable: each commit waits for the disk.
 func TestEngineTakeInOrder_BehindAFlood(t *testing.T) {
-	storebench.InOrder(t, func() storebench.OrderedEngine {
+	storebench.InOrder(t, func() (storebench.OrderedEngine, func() int) {
 		db, err := sqlite.OpenDB(t.Context(), filepath.Join(t.TempDir(), "queues.db"))
 		require.NoError(t, err)
 		t.Cleanup(func() { db.Close() })
 		require.NoError(t, sqlite.New(db).Migrate(t.Context()))
 		s := sqlite.New(db)
 		t.Cleanup(func() { s.Close() })
-		return s
+		return s, func() int { return parkedIn(t, db) }
 	})
 }

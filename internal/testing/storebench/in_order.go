@@ -27,22 +27,24 @@ type OrderedEngine interface {
 }
 
 // InOrder measures a queue whose keys are in order: ten thousand keys alone, and behind a
-// million messages of another key. It logs the p99 of the other keys, at first and later,
-// and how long calls of TakeInOrder take. It takes minutes of real time, so it needs
-// WEIR_LONG.
-func InOrder(t *testing.T, open func() OrderedEngine) {
+// million messages of another key. It logs the p99 of the other keys, and how long calls
+// of TakeInOrder take, while the messages of the flood are parked and afterwards. It takes
+// minutes of real time, so it needs WEIR_LONG. open also returns a function that counts
+// the parked messages.
+func InOrder(t *testing.T, open func() (s OrderedEngine, countParked func() int)) {
 	t.Helper()
 	if !suite.Long() {
 		t.Skip("takes minutes of real time: WEIR_LONG=1")
 	}
-	const flood, length = 1_000_000, 30 * time.Second
-	inOrder(t, open(), 0, length)
-	inOrder(t, open(), flood, length)
+	for _, flood := range []int{0, 1_000_000} {
+		s, countParked := open()
+		inOrder(t, s, flood, countParked)
+	}
 }
 
 // inOrder puts a flood and a message of each other key. Two workers process them, and
 // then other messages that are put meanwhile.
-func inOrder(t *testing.T, s OrderedEngine, flood int, length time.Duration) {
+func inOrder(t *testing.T, s OrderedEngine, flood int, countParked func() int) {
 	t.Helper()
 	const keys, slots, rate = 10_000, 50, 200
 	putMany(t, s, flood, func(int) string { return "flood" })
@@ -71,13 +73,35 @@ func inOrder(t *testing.T, s OrderedEngine, flood int, length time.Duration) {
 	t.Logf("flood of %d: the first message of another key was done after %v, the last of %d after %v",
 		flood, sink.first.Round(time.Millisecond), keys, passed.Round(time.Millisecond))
 	t.Logf("calls of TakeInOrder until then: %s", timed.report())
-	for range 3 {
-		sink.reset()
-		putAtRate(ctx, q, rate, length/3, keys)
-		t.Logf("flood of %d, after %v: p99 of other keys %v, calls of TakeInOrder: %s", flood, time.Since(sink.begun).Round(time.Second), sink.p99(), timed.report())
+	measure := func() {
+		for range 3 {
+			sink.reset()
+			putAtRate(ctx, q, rate, 10*time.Second, keys)
+			t.Logf("flood of %d, after %v, with %d messages parked: p99 of other keys %v, calls of TakeInOrder: %s",
+				flood, time.Since(sink.begun).Round(time.Second), countParked(), sink.p99(), timed.report())
+		}
+	}
+	measure()
+	if flood > 0 {
+		waitForParked(countParked)
+		t.Logf("the flood was parked after %v; calls of TakeInOrder until then: %s", time.Since(sink.begun).Round(time.Second), timed.report())
+		measure()
 	}
 	stop()
 	workers.Wait()
+}
+
+// waitForParked waits until the workers have stopped parking messages. They take parked
+// messages meanwhile.
+func waitForParked(countParked func() int) {
+	for last := -1; ; {
+		time.Sleep(5 * time.Second)
+		parked := countParked()
+		if parked <= last {
+			return
+		}
+		last = parked
+	}
 }
 
 // putMany puts thousands of messages with the keys that key returns.

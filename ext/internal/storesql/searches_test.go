@@ -1,0 +1,58 @@
+package storesql
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestAheadLimit(t *testing.T) {
+	a := Ahead{Free: []Place{{At: 1, Position: 1}, {At: 1, Position: 2}, {At: 2, Position: 1}}, To: Place{3, 7}, IsEnd: true}
+	a.Limit(3)
+	require.Equal(t, Place{3, 7}, a.To)
+	require.True(t, a.IsEnd)
+	a.Limit(2)
+	require.Equal(t, []int64{1, 2}, a.Positions())
+	require.Equal(t, Place{1, 2}, a.To, "the next step begins with the third message")
+	require.False(t, a.IsEnd)
+
+	late := Ahead{Free: []Place{{At: 2}, {At: 3}}, To: Place{1, 1}}
+	late.Limit(1)
+	require.Equal(t, Place{1, 1}, late.To, "the next step reads these messages again")
+}
+
+// A search continues where it was. At its end it goes on with later messages, and begins
+// again when ten times its time has passed.
+func TestSearches(t *testing.T) {
+	now := time.Unix(1000, 0)
+	var s Searches
+	require.Equal(t, Place{}, s.Begin("q", now))
+	s.Continue("q", &Ahead{To: Place{5, 2}}, now)
+	require.Equal(t, Place{5, 2}, s.Begin("q", now))
+	require.Equal(t, Place{}, s.Begin("other", now))
+	s.Continue("q", &Ahead{To: Place{5, 1}}, now)
+	require.Equal(t, Place{5, 2}, s.Begin("q", now), "a concurrent step has come further")
+	now = now.Add(time.Second)
+	s.Continue("q", &Ahead{To: Place{6, 1}, IsEnd: true}, now)
+	require.Equal(t, Place{6, 1}, s.Begin("q", now.Add(searchShare*time.Second-2*time.Second)))
+	s.Continue("q", &Ahead{To: Place{7, 1}, IsEnd: true}, now.Add(time.Second))
+	now = now.Add((searchShare - 1) * time.Second)
+	require.Equal(t, Place{}, s.Begin("q", now), "a message that was held may come before the place")
+	s.Continue("q", &Ahead{To: Place{1, 1}}, now)
+	require.Equal(t, Place{1, 1}, s.Begin("q", now.Add(time.Hour)), "it has not reached the end")
+
+	var short Searches
+	require.Equal(t, Place{}, short.Begin("q", now))
+	short.Continue("q", &Ahead{To: Place{5, 2}, IsEnd: true}, now)
+	require.Equal(t, Place{}, short.Begin("q", now), "a search of one step begins again at once")
+}
+
+func TestSearchesSwitchTurn(t *testing.T) {
+	var s Searches
+	require.True(t, s.SwitchTurn("q"))
+	require.Equal(t, Place{}, s.Begin("q", time.Unix(1000, 0)))
+	require.False(t, s.SwitchTurn("q"))
+	require.True(t, s.SwitchTurn("q"))
+	require.True(t, s.SwitchTurn("other"))
+}
