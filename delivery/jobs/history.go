@@ -112,7 +112,7 @@ func (j *Jobs) Histories(ctx context.Context, workers []Worker, since time.Time)
 		w := &workers[i]
 		points := of[w.Reads+w.Outbox] // only one is set
 		if len(points) > 0 && now.Sub(w.Seen) < SilentAfter {
-			of[w.Reads+w.Outbox] = withIdle(points, now)
+			of[w.Reads+w.Outbox] = withIdle(points, w)
 		}
 	}
 	return of, nil
@@ -133,15 +133,18 @@ func pointsOf(r store.Record) (queue string, points []HistoryPoint) {
 	return queue, h.points(at)
 }
 
-// withIdle adds the minutes of an idle queue that are not written yet. A busy queue lacks
-// fewer minutes, and an outage of its workers lasts longer.
-func withIdle(points []HistoryPoint, now time.Time) []HistoryPoint {
+// withIdle adds the minutes of an idle queue that are not written yet, until the last
+// report of a worker of the queue. A busy queue lacks fewer minutes. The times of reports
+// and points are those of the engine's clock, which may differ from this process's. A
+// worker that has started after the last point does not know the minutes before.
+func withIdle(points []HistoryPoint, w *Worker) []HistoryPoint {
 	last := points[len(points)-1]
-	lag := now.Sub(last.At)
-	if lag < busyLag || lag > idleLag {
+	next := last.At.Add(pointEach)
+	lag := w.Seen.Sub(last.At)
+	if lag < busyLag || lag > idleLag || w.Since.After(next) {
 		return points
 	}
-	for at := last.At.Add(pointEach); !at.After(now); at = at.Add(pointEach) {
+	for at := next; !at.After(w.Seen); at = at.Add(pointEach) {
 		points = append(points, HistoryPoint{At: at, Waiting: last.Waiting, Dead: last.Dead})
 	}
 	return points

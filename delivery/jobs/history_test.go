@@ -314,7 +314,6 @@ func TestJobsHistory_Names(t *testing.T) {
 	})
 }
 
-// The engine keeps 24 hours (law W3), of queues without workers as well.
 // pointsIn writes the record of an hour.
 func pointsIn(t *testing.T, e store.Keeper, queue string, hour time.Time, points string) {
 	t.Helper()
@@ -389,6 +388,39 @@ func TestJobsHistories_IdleQueue(t *testing.T) {
 	require.Equal(t, 3, all["idle"][4].Dead)
 }
 
+// Minutes in which no worker reported are gaps, and a clock that is ahead of the engine's
+// does not make a busy queue idle.
+func TestJobsHistories_NoFalseMinutes(t *testing.T) {
+	now := time.Date(2026, 3, 1, 15, 20, 5, 0, time.UTC)
+	for name, tt := range map[string]struct {
+		minute int           // of the last point
+		ahead  time.Duration // by which the clock is ahead of the engine's
+		age    time.Duration // of the worker's report, by the engine's clock
+		since  time.Duration // since which the worker runs
+		want   int           // points
+	}{
+		"idle":                                {minute: 16, since: time.Hour, want: 5},
+		"until the last report":               {minute: 15, age: 50 * time.Second, since: time.Hour, want: 5},
+		"started after an outage":             {minute: 14, since: 20 * time.Second, want: 1},
+		"the worker has followed another one": {minute: 16, since: 200 * time.Second, want: 5},
+		"a busy queue, and a clock ahead":     {minute: 18, ahead: 55 * time.Second, since: time.Hour, want: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := memory.Open()
+			mock := clock.NewMock()
+			mock.Set(now.Add(tt.ahead))
+			j, err := jobs.New(e, jobs.Config{Clock: mock})
+			require.NoError(t, err)
+			pointsIn(t, e, "orders", now, fmt.Sprintf(`{"points":[[%d,7,3,5,0,0]]}`, tt.minute))
+			w := jobs.Worker{ID: "a", Reads: "orders", Seen: now.Add(-tt.age), Since: now.Add(-tt.since)}
+			all, err := j.Histories(t.Context(), []jobs.Worker{w}, now.Add(-time.Hour))
+			require.NoError(t, err)
+			require.Len(t, all["orders"], tt.want)
+		})
+	}
+}
+
+// The engine keeps 24 hours (law W3), of queues without workers as well.
 func TestJobsHistory_Age(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := memory.Open()
