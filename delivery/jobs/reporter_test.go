@@ -26,14 +26,12 @@ type reports struct {
 	refuses  atomic.Bool  // transactions that write the report of worker 7
 	together atomic.Int64 // the next transactions with several reports that wait until their contexts end
 	waits    atomic.Int64 // these transactions so far
-	slow     atomic.Bool  // the next transaction begins half a second later
+	slow     atomic.Int64 // the next transaction begins so much later, in ns
 }
 
 func (e *reports) Update(ctx context.Context, f func(context.Context, store.Tx) error) error {
 	e.updates.Add(1)
-	if e.slow.Swap(false) {
-		time.Sleep(time.Second / 2)
-	}
+	time.Sleep(time.Duration(e.slow.Swap(0)))
 	written := 0
 	err := e.Engine.Update(ctx, func(ctx context.Context, tx store.Tx) error {
 		t := &reportsTx{Tx: tx, engine: e}
@@ -199,27 +197,29 @@ func TestWork_ReportsTogether_WorkersEnd(t *testing.T) {
 	})
 }
 
-// A worker that ends while its report is on the way with others is not stored again.
+// A worker that ends while its report is on the way with others is not stored again, even
+// if the worker does not wait for the report, and its last minute is kept.
 func TestWork_ReportsTogether_EndsDuringItsReport(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := &reports{Engine: memory.Open()}
-		defer e.run(t, 10)()
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() { // ends with ctx
-			defer close(ended)
-			e.work(ctx, t, 10)
-		}()
-		time.Sleep(45 * time.Second)
-		e.slow.Store(true)
-		time.Sleep(15*time.Second + 100*time.Millisecond)
-		require.False(t, e.slow.Load(), "the transaction is on the way")
-		cancel()
-		<-ended
-		time.Sleep(time.Second)
-		n, _ := e.workers(t)
-		require.Equal(t, 10, n)
-	})
+	for _, takes := range []time.Duration{time.Second / 2, 5 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			e := &reports{Engine: memory.Open()}
+			defer e.run(t, 10)()
+			var orders flowing
+			end := orders.work(t, e)
+			time.Sleep(45 * time.Second)
+			e.slow.Store(int64(takes))
+			time.Sleep(15*time.Second + 100*time.Millisecond)
+			require.Zero(t, e.slow.Load(), "the transaction is on the way")
+			orders.received.Store(3)
+			end()
+			time.Sleep(10 * time.Second)
+			n, _ := e.workers(t)
+			require.Equal(t, 10, n)
+			points, err := newJobs(t, e).History(t.Context(), "orders")
+			require.NoError(t, err)
+			require.Equal(t, 3, points[len(points)-1].In)
+		})
+	}
 }
 
 // Workers on two engines do not share a transaction.

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weirflow/weir/delivery/store"
@@ -141,6 +142,10 @@ type beats struct {
 
 	told map[int]bool // unreadable jobs that were logged; owned by Work
 
+	// hasEnded is set when the worker removes its record, which a report on the way with
+	// others must not store again.
+	hasEnded atomic.Bool
+
 	history *historyWriter
 
 	runs    sync.WaitGroup
@@ -187,6 +192,9 @@ func beatAll(ctx context.Context, workers []*beats) (open []Job, err error) {
 			return err
 		}
 		for i, b := range workers {
+			if b.hasEnded.Load() {
+				continue
+			}
 			reports[i].Seen = seen
 			reports[i].ClockOffset = offset
 			err = b.write(ctx, tx, &reports[i])
@@ -206,7 +214,9 @@ func beatAll(ctx context.Context, workers []*beats) (open []Job, err error) {
 		return nil, err
 	}
 	for i, b := range workers {
-		b.noteReported(&reports[i])
+		if !b.hasEnded.Load() {
+			b.noteReported(&reports[i])
+		}
 	}
 	return open, nil
 }
@@ -348,6 +358,7 @@ func (b *beats) run(ctx context.Context, queue string) {
 func (b *beats) end(ctx context.Context) {
 	ctx = context.WithoutCancel(ctx)
 	b.awaitReport(ctx)
+	b.hasEnded.Store(true)
 	ctx, cancel := context.WithTimeout(ctx, goodbye)
 	defer cancel()
 	_ = b.update(ctx, func(ctx context.Context, tx store.Tx) error {
@@ -362,8 +373,7 @@ func (b *beats) end(ctx context.Context) {
 	_ = b.history.close(ctx, &about) // the engine may be gone: then these minutes are a gap
 }
 
-// awaitReport waits for a report of the worker that is being made together with others,
-// which would store its record again.
+// awaitReport waits for a report of the worker that is being made together with others.
 func (b *beats) awaitReport(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, goodbye)
 	defer cancel()
