@@ -222,6 +222,28 @@ func TestWork_ReportsTogether_EndsDuringItsReport(t *testing.T) {
 	}
 }
 
+// The silent workers of a large fleet are removed in several transactions.
+func TestWork_RemovesManySilentWorkers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &reports{Engine: memory.Open()}
+		require.NoError(t, e.Engine.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {
+			var err error
+			for i := range 250 {
+				r := store.Record{Kind: "worker", Name: fmt.Sprint("silent", i), Value: `{"queues":["orders"],"seen":"1999-01-01T00:00:00Z"}`}
+				err = errors.Join(err, tx.Write(ctx, r))
+			}
+			return err
+		}))
+		defer e.run(t, 1)()
+		for _, left := range []int{150, 50, 0} {
+			time.Sleep(time.Second)
+			n, _ := e.workers(t)
+			require.Equal(t, left+1, n)
+			time.Sleep(19 * time.Second)
+		}
+	})
+}
+
 // Workers on two engines do not share a transaction.
 func TestWork_ReportsTogether_TwoEngines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -297,8 +297,9 @@ func (b *beats) writeHistory(ctx context.Context) {
 }
 
 // removeSilent removes the workers without heartbeats (law W3), except these workers,
-// which report now. Only the process of the live worker with the first id removes others:
-// otherwise each process would read all reports at each heartbeat.
+// which report now: at most 100 at a time, since engines limit a transaction. Only the
+// process of the live worker with the first id removes others: otherwise each process
+// would read all reports at each heartbeat.
 func removeSilent(ctx context.Context, tx store.Tx, workers []*beats) error {
 	now := tx.Now()
 	own := map[string]bool{}
@@ -314,10 +315,12 @@ func removeSilent(ctx context.Context, tx store.Tx, workers []*beats) error {
 	if len(first) > 0 && first[0].Name < smallest && isLive(first[0], now) {
 		return nil
 	}
+	removed := 0
 	return each(ctx, tx, kindWorker, func(r store.Record) error {
-		if own[r.Name] || isLive(r, now) {
+		if removed == maxRemoved || own[r.Name] || isLive(r, now) {
 			return nil
 		}
+		removed++
 		r.Value = ""
 		return tx.Write(ctx, r)
 	})
