@@ -12,8 +12,11 @@ type acknowledgement struct {
 	state  atomic.Uint32    // bits: see bitSettled
 	part   uint32           // number of the part, from 1; 0 if it is not a part
 	settle func(Settlement) // written once before use; nil for a part
-	whole  *whole           // the message that this is a part of, or nil
 	meta   *Meta            // from the source; may be nil
+
+	// whole has the message that this is a part of. If Watch made this of a part, whole has
+	// that part. Otherwise nil.
+	whole *whole
 
 	// delivery is set by the source before it passes the message on. A part has the
 	// delivery of the whole. May be nil.
@@ -29,8 +32,8 @@ const (
 
 func (a *acknowledgement) isSettled() bool { return a.state.Load()&bitSettled != 0 }
 
-// wholeOf returns the message that this is a part of, or nil.
-func (a *acknowledgement) wholeOf() *acknowledgement {
+// behind returns the message in whole, or nil.
+func (a *acknowledgement) behind() *acknowledgement {
 	if a.whole == nil {
 		return nil
 	}
@@ -52,7 +55,8 @@ func (a *acknowledgement) resolve(v Settlement) {
 	if v.Kind == Rejected && before&bitUnsafeToRepeat != 0 {
 		v.UnsafeToRepeat = true
 	}
-	if a.whole != nil {
+	isPart := a.settle == nil
+	if isPart {
 		a.whole.add(v)
 		return
 	}
@@ -83,7 +87,7 @@ func (a *acknowledgement) path() string {
 	return a.whole.of.path() + "#" + strconv.FormatUint(uint64(a.part), 10)
 }
 
-// whole is a message that was split.
+// whole is a message that was split, or a watched part.
 type whole struct {
 	of *acknowledgement
 

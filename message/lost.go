@@ -23,6 +23,9 @@ func FindLost[T any](m Message[T]) Message[T] {
 func Watch[T any](m Message[T], settle func(Settlement)) Message[T] {
 	a := &acknowledgement{settle: settle}
 	if m.a != nil {
+		if m.a.whole != nil {
+			a.whole = &whole{of: m.a} // for NoteUnsafeToRepeat
+		}
 		a.meta, a.delivery = m.a.meta, m.a.delivery
 		if a.meta != nil && m.a.part != 0 { // the watched message is not a part, so it needs the id of the part
 			meta := m.Meta()

@@ -95,7 +95,7 @@ func (m Message[T]) IsRejected() bool { return m.a != nil && m.a.state.Load()&bi
 // m, a result of it or the message that it is a part of is rejected later, the settlement
 // has UnsafeToRepeat set. Operators call it.
 func NoteUnsafeToRepeat[T any](m Message[T]) {
-	for a := m.a; a != nil; a = a.wholeOf() {
+	for a := m.a; a != nil; a = a.behind() {
 		a.state.Or(bitUnsafeToRepeat)
 	}
 }

@@ -352,6 +352,19 @@ func TestNoteUnsafeToRepeat_OfAPart(t *testing.T) {
 			inner[1].Ack()
 			rejected.Reject(errTest)
 		},
+		"of a watched part": func(done, rejected message.Message[int]) {
+			watched := message.Watch(message.FindLost(done), done.Settle)
+			message.NoteUnsafeToRepeat(watched)
+			watched.Ack()
+			message.FindLost(rejected).Reject(errTest)
+		},
+		"a part of a watched part": func(done, rejected message.Message[int]) {
+			inner := message.Split(message.FindLost(done), 1, 2)
+			message.NoteUnsafeToRepeat(inner[0])
+			inner[0].Ack()
+			inner[1].Ack()
+			rejected.Reject(errTest)
+		},
 	} {
 		m, got := settled(5)
 		parts := message.Split(m, 1, 2)
