@@ -142,8 +142,8 @@ func Split[A, B any](m Message[A], vs ...B) []Message[B] {
 }
 
 // FromElement returns an element of a stream as a message, whatever the type of its
-// value; ok is false for other elements. The handle of a message is With(m, struct{}{}),
-// a single word.
+// value; ok is false for other elements. To keep a message without its value, keep
+// With(m, struct{}{}): it has the size of a pointer.
 func FromElement(element any) (m Message[any], ok bool) {
 	e, ok := element.(ofAnyType)
 	if !ok {
