@@ -53,7 +53,7 @@ type flood struct {
 
 	stopped     bool
 	endedFloods int
-	pause       time.Duration // the last pause; reset to 0 when a block ends without a flood
+	pause       time.Duration // the last pause; reset to 0 when all messages of a block are settled without a flood
 	err         error         // of the last new message that failed
 
 	// failedKey is the key of a block or of probes with one key, most of which have
@@ -92,9 +92,21 @@ func (f *flood) note(c countedIn, e evidence, err error) bool {
 	}
 	b := c.block
 	isCounted := b != nil && b.endedFloods >= f.endedFloods // received after the last flood
-	if !isCounted || e == noEvidence || f.stopped {
+	if !isCounted || f.stopped {
 		return false
 	}
+	b.settled++
+	if e != noEvidence {
+		f.noteEvidence(c, e)
+	}
+	if b.settled == f.window && !f.stopped {
+		f.pause = 0
+	}
+	return f.stopped
+}
+
+func (f *flood) noteEvidence(c countedIn, e evidence) {
+	b := c.block
 	b.end(c.key, e)
 	if e == answered && c.name != f.failedKey {
 		f.failedKey = ""
@@ -103,16 +115,12 @@ func (f *flood) note(c countedIn, e evidence, err error) bool {
 	isSecondKey := isOneKey && f.failedKey != "" && f.failedKey != b.anyKey()
 	if b.isFlood() || isSecondKey {
 		f.stopped = true
-		return true
+		return
 	}
 	if isOneKey && !b.isNoted {
 		b.isNoted = true // once: an answer of another key may clear failedKey before the block has ended
 		f.failedKey = b.anyKey()
 	}
-	if b.ended == f.window {
-		f.pause = 0
-	}
-	return false
 }
 
 func (f *flood) lengthenPause() time.Duration {

@@ -7,7 +7,9 @@ type block struct {
 	size        int // messages of a full block
 	endedFloods int // before the block began
 
-	received, ended, failed int
+	received      int
+	settled       int // of received, with or without evidence; not counted for probes
+	ended, failed int // of settled, with evidence
 
 	isNoted bool // its only key was noted as failing
 

@@ -227,3 +227,39 @@ func TestRunProbesWithSeveral(t *testing.T) {
 		require.Equal(t, 22*time.Second, summary.Elapsed.Round(time.Second))
 	})
 }
+
+// Regression: a released message shows nothing about the service, and its block never
+// ended. So the pauses stayed at five seconds after an outage, and the next outage, days
+// later, began with such a pause.
+func TestWithFloodGuard_PauseAfterReleasedMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var first, second, resumed time.Time // of the failed calls of two outages, and of the call after them
+		snoozed := map[int]bool{}
+		op := operator(func(ctx context.Context, i int) (string, error) {
+			now := time.Now()
+			switch {
+			case i == 200:
+				first = now
+			case i == 1500:
+				second = now
+			}
+			isDown := i >= 200 && now.Sub(first) < 20*time.Second || i >= 1500 && now.Sub(second) < time.Second/2
+			if isDown {
+				return "", errors.New("the provider is down")
+			}
+			if i%50 == 0 && !snoozed[i] {
+				snoozed[i] = true
+				return "", predicates.WithSnooze(errors.New("later"), time.Hour)
+			}
+			if i > 1500 && resumed.IsZero() {
+				resumed = now
+			}
+			return itoa(ctx, i)
+		}, asyncop.WithMaxConcurrentCalls(1))
+		summary, err := delivery.Run(t.Context(), newList(2000, false), op, &collected{}, silently)
+		require.NoError(t, err)
+		require.Equal(t, 2, summary.Floods)
+		require.NotZero(t, summary.Released)
+		require.Equal(t, time.Second, resumed.Sub(second).Round(time.Second/10))
+	})
+}
