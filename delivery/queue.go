@@ -269,7 +269,8 @@ func Key(key string) PutOption { return func(m *store.Message) { m.Meta.Key = ke
 func Deadline(t time.Time) PutOption { return func(m *store.Message) { m.Meta.Deadline = t } }
 
 // Encode returns a value as the message that Put would put, for functions such as
-// postgres.PutTx. Its error matches [message.ErrRefused].
+// postgres.PutTx. Its error matches [message.ErrRefused], or [errors.ErrUnsupported] if
+// the engine lacks an ability.
 func (q *Queue[T]) Encode(v T, opts ...PutOption) (store.Message, error) {
 	if q.unsupported != nil {
 		return store.Message{}, q.unsupported

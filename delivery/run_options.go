@@ -81,11 +81,11 @@ func WithDrain(d time.Duration) RunOption {
 // window is less than 1.
 //
 // A message has failed if it was settled as [message.HandedOver] or [message.Failed].
-// Three kinds of messages do not count as failed: a message whose retry succeeded; a
+// Four kinds of messages do not count as failed: a message whose retry succeeded; a
 // message that was refused for good, by a rejection (asyncop.Failure.Reason) or by
-// [message.Message.Reject], since the service answers; and a message that has failed
-// before, and comes from a layer. A released message, for instance a snoozed one, does
-// not count at all.
+// [message.Message.Reject], since the service answers; a message that has failed before,
+// and comes from a layer; and a message whose tenant is down, since others may be up. A
+// released message, for instance a snoozed one, does not count at all.
 //
 // If messages have keys, Run also judges the keys, since a key is often a customer: it
 // stops only if more than this share of the keys in the window, and at least two keys,
