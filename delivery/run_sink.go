@@ -64,20 +64,21 @@ type filling[OUT any] struct {
 	taken   int                         // how often the sink has taken results: see noteTaken
 	isDown  bool                        // put has failed since the sink last took a result; a failure of putAgain does not count
 	round   int                         // number of the round, which puts the refused results that are due, then left
-	solo    soloFailures
+	alone   failuresAlone
 
 	// inPortions is how many of left, from its beginning, are put in portions of
 	// defaultBatch, because the sink has not taken them together.
 	inPortions int
 }
 
-// soloFailures are the rounds, since the sink has last taken a result, in which a result
-// put alone has failed. A failure counts only if the sink was up: if it took results
-// before and after, in the same round. When the sink takes a result, noteTaken looks for
-// such failures among the refused results, and putEach among the results that it puts.
-type soloFailures struct {
-	first int  // the first such round, or 0
-	more  bool // there was another one
+// failuresAlone are the failures of results put alone since the sink has last taken a
+// result. If all of them were in one round when the sink takes the next result, the sink
+// was up in that round, so they are refusals. If they were in several rounds, there may
+// have been an outage. When the sink takes a result, noteTaken judges the refused
+// results, and putEach the results that it puts.
+type failuresAlone struct {
+	round           int // of the first failure, or 0
+	inSeveralRounds bool
 }
 
 // refusal is a result that the sink has not taken while it took others.
@@ -191,30 +192,25 @@ func withID[OUT any](m message.Message[OUT]) message.Message[OUT] {
 
 // noteTaken notes that the sink has taken results, so it is up. A result that was refused
 // for good does not show that: a queue rejects a value that its codec cannot encode, even
-// if its engine is down. Then noteTaken judges the results put alone that have failed
-// since the sink has last taken results:
-//
-//	in one round          the sink was up in it, since it took results before and after
-//	in several rounds     there may have been an outage
-//
-// A result that failed while the sink was up keeps its error in errWhileUp.
+// if its engine is down. A refused result that failed while the sink was up keeps its
+// error in errWhileUp: see failuresAlone.
 func (f *filling[OUT]) noteTaken() {
-	wasUp := f.solo.first != 0 && !f.solo.more
+	wasUp := f.alone.round != 0 && !f.alone.inSeveralRounds
 	for _, r := range f.refused {
-		if wasUp && r.round == f.solo.first {
+		if wasUp && r.round == f.alone.round {
 			r.errWhileUp = r.last
 		}
 	}
 	f.taken++
 	f.isDown = false
-	f.solo = soloFailures{}
+	f.alone = failuresAlone{}
 }
 
-func (f *filling[OUT]) noteFailed() {
-	if f.solo.first == 0 {
-		f.solo.first = f.round
-	} else if f.solo.first != f.round {
-		f.solo.more = true
+func (f *filling[OUT]) noteFailedAlone() {
+	if f.alone.round == 0 {
+		f.alone.round = f.round
+	} else if f.alone.round != f.round {
+		f.alone.inSeveralRounds = true
 	}
 }
 
@@ -242,7 +238,7 @@ func (w *worker[IN, OUT]) putAgain(f *filling[OUT]) {
 				rest = append(rest, r)
 				continue
 			}
-			f.noteFailed()
+			f.noteFailedAlone()
 			r.noteFailedTry(f, err, w.clock.Now())
 			if r.tries == maxRefused {
 				w.reject(r.message, fmt.Errorf("delivery: %w: the sink has not taken it %d times: %w", message.ErrRefused, r.tries, err))
@@ -291,7 +287,7 @@ func (w *worker[IN, OUT]) put(f *filling[OUT]) error {
 		f.inPortions = len(unsettled)
 		return nil
 	case len(unsettled) == 1 && !hasTaken: // it was put alone already
-		f.noteFailed()
+		f.noteFailedAlone()
 		f.isDown = true
 		return err
 	}
@@ -324,7 +320,7 @@ func (w *worker[IN, OUT]) putEach(f *filling[OUT], some, rest []message.Message[
 			f.left = slices.Concat(some[i:], rest, messagesOf(failed))
 			return failure
 		default:
-			f.noteFailed()
+			f.noteFailedAlone()
 			failed = append(failed, &refusal[OUT]{message: some[i], last: counting.Alike(guard.Text(failure)), round: f.round})
 			err = failure
 		}
