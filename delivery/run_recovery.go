@@ -28,7 +28,7 @@ type recovery struct {
 	logger  *slog.Logger
 	runner  string // names this worker
 
-	// Of the present order:
+	// Of the present recovery:
 	engineAhead time.Duration // how far the engine's clock is ahead of the machine's
 	left        int           // messages that may become due before the next pause
 }
@@ -79,7 +79,7 @@ func (r *recovery) watch(ctx context.Context, ticker *clock.Ticker) {
 			continue
 		}
 		err := lock.Hold(ctx, r.engine.Locks(), recoveryLock+r.queue, r.runner, recoveryLease, func(ctx context.Context, _ lock.Grant) error {
-			return r.order(ctx, now)
+			return r.makeAllDue(ctx, now)
 		}, lock.WithClock(r.clock))
 		if err == nil {
 			last = now.Begun
@@ -99,8 +99,8 @@ func (r *recovery) watch(ctx context.Context, ticker *clock.Ticker) {
 	}
 }
 
-// order makes the messages of all layers due that failed because of an outage.
-func (r *recovery) order(ctx context.Context, from gate.Recovery) error {
+// makeAllDue makes the messages of all layers due that failed because of an outage.
+func (r *recovery) makeAllDue(ctx context.Context, from gate.Recovery) error {
 	name := r.backend.Report().Name
 	failedIn, err := r.failedIn(ctx, from)
 	if err != nil {
@@ -116,7 +116,7 @@ func (r *recovery) order(ctx context.Context, from gate.Recovery) error {
 		if !isLayer(storearg.PartOf(queue), r.queue) {
 			continue
 		}
-		n, err := r.orderLayer(ctx, queue, name, from, failedIn)
+		n, err := r.makeLayerDue(ctx, queue, name, from, failedIn)
 		total += n
 		if err != nil {
 			return err
@@ -144,9 +144,9 @@ func (r *recovery) failedIn(ctx context.Context, from gate.Recovery) (f store.Fi
 	return f, err
 }
 
-// orderLayer makes messages of a layer due, at the pace of the backend, until it is down
+// makeLayerDue makes messages of a layer due, at the pace of the backend, until it is down
 // again. It returns their number.
-func (r *recovery) orderLayer(ctx context.Context, layer, name string, from gate.Recovery, failedIn store.Filter) (total int, err error) {
+func (r *recovery) makeLayerDue(ctx context.Context, layer, name string, from gate.Recovery, failedIn store.Filter) (total int, err error) {
 	page := store.Page{Max: recoveryPage}
 	for r.pace(from) > 0 {
 		entries, err := r.engine.List(ctx, layer, failedIn, page)
@@ -154,7 +154,7 @@ func (r *recovery) orderLayer(ctx context.Context, layer, name string, from gate
 			return total, err
 		}
 		page.After = entries[len(entries)-1].Position
-		n, err := r.orderPage(ctx, layer, r.waiting(entries, name), from)
+		n, err := r.makePageDue(ctx, layer, r.waiting(entries, name), from)
 		total += n
 		if err != nil {
 			return total, err
@@ -163,9 +163,9 @@ func (r *recovery) orderLayer(ctx context.Context, layer, name string, from gate
 	return total, nil
 }
 
-// orderPage makes entries of a layer due, with pauses as pace demands. It returns their
+// makePageDue makes entries of a layer due, with pauses as pace demands. It returns their
 // number.
-func (r *recovery) orderPage(ctx context.Context, layer string, entries []store.Entry, from gate.Recovery) (total int, err error) {
+func (r *recovery) makePageDue(ctx context.Context, layer string, entries []store.Entry, from gate.Recovery) (total int, err error) {
 	for len(entries) > 0 {
 		if r.left == 0 {
 			err := wait.For(ctx, r.clock, recoveryEach)
