@@ -80,9 +80,9 @@ func WithLayers(layers ...Layer) QueueOption {
 // does not count. If it was called and then waited for its backend until the timeout of
 // its operator had passed ([asyncop.ErrBackendDown]), it has failed. With its visits used
 // up, it waits in the last layer again, or for a minute in the queue if it lacks layers.
-// It becomes a dead letter after 100 visits in all. With n layers, it also becomes one
-// after visit n+2 or a later visit if the service has answered others since the visit
-// before.
+// It becomes a dead letter after 100 visits in all. With n layers, visit n+1 is the first
+// one too many: after it the message waits in any case. After a later visit it becomes a
+// dead letter if the service has answered others since the visit before.
 func RetryAfter(delays ...time.Duration) QueueOption {
 	layers := make([]Layer, len(delays))
 	for i, d := range delays {

@@ -91,8 +91,9 @@ func (r *Router[T]) Route(ctx context.Context, f asyncop.Failure[T], now time.Ti
 // backend.
 //
 // It waits only if the service has answered no other message since the visit before
-// (OthersAnswered). With n layers, visit n+1 is the first that is too many. It is
-// excepted, because these answers may be from before the outage.
+// (OthersAnswered). With n layers, visit n+1 is the first one too many. After it the
+// message waits in any case, since the service may have answered the others before the
+// outage began.
 func (r *Router[T]) waits(visit int, f asyncop.Failure[T]) bool {
 	n := len(r.Layers)
 	canWait := f.BackendDown && visit < outageVisits && (n > 0 || r.Returns)
