@@ -19,15 +19,18 @@ type handle struct {
 	message  store.Message // as received; see provider for its provider
 
 	lease      store.Lease
-	visit      int                 // that began with the lease: after join, perhaps later than the running one
+	leaseVisit int                 // that began with the lease: after join, perhaps later than Visit
 	until      time.Time           // end of the lease, by the source's clock
 	settlement *message.Settlement // nil while the message is in flight
 	// replacement takes the place of the message when its acknowledgement is recorded, or
 	// is nil: see InPlace.
 	replacement *store.Message
 	forgotten   bool // removed from the source, since it is settled in the store
-	takenAgain  bool // after it was gone, for its next visit: has a lease until settle releases it
-	lost        bool // the lease was lost, and is counted
+	// hasNextLease reports that the lease is for the next visit of a message that is gone:
+	// with an order of keys, this source has taken it again after another worker had
+	// replaced it in its place. settle releases the lease.
+	hasNextLease bool
+	lost         bool // the lease was lost, and is counted
 
 	refusals int       // how often the store has refused the settlement
 	due      time.Time // next try to record the settlement

@@ -14,7 +14,8 @@ import (
 // HandOver puts messages into a queue. from[i] is the delivery of the message in flight
 // that ms[i] was made from, or nil. isGone[i] is true if ms[i] was not put because that
 // message is gone: it was purged (law W5), or its lease had ended, and another worker has
-// stored an outcome of its visit. The caller settles it as if ms[i] had been put.
+// stored an outcome of its visit. The caller settles it as if ms[i] had been put. If the
+// source has taken the message again meanwhile, it is not gone: see join.
 //
 // If the message was received from the same engine, and that is a [store.Inspector], the
 // engine checks when it puts. Otherwise HandOver uses what the source has found before,
@@ -34,6 +35,8 @@ func HandOver(ctx context.Context, engine store.Engine, queue string, ms []store
 		move := store.Move{Queue: queue, Message: ms[i]}
 		if isHandle && isInspector && storearg.IsSame(h.source.engineOf(), engine) {
 			lease, visit, inFlight := h.source.leaseOf(h)
+			// If the program has acknowledged the message before it puts the result, it
+			// was not purged: the result is put unchecked.
 			if inFlight {
 				move.Lease = lease
 				move.Visit = visit
@@ -183,11 +186,10 @@ func (s *Source[T]) findPurged(ctx context.Context, lost []*handle) (purged []*h
 
 func (s *Source[T]) engineOf() store.Engine { return s.store }
 
-// leaseOf returns the lease of a message with its visit, and whether it is in flight. A
-// program may acknowledge a message before it puts a result: then the message was not
-// purged.
+// leaseOf returns the lease of a message with the visit of the lease, and whether the
+// message is in flight.
 func (s *Source[T]) leaseOf(h *handle) (l store.Lease, visit int, inFlight bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return h.lease, h.visit, h.settlement == nil
+	return h.lease, h.leaseVisit, h.settlement == nil
 }

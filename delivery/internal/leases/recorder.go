@@ -28,7 +28,7 @@ func (s *Source[T]) extendSome(ctx context.Context, choose func(*handle) bool) {
 	extended := make(map[store.Lease]*handle, len(s.handles))
 	leases := make([]store.Lease, 0, len(s.handles))
 	for _, h := range s.handles {
-		hasLease := !h.isGone.Load() || h.takenAgain
+		hasLease := !h.isGone.Load() || h.hasNextLease
 		if hasLease && choose(h) {
 			extended[h.lease] = h
 			leases = append(leases, h.lease)

@@ -39,7 +39,7 @@ var errSourceClosed = errors.New("weir: the source is closed")
 // A message that was rejected, or whose payload the codec cannot read, goes to the dead
 // letters, with its bytes as received and the reason in its history. If the store fails
 // to record settlements, they are tried again until the source is closed. If the store
-// refuses to record one message's settlement, that message alone is tried again, for 3 s;
+// refuses to record one message's settlement, only that message is tried again, for 3 s;
 // then it stays in its queue, and is not delivered again.
 //
 // A message whose lease has ended may have killed its process. It is returned alone. The
@@ -319,7 +319,7 @@ func (s *Source[T]) deliver(l *store.Leased, until time.Time) (m message.Message
 	}
 	h := &handle{source: s, position: l.Position, lease: l.Lease, until: until, message: l.Message}
 	h.message.Meta.Visit++
-	h.visit = h.message.Meta.Visit
+	h.leaseVisit = h.message.Meta.Visit
 	h.message.Meta.Put = storearg.OriginOfPut(s.queue, &l.Meta, l.Position, l.Lease.Entry) // law W5
 	h.provider.Store(&h.message.Meta.Provider)
 	s.addHandle(h)
@@ -407,14 +407,16 @@ func (s *Source[T]) choose(taken []store.Leased, until time.Time) (chosen []stor
 	return append(chosen, deliver...), back
 }
 
-// join gives a message in flight the lease with which it was taken again. Its key counts
-// it already. Called with mu held.
+// join gives a message in flight the lease with which it was taken again. The outcome of
+// the running call then counts for the visit of the new lease, since its settlement ends
+// that lease; but if the message is gone, the outcome does not count (hasNextLease). The
+// message's key counts it already. Called with mu held.
 func (s *Source[T]) join(h *handle, again *store.Leased, until time.Time) {
 	s.lose(h)
 	h.lease = again.Lease
-	h.visit = again.Meta.Visit + 1
+	h.leaseVisit = again.Meta.Visit + 1
 	h.until = until
-	h.takenAgain = h.isGone.Load()
+	h.hasNextLease = h.isGone.Load()
 	h.lost = false                  // the new lease may be lost as well, and counts again
 	provider := again.Meta.Provider // another worker may have chosen it
 	h.provider.Store(&provider)
@@ -431,8 +433,8 @@ func (s *Source[T]) settle(h *handle, v message.Settlement) {
 	s.mu.Lock()
 	if h.isGone.Load() {
 		// The message must not be put anywhere. Usually its lease is lost, and Release
-		// does not change the store. But if this source has taken the message again for
-		// its next visit (takenAgain), Release lets that visit begin.
+		// does not change the store. But with hasNextLease, Release lets the next visit
+		// begin.
 		v = message.Settlement{Kind: message.Released}
 	}
 	isClosed := s.handles[h.lease.Entry] != h // Close has released it
