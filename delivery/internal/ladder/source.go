@@ -505,7 +505,7 @@ func (s *source[T]) giveUpLate(ctx context.Context, m message.Message[T], cause 
 	case err == nil:
 		m.Ack() // law D1
 	case errors.Is(err, message.ErrRefused):
-		m.Reject(&settle.LateError{Cause: cause, Err: err}) // its source notes where it stays (law W2)
+		m.Reject(&settle.LateError{Cause: cause, Err: err}) // its source tries a shorter history, and then a pointer (law W2)
 	default:
 		s.failed = errors.Join(s.failed, err)
 		m.Nack(time.Second)
