@@ -13,23 +13,24 @@ type DueKeys struct {
 	Keys []string
 	Next string // of [store.ByKey.TakeByKey]
 
-	last  *string
-	found int
+	before *string // key of the row before
+	found  int     // of the same row
 }
 
-// Add adds a row: a key, and the number of keys with due messages before it. Rows come in
-// key order. The last row has the key after the visited ones, or nil at the end.
+// Add adds a row: a key, and the number of keys with due messages before it. So the next
+// row tells whether the key has due messages. Rows come in key order. The last row has the
+// key after the visited ones, or nil at the end.
 func (d *DueKeys) Add(key *string, found int) {
-	if d.last != nil {
+	if d.before != nil {
 		if found > d.found {
-			d.Keys = append(d.Keys, *d.last)
+			d.Keys = append(d.Keys, *d.before)
 		}
-		d.Next = storearg.Next(*d.last)
+		d.Next = storearg.Next(*d.before)
 	}
 	if key == nil {
 		d.Next = ""
 	}
-	d.last, d.found = key, found
+	d.before, d.found = key, found
 }
 
 // EscapedAll returns names as in the column meta.
