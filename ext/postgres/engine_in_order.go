@@ -172,8 +172,8 @@ func (s *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease
 	after := s.floors.begin(queue, s.clock.Now())
 	beganAtFloor := after.position > 0
 	// The first step looks at limit messages, and each further step at StepInOrder. Keys
-	// behind them get a turn only after a step of at least StepInOrder. So a call with a
-	// small limit parks as many messages as others.
+	// behind them get a turn only after a full step: otherwise calls with a small limit
+	// would take of these keys, and park a flood of one key a few messages at a time.
 	looked, isParked := limit, true // isParked: all messages up to after are parked
 	pause := lockedWait
 	for range storesql.StepsInOrder {
@@ -199,9 +199,9 @@ func (s *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease
 			after = place{}
 			continue
 		}
-		wasShort := looked < storesql.StepInOrder
+		isFullStep := looked >= storesql.StepInOrder
 		after, looked = step.last, storesql.StepInOrder // others may be due behind them
-		if wasShort {
+		if !isFullStep {
 			continue
 		}
 		taken, err = s.takeFromBehind(ctx, queue, after, limit, lease)

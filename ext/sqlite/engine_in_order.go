@@ -87,8 +87,8 @@ func (s *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease
 	}
 	limit = min(limit, storesql.MaxInOrder)
 	// The first step looks at limit messages, and each further step at StepInOrder. Keys
-	// behind them get a turn only after a step of at least StepInOrder. So a call with a
-	// small limit parks as many messages as others.
+	// behind them get a turn only after a full step: otherwise calls with a small limit
+	// would take of these keys, and park a flood of one key a few messages at a time.
 	looked := limit
 	for range storesql.StepsInOrder {
 		due, err := s.anyDue(ctx, queue)
@@ -99,9 +99,9 @@ func (s *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease
 		if err != nil || len(taken) > 0 || !parks {
 			return taken, err
 		}
-		wasShort := looked < storesql.StepInOrder
+		isFullStep := looked >= storesql.StepInOrder
 		looked = storesql.StepInOrder
-		if wasShort {
+		if !isFullStep {
 			continue
 		}
 		taken, err = s.takeFromBehind(ctx, queue, limit, lease)
