@@ -244,16 +244,16 @@ const positionsGiven = `SELECT ` + sized + ` FROM weir_messages WHERE position I
 	AND +at <= $3 ORDER BY at, position LIMIT $4`
 
 // takeAround is takeThese without messages that a trigger or a check refuses to lease.
-// They are logged and left out for a while (law D4). chosen has the mark
+// They are logged and left out for a while (law D4). query has the mark
 // storesql.ExceptRefused.
-func (s *Engine) takeAround(ctx context.Context, queue, chosen, of string, limit int, lease time.Duration) ([]store.Leased, error) {
+func (s *Engine) takeAround(ctx context.Context, queue, query, argument string, limit int, lease time.Duration) ([]store.Leased, error) {
 	call := s.newLease(ctx, queue)
 	call.All = func() ([]store.Leased, error) {
-		return s.takeThese(ctx, queue, s.refused.Except(chosen, s.clock.Now()), of, limit, lease)
+		return s.takeThese(ctx, queue, s.refused.Except(query, s.clock.Now()), argument, limit, lease)
 	}
 	call.Find = func() ([]int64, error) {
-		query := `SELECT position FROM (` + s.refused.Except(chosen, s.clock.Now()) + `)`
-		return s.readPositions(ctx, query, func(now time.Time) []any { return []any{of, queue, nanos(now, 0), limit} })
+		positions := `SELECT position FROM (` + s.refused.Except(query, s.clock.Now()) + `)`
+		return s.readPositions(ctx, positions, func(now time.Time) []any { return []any{argument, queue, nanos(now, 0), limit} })
 	}
 	call.These = func(positions []int64) ([]store.Leased, error) {
 		given, err := json.Marshal(positions)
@@ -276,17 +276,17 @@ func (s *Engine) newLease(ctx context.Context, queue string) storesql.Lease[stor
 	}
 }
 
-// takeThese leases messages that a query chooses at the time of the transaction (law D3),
-// and counts the leases that have ended (law W2). The query must use all parameters: $1
-// is of (a JSON array of keys or positions, or ""), $2 the queue, $3 the time, $4 the
+// takeThese leases messages that query selects at the time of the transaction (law D3),
+// and counts the leases that have ended (law W2). query must use all parameters: $1
+// is argument (a JSON array of keys or positions, or ""), $2 the queue, $3 the time, $4 the
 // limit.
-func (s *Engine) takeThese(ctx context.Context, queue, chosen, of string, limit int, lease time.Duration) (taken []store.Leased, err error) {
+func (s *Engine) takeThese(ctx context.Context, queue, query, argument string, limit int, lease time.Duration) (taken []store.Leased, err error) {
 	err = s.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error {
 		rows, err := tx.QueryContext(ctx, `UPDATE weir_messages SET at = $5, leased = $5, fence = fence + 1, lapses = lapses + (leased IS NOT NULL)
 			WHERE position IN (SELECT position FROM (
-				SELECT position, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM (`+chosen+`)
+				SELECT position, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM (`+query+`)
 			) WHERE before < $6) RETURNING `+columns+`, lapses`,
-			of, queue, nanos(now, 0), limit, nanos(now, lease), storearg.MaxBytes)
+			argument, queue, nanos(now, 0), limit, nanos(now, lease), storearg.MaxBytes)
 		taken, err = scanLeased(rows, err, queue)
 		return err
 	})

@@ -204,16 +204,16 @@ func (s *Engine) takeOfNextKeys(ctx context.Context, queue string, limit int, le
 
 // takeInOrderAround is a step of TakeInOrder without the messages that a trigger or a
 // check refuses to lease: see takeAround. parks reports whether it has parked messages.
-func (s *Engine) takeInOrderAround(ctx context.Context, queue, candidates, of string, looked, limit int, lease time.Duration) (taken []store.Leased, parks bool, err error) {
+func (s *Engine) takeInOrderAround(ctx context.Context, queue, candidates, argument string, looked, limit int, lease time.Duration) (taken []store.Leased, parks bool, err error) {
 	call := s.newLease(ctx, queue)
 	call.All = func() (leased []store.Leased, err error) {
-		leased, parked, err := s.takeHeads(ctx, queue, s.refused.Except(candidates, s.clock.Now()), of, looked, limit, lease)
+		leased, parked, err := s.takeHeads(ctx, queue, s.refused.Except(candidates, s.clock.Now()), argument, looked, limit, lease)
 		parks = parks || parked && err == nil
 		return leased, err
 	}
 	call.Find = func() ([]int64, error) {
 		query := `SELECT position FROM (` + s.refused.Except(candidates, s.clock.Now()) + `)`
-		return s.readPositions(ctx, query, func(now time.Time) []any { return []any{of, queue, nanos(now, 0), looked} })
+		return s.readPositions(ctx, query, func(now time.Time) []any { return []any{argument, queue, nanos(now, 0), looked} })
 	}
 	call.These = func(positions []int64) (leased []store.Leased, err error) {
 		given, err := json.Marshal(positions)
@@ -230,10 +230,10 @@ func (s *Engine) takeInOrderAround(ctx context.Context, queue, candidates, of st
 
 // takeHeads leases up to limit heads of keys, and messages without a key, of the first
 // candidates of a query. It parks the other candidates.
-func (s *Engine) takeHeads(ctx context.Context, queue, candidates, of string, looked, limit int, lease time.Duration) (taken []store.Leased, parks bool, err error) {
+func (s *Engine) takeHeads(ctx context.Context, queue, candidates, argument string, looked, limit int, lease time.Duration) (taken []store.Leased, parks bool, err error) {
 	err = s.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error {
 		taken, parks = nil, false
-		found, err := readCandidates(ctx, tx, candidates, of, queue, nanos(now, 0), looked)
+		found, err := readCandidates(ctx, tx, candidates, argument, queue, nanos(now, 0), looked)
 		if err != nil {
 			return err
 		}
@@ -283,8 +283,8 @@ func park(ctx context.Context, tx *Tx, behind map[int64][]int64) error {
 }
 
 // readCandidates returns the messages that a query of candidates selects.
-func readCandidates(ctx context.Context, tx *Tx, query, of, queue string, now int64, limit int) (found []storesql.Candidate, err error) {
-	rows, err := tx.QueryContext(ctx, query, of, queue, now, limit)
+func readCandidates(ctx context.Context, tx *Tx, query, argument, queue string, now int64, limit int) (found []storesql.Candidate, err error) {
+	rows, err := tx.QueryContext(ctx, query, argument, queue, now, limit)
 	if err != nil {
 		return nil, err
 	}

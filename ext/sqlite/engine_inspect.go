@@ -240,11 +240,11 @@ var positionsFree = `SELECT ` + sized + ` FROM weir_messages WHERE position IN (
 // claim leases the messages that are still there and not leased. It need not filter
 // again: the properties that filters use do not change.
 func (s *Engine) claim(ctx context.Context, queue string, positions []int64, lease time.Duration) (taken []store.Leased, err error) {
-	chosen, err := json.Marshal(positions)
+	given, err := json.Marshal(positions)
 	if err != nil {
 		return nil, err
 	}
-	return s.takeThese(ctx, queue, positionsFree, string(chosen), len(positions), lease)
+	return s.takeThese(ctx, queue, positionsFree, string(given), len(positions), lease)
 }
 
 // HandOver implements [store.Inspector].
