@@ -312,9 +312,11 @@ func (t *Tx) tryExec(ctx context.Context, query string, args ...any) (refusal, e
 	if !isRefusal(err) {
 		return nil, err
 	}
-	// A trigger's RAISE(ROLLBACK) has ended the transaction. BEGIN fails inside one.
-	_, inside := t.shared.tx.ExecContext(context.WithoutCancel(ctx), "BEGIN")
-	if inside == nil {
+	// A trigger may have ended the transaction (RAISE(ROLLBACK)). BEGIN finds out: it fails
+	// inside a transaction.
+	_, beginErr := t.shared.tx.ExecContext(context.WithoutCancel(ctx), "BEGIN")
+	hasEnded := beginErr == nil
+	if hasEnded {
 		return nil, err
 	}
 	t.failed = nil
