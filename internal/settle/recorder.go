@@ -1,6 +1,7 @@
 // Package settle writes the settlements of messages to a queue. It has the parts that
-// sources share: the recorder, which extends leases and writes settlements,
-// and the history and the cause of rejected messages.
+// sources share: the recorder, which extends leases and writes settlements, the history
+// and the cause of rejected messages, and the optional interfaces between delivery.Run
+// and its source (abilities.go).
 package settle
 
 import (
