@@ -145,7 +145,7 @@ func (s *server) queueProblems(l *look) (list []problem) {
 			list = append(list, problem{2, fmt.Sprintf("%s cannot be counted: %s", name, failure(200, q.err)), path, "the queue"})
 		}
 		switch overdue := l.at.Sub(q.Next); {
-		case q.Counting() && q.Role == "dead letters":
+		case q.Counting() && q.Role == "dead letters" && q.err == nil:
 			list = append(list, problem{1, name + " has dead letters. They are being counted.", path, "what failed"})
 		case q.Counting():
 		case q.Role == "dead letters":
