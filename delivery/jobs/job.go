@@ -63,7 +63,8 @@ type Job struct {
 	Progress
 	Total int `json:"total"` // messages that matched at the start
 	// Uncounted reports that Total is not known yet ([Config].CountTime). The job counts
-	// its messages when it runs.
+	// its messages when it runs. Total then includes messages that have arrived since the
+	// start, which the job leaves alone.
 	Uncounted bool      `json:"uncounted,omitempty"`
 	Begun     time.Time `json:"begun"`
 	Ended     time.Time `json:"ended,omitzero"`
