@@ -11,6 +11,10 @@ const (
 	lineSpan   = time.Hour        // of the lines in lists of queues
 	lineFresh  = 20 * time.Second // workers write a point a minute
 	longestNow = 4 * time.Minute  // age of a point whose rates are the present ones
+
+	// writtenIn is how long after the beginning of a minute all workers have added their
+	// messages to its point: each reports every 20 s.
+	writtenIn = 90 * time.Second
 )
 
 // lastHour is the last hour of a queue in the engine's history. It is zero without one.
@@ -20,7 +24,7 @@ type lastHour struct {
 	Change            int           // of the number of messages
 	Over              time.Duration // in which it has changed; 0 if that is not known
 	HasRates          bool
-	InNow, OutNow     int // messages received and done in the last minute
+	InNow, OutNow     int // messages received and done in the last minute that all workers have written
 }
 
 // Width and Height are for templates.
@@ -44,7 +48,7 @@ func (s *server) readLastHour(ctx context.Context, l *look, workers []jobs.Worke
 		switch {
 		case len(points) == 0:
 		case q.Name == q.Base: // the points contain the layers
-			q.Hour = hourOf(points, l.at)
+			q.Hour = hourOf(points, l.at, s.minutesAt)
 		case q.Role == "dead letters" && !q.Counting():
 			q.Hour = hourOfDead(points, l.at, q.Messages)
 		}
@@ -52,24 +56,36 @@ func (s *server) readLastHour(ctx context.Context, l *look, workers []jobs.Worke
 	return nil
 }
 
-// hourOf returns the last hour of a queue with points.
-func hourOf(points []jobs.HistoryPoint, now time.Time) lastHour {
+// hourOf returns the last hour of a queue with points, which were read at a time.
+func hourOf(points []jobs.HistoryPoint, now, read time.Time) lastHour {
 	waiting := func(p jobs.HistoryPoint) int { return p.Waiting }
-	in := func(p jobs.HistoryPoint) int { return p.In }
-	out := func(p jobs.HistoryPoint) int { return p.Out }
 	h := lineOf(points, now, waiting)
-	most := max(highest(points, in), highest(points, out))
-	h.In = parts(points, now.Add(-lineSpan), most, in)
-	h.Out = parts(points, now.Add(-lineSpan), most, out)
-	last := points[len(points)-1]
-	h.HasRates = now.Sub(last.At) <= longestNow
-	h.InNow, h.OutNow = last.In, last.Out
+	h.addRates(points, now, read)
 	counted := countedOf(points, waiting)
 	if len(counted) > 0 {
 		end := counted[len(counted)-1]
 		h.noteChange(counted[0], end.Waiting-counted[0].Waiting, end.At)
 	}
 	return h
+}
+
+// addRates adds the rates of the minutes that all workers of the queue have written.
+func (h *lastHour) addRates(points []jobs.HistoryPoint, now, read time.Time) {
+	in := func(p jobs.HistoryPoint) int { return p.In }
+	out := func(p jobs.HistoryPoint) int { return p.Out }
+	written := points
+	for len(written) > 0 && read.Sub(written[len(written)-1].At) < writtenIn {
+		written = written[:len(written)-1]
+	}
+	if len(written) == 0 {
+		return
+	}
+	most := max(highest(written, in), highest(written, out))
+	h.In = parts(written, now.Add(-lineSpan), most, in)
+	h.Out = parts(written, now.Add(-lineSpan), most, out)
+	last := written[len(written)-1]
+	h.HasRates = now.Sub(last.At) <= longestNow
+	h.InNow, h.OutNow = last.In, last.Out
 }
 
 // hourOfDead returns the last hour of dead letters, of which there are n now.
