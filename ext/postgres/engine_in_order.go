@@ -572,8 +572,8 @@ func (s *Engine) try(ctx context.Context, tx pgx.Tx, f func(rows pgx.Rows, err e
 	if err == nil || !isRefusal(err) {
 		return nil, err
 	}
-	_, failed := tx.Exec(ctx, "ROLLBACK TO SAVEPOINT weir_try")
-	return err, failed
+	_, rollbackErr := tx.Exec(ctx, "ROLLBACK TO SAVEPOINT weir_try")
+	return err, rollbackErr
 }
 
 // logNoHead notes that the database refuses to make a message the head of its key.
