@@ -181,9 +181,22 @@ func (s *Source[T]) dueSettlements(last bool) (due dueSettlements) {
 			continue
 		}
 		n++
+		if h.wasReplaced() {
+			// The failure that the other worker has stored stays, with its history (law
+			// D6), and the next visit begins.
+			h.settlement = &message.Settlement{Kind: message.Released}
+			h.replacement = nil
+		}
 		due.add(h)
 	}
 	return due
+}
+
+// wasReplaced reports whether h would replace its message a second time for the same
+// visit: another worker has replaced it, and this source has taken it again. Called with
+// mu held.
+func (h *handle) wasReplaced() bool {
+	return h.replacement != nil && h.leaseVisit > h.message.Meta.Visit
 }
 
 // add adds a message by its settlement, unless its delay differs from the released

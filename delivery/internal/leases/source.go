@@ -409,8 +409,9 @@ func (s *Source[T]) choose(taken []store.Leased, until time.Time) (chosen []stor
 
 // join gives a message in flight the lease with which it was taken again. The outcome of
 // the running call then counts for the visit of the new lease, since its settlement ends
-// that lease; but if the message is gone, the outcome does not count (hasNextLease). The
-// message's key counts it already. Called with mu held.
+// that lease. It does not count if the message is gone (hasNextLease), or if it would
+// replace the message (wasReplaced). The message's key counts it already. Called with mu
+// held.
 func (s *Source[T]) join(h *handle, again *store.Leased, until time.Time) {
 	s.lose(h)
 	h.lease = again.Lease

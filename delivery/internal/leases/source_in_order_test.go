@@ -208,3 +208,39 @@ func TestHandOver_TakenAgainBefore(t *testing.T) {
 		require.Zero(t, counts.Messages)
 	})
 }
+
+// Law D6. Regression: the late worker has failed, and has taken the message again after
+// another worker had replaced it. Its own replacement removed the history of that worker.
+func TestWithOrder_ReplacedByAnotherWorker(t *testing.T) {
+	for name, failsBefore := range map[string]bool{"the late worker fails before it takes again": true, "it fails afterwards": false} {
+		synctest.Test(t, func(t *testing.T) {
+			engine := memory.Open()
+			putOfKey(t, engine, "a")
+			ofLate := hung{engine, &atomic.Int64{}}
+			s := leases.NewSource(ofLate, "q", "dead", codec.JSON[string](), quiet, leases.WithOrder(ofLate))
+			defer s.Close(t.Context())
+			m := receive(t, s)
+			time.Sleep(time.Minute)
+			taken, err := engine.TakeInOrder(t.Context(), "q", 1, time.Minute)
+			require.NoError(t, err)
+			next := taken[0].Clone()
+			next.Meta.Visit, next.Meta.Attempts = 1, 7
+			require.NoError(t, engine.Replace(t.Context(), store.Replacement{Lease: taken[0].Lease, Message: next}))
+			if failsBefore {
+				require.True(t, message.DeliveryOf(m).(leases.InPlace).ReplaceBy(replacedLater(m)), name)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			_, err = s.Receive(ctx, 1)
+			require.ErrorIs(t, err, context.DeadlineExceeded, name)
+			if !failsBefore {
+				require.True(t, message.DeliveryOf(m).(leases.InPlace).ReplaceBy(replacedLater(m)), name)
+			}
+			m.Settle(message.Settlement{Kind: message.HandedOver})
+			again := receive(t, s)
+			require.Equal(t, 2, again.Meta().Visit, name)
+			require.Equal(t, 7, again.Meta().Attempts, name)
+			again.Ack()
+		})
+	}
+}
