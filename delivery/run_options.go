@@ -81,11 +81,11 @@ func WithDrain(d time.Duration) RunOption {
 // window is less than 1.
 //
 // A message has failed if it was settled as [message.HandedOver] or [message.Failed].
-// Four kinds of messages do not count as failed: a message whose retry succeeded; a
+// Five kinds of messages do not count as failed: a message whose retry succeeded; a
 // message that was refused for good, by a rejection (asyncop.Failure.Reason) or by
 // [message.Message.Reject], since the service answers; a message that has failed before,
-// and comes from a layer; and a message whose tenant is down, since others may be up. A
-// released message, for instance a snoozed one, does not count at all.
+// and comes from a layer; a message whose tenant is down, since others may be up; and a
+// released message, for instance a snoozed one.
 //
 // If messages have keys, Run also judges the keys, since a key is often a customer: it
 // stops only if more than this share of the keys in the window, and at least two keys,
