@@ -171,17 +171,17 @@ func (g *Machine[IN, OUT]) continueRestored(s *Slot[IN, OUT], it *Item[IN, OUT])
 			return
 		}
 	}
-	least := g.leastTime(timeout)
+	limits := restoredLimits{timeout: timeout, least: g.leastTime(timeout), before: timeout - it.Spent}
 	if timeout < 0 && it.Restored && g.timeoutFailsRun() {
 		// The time of the element has passed. To avoid a timeout, it gets the least time
 		// of the operator's timeout.
-		least = cmp.Or(g.leastTime(g.Timeout), leastWithoutTimeout)
-		timeout = least
+		least := cmp.Or(g.leastTime(g.Timeout), leastWithoutTimeout)
+		limits = restoredLimits{timeout: least, least: least, before: it.Wait}
 	}
 	if g.Restored.Keep == KeepNothing || it.First == 0 || timeout == 0 {
-		g.restoreFromScratch(s, it, timeout, least)
+		g.restoreFromScratch(s, it, limits)
 	} else {
-		hasEnded := g.restoreLimited(s, it, timeout, least)
+		hasEnded := g.restoreLimited(s, it, limits)
 		if hasEnded {
 			return
 		}
@@ -198,6 +198,13 @@ func (g *Machine[IN, OUT]) continueRestored(s *Slot[IN, OUT], it *Item[IN, OUT])
 	g.Timers.Arm(&s.timer, later(g.now, it.Wait))
 }
 
+// restoredLimits limit the time of a restored element.
+type restoredLimits struct {
+	timeout time.Duration // whole
+	least   time.Duration // at least, for an attempt
+	before  time.Duration // what was left at the checkpoint
+}
+
 // timeoutFailsRun reports whether the timeout of a restored element would fail the run,
 // and each run after a restart.
 func (g *Machine[IN, OUT]) timeoutFailsRun() bool {
@@ -209,8 +216,9 @@ func (g *Machine[IN, OUT]) timeoutFailsRun() bool {
 //
 // Then its first attempt is recorded as beginning at the end of the back-off, so that
 // this wait does not use up the time of a later run with KeepSince.
-func (g *Machine[IN, OUT]) restoreFromScratch(s *Slot[IN, OUT], it *Item[IN, OUT], timeout, least time.Duration) {
-	left := it.extendForBackOff(timeout, least)
+func (g *Machine[IN, OUT]) restoreFromScratch(s *Slot[IN, OUT], it *Item[IN, OUT], limits restoredLimits) {
+	timeout := limits.timeout
+	left := it.extendForBackOff(timeout, limits)
 	switch {
 	case timeout > 0 && left > timeout && !g.FromAttempt:
 		begins := later(g.now, it.Wait)
@@ -225,7 +233,8 @@ func (g *Machine[IN, OUT]) restoreFromScratch(s *Slot[IN, OUT], it *Item[IN, OUT
 
 // restoreLimited sets the deadline of an element that keeps its attempts and the rest of
 // its timeout. Without time left it times out at once (law A5), unless timeoutFailsRun.
-func (g *Machine[IN, OUT]) restoreLimited(s *Slot[IN, OUT], it *Item[IN, OUT], timeout, least time.Duration) (hasEnded bool) {
+func (g *Machine[IN, OUT]) restoreLimited(s *Slot[IN, OUT], it *Item[IN, OUT], limits restoredLimits) (hasEnded bool) {
+	timeout, least := limits.timeout, limits.least
 	left := timeout - it.Spent
 	accepted := g.now - it.Spent
 	sinceFirst := g.Timers.Time(g.now).Sub(time.Unix(0, it.First))
@@ -236,7 +245,7 @@ func (g *Machine[IN, OUT]) restoreLimited(s *Slot[IN, OUT], it *Item[IN, OUT], t
 	}
 	hasEnded = left <= 0 && !g.timeoutFailsRun()
 	if !hasEnded {
-		left = it.extendForBackOff(max(left, least), least)
+		left = it.extendForBackOff(max(left, least), limits)
 	}
 	s.accepted = accepted
 	s.attempts, s.doubt = it.Attempts, notDeduplicated
@@ -264,11 +273,11 @@ func (g *Machine[IN, OUT]) leastTime(timeout time.Duration) time.Duration {
 
 // extendForBackOff returns left, the time that a restored element has left, or more if
 // that leaves less than the least time for an attempt after the rest of the back-off. If
-// the back-off ends after the deadline, the element waits for its deadline, as before the
-// restart.
-func (it *Item[IN, OUT]) extendForBackOff(left, least time.Duration) time.Duration {
-	if it.Wait > 0 && it.Wait <= left {
-		left = max(left, later(it.Wait, least))
+// the back-off ended after the deadline already at the checkpoint, the element waits for
+// its deadline, as before the restart.
+func (it *Item[IN, OUT]) extendForBackOff(left time.Duration, limits restoredLimits) time.Duration {
+	if it.Wait > 0 && it.Wait <= max(left, limits.before) {
+		left = max(left, later(it.Wait, limits.least))
 	}
 	return left
 }

@@ -225,3 +225,53 @@ func TestTimeSpent_FromAttempt(t *testing.T) {
 	require.Equal(t, "!c", r.took())
 	r.end()
 }
+
+// Laws C3, A3: the time of an element has passed while the pipeline was down, during a
+// back-off that would have ended in time. The element waits for the rest of the back-off,
+// and has the least time for an attempt. If it timed out before, every restart would fail.
+func TestRestoredBackOff_LongerThanTheTimeLeft(t *testing.T) {
+	for name, tt := range map[string]struct {
+		in     string
+		keep   Keep
+		spent  time.Duration
+		called bool
+	}{
+		"downtime":                                {"a", KeepSince, 10 * time.Second, true},
+		"the retry would have come too late":      {"a", KeepSince, 50 * time.Second, false},
+		"a deadline has passed, from scratch":     {"n", KeepNothing, time.Hour, true},
+		"a deadline has passed, with downtime":    {"n", KeepSince, time.Hour, true},
+		"a deadline has passed, without downtime": {"n", KeepSpent, time.Hour, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, retries(9, time.Second), func(c *setup) {
+				if tt.in == "n" {
+					c.TimeoutFor = own
+				}
+				c.Restored, c.OnFailure = Restored{Keep: tt.keep, LeastPart: 10}, failRun
+			})
+			wait := 30 * time.Second
+			r.Restore(Item[string, string]{
+				In: tt.in, Restored: true, Attempts: 1, Spent: tt.spent, Wait: wait, First: r.clock.at.Add(-time.Hour).UnixNano(),
+			}, 0)
+			if !tt.called {
+				r.pass(time.Minute/10 - 1)
+				require.False(t, r.Failed())
+				r.clock.at = r.clock.at.Add(1)
+				r.Step()
+				require.True(t, r.Failed())
+				require.NotContains(t, r.took(), "(")
+				return
+			}
+			r.pass(wait - 1)
+			require.False(t, r.Failed())
+			require.Empty(t, r.took())
+			r.pass(1)
+			require.NotEmpty(t, r.took(), "it has been called")
+			r.pass(time.Minute/10 - 1)
+			require.False(t, r.Failed())
+			r.clock.at = r.clock.at.Add(1)
+			r.Step()
+			require.True(t, r.Failed(), "law A3")
+		})
+	}
+}
