@@ -31,6 +31,9 @@ type handle struct {
 	// replaced it in its place. settle releases the lease.
 	hasNextLease bool
 	lost         bool // the lease was lost, and is counted
+	// doubt has the call in doubt of another worker's visit, with which the message was
+	// taken again, or is zero: see addDoubt.
+	doubt message.Meta
 
 	refusals int       // how often the store has refused the settlement
 	due      time.Time // next try to record the settlement
@@ -46,10 +49,11 @@ type sourceOfHandle interface {
 	ownerOf() any
 	engineOf() store.Engine
 	leaseOf(h *handle) (l store.Lease, visit int, inFlight bool)
-	noteGone(ctx context.Context, h *handle)
+	noteGone(ctx context.Context, h *handle, lease store.Lease)
 	asReceived(h *handle, encoded []byte) (payload, schema []byte, isSame bool)
 	setProvider(ctx context.Context, h *handle, provider string) (canKeep bool, err error)
 	replaceBy(h *handle, m store.Message) bool
+	addDoubt(h *handle, m *store.Message)
 }
 
 func (h *handle) Owner() any { return h.source.ownerOf() }

@@ -33,6 +33,11 @@ func HandOver(ctx context.Context, engine store.Engine, queue string, ms []store
 			continue
 		}
 		move := store.Move{Queue: queue, Message: ms[i]}
+		isLetter := ms[i].Cause != ""
+		if isHandle && isLetter {
+			h.source.addDoubt(h, &move.Message)
+			move.Message.Cause = settle.CauseOf(&move.Message.Meta, move.Message.Cause)
+		}
 		if isHandle && isInspector && storearg.IsSame(h.source.engineOf(), engine) {
 			lease, visit, inFlight := h.source.leaseOf(h)
 			// If the program has acknowledged the message before it puts the result, it
@@ -66,7 +71,7 @@ func HandOver(ctx context.Context, engine store.Engine, queue string, ms []store
 		h, isHandle := from[at[n]].(*handle)
 		if isHandle && wasLost[moves[n].Lease] {
 			isGone[at[n]] = true
-			h.source.noteGone(ctx, h)
+			h.source.noteGone(ctx, h, moves[n].Lease)
 		}
 	}
 	return isGone, nil
@@ -128,16 +133,22 @@ func (s *Source[T]) purgeSearchesBegun() int {
 	return s.purgeSearches
 }
 
-// noteGone notes that the message of h is gone. While its lease lasts, no other worker can
-// have settled it, so it was purged.
-func (s *Source[T]) noteGone(ctx context.Context, h *handle) {
+// noteGone notes that the message of h is gone, as the store has found for a lease of h.
+// While the lease lasts, no other worker can have settled the message, so it was purged.
+// If h has a newer lease, this source has taken the message again since, so it was
+// replaced (see hasNextLease).
+func (s *Source[T]) noteGone(ctx context.Context, h *handle, lease store.Lease) {
 	s.mu.Lock()
-	isPurged := s.clock.Now().Before(h.until)
+	isReplaced := h.lease != lease
+	isPurged := !isReplaced && s.clock.Now().Before(h.until)
 	isNew := h.isGone.CompareAndSwap(false, true)
-	if isNew && isPurged {
+	switch {
+	case !isNew:
+	case isReplaced:
+		h.hasNextLease = true // join has counted the lost lease
+	case isPurged:
 		h.isPurged.Store(true)
-	}
-	if isNew && !isPurged {
+	default:
 		s.lose(h)
 	}
 	onPurge := s.onPurge

@@ -84,9 +84,9 @@ func (s *Source[T]) noteLost(ctx context.Context, lost map[store.Lease]*handle, 
 	}
 	s.mu.Unlock()
 	others := 0
-	for _, h := range lost {
+	for l, h := range lost {
 		if slices.Contains(purged, h) {
-			s.noteGone(ctx, h)
+			s.noteGone(ctx, h, l)
 			continue
 		}
 		others++
@@ -193,10 +193,14 @@ func (s *Source[T]) dueSettlements(last bool) (due dueSettlements) {
 }
 
 // wasReplaced reports whether h would replace its message a second time for the same
-// visit: another worker has replaced it, and this source has taken it again. Called with
-// mu held.
+// visit: another worker has replaced it, and this source has taken it again. A call that
+// this visit has left in doubt must be stored all the same (law X1). Called with mu held.
 func (h *handle) wasReplaced() bool {
-	return h.replacement != nil && h.leaseVisit > h.message.Meta.Visit
+	if h.replacement == nil || h.leaseVisit <= h.message.Meta.Visit {
+		return false
+	}
+	leavesDoubt := h.replacement.Meta.UnsafeToRepeat && !h.message.Meta.UnsafeToRepeat
+	return !leavesDoubt
 }
 
 // add adds a message by its settlement, unless its delay differs from the released
@@ -375,7 +379,7 @@ func (s *Source[T]) noteSettledAfterLoss(hs []*handle) {
 	}
 	purged := s.findPurged(s.recorder.Calls, hs)
 	for _, h := range purged {
-		s.noteGone(s.recorder.Calls, h)
+		s.noteGone(s.recorder.Calls, h, h.lease)
 	}
 	s.mu.Lock()
 	for _, h := range hs {
@@ -396,6 +400,7 @@ func (s *Source[T]) moveToDead(ctx context.Context, hs []*handle, leases []store
 		m := h.message
 		m.Meta.Provider = h.Provider()
 		m.Delay = 0
+		s.addDoubt(h, &m)
 		m.Cause = settle.RecordRejection(&m.Meta, *h.settlement, s.clock.Now())
 		moves[i] = store.Move{Lease: leases[i], Queue: s.dead, Message: m}
 	}

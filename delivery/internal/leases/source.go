@@ -418,6 +418,10 @@ func (s *Source[T]) join(h *handle, again *store.Leased, until time.Time) {
 	h.leaseVisit = again.Meta.Visit + 1
 	h.until = until
 	h.hasNextLease = h.isGone.Load()
+	h.doubt = message.Meta{}
+	if again.Meta.UnsafeToRepeat && !h.message.Meta.UnsafeToRepeat {
+		h.doubt = again.Meta
+	}
 	h.lost = false                  // the new lease may be lost as well, and counts again
 	provider := again.Meta.Provider // another worker may have chosen it
 	h.provider.Store(&provider)

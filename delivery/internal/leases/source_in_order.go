@@ -2,6 +2,7 @@ package leases
 
 import (
 	"context"
+	"time"
 
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/message"
@@ -53,6 +54,7 @@ func (s *Source[T]) replace(ctx context.Context, hs []*handle) error {
 		rs := make([]store.Replacement, len(hs))
 		for i, h := range hs {
 			rs[i] = store.Replacement{Lease: leases[i], Message: *h.replacement}
+			s.addDoubt(h, &rs[i].Message)
 		}
 		return s.inOrder.Replace(ctx, rs...)
 	})
@@ -66,4 +68,21 @@ func (s *Source[T]) rejectInstead(h *handle, cause error) {
 	defer s.mu.Unlock()
 	h.settlement = &message.Settlement{Kind: message.Rejected, Err: cause, UnsafeToRepeat: h.replacement.Meta.UnsafeToRepeat}
 	h.replacement = nil
+}
+
+// addDoubt adds to m, which takes the place of the message of h or becomes its dead letter,
+// the call that another worker has left in doubt. That worker has stored it in the place
+// of the message, and this source has taken the message again while its own, late visit
+// was running. The outcome of the late visit does not end the doubt (law X1).
+func (s *Source[T]) addDoubt(h *handle, m *store.Message) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case !h.doubt.UnsafeToRepeat:
+	case m.Meta.UnsafeToRepeat: // two calls are in doubt, and Meta keeps one: see package failed
+		m.Meta.Remembered = time.Time{}
+	default:
+		m.Meta.UnsafeToRepeat = true
+		m.Meta.Request, m.Meta.Remembered = h.doubt.Request, h.doubt.Remembered
+	}
 }

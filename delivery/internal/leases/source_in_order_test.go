@@ -159,15 +159,12 @@ func TestHandOver_ReplacedAndTakenAgain(t *testing.T) {
 		asked := engine.asked.Load()
 		time.Sleep(2 * time.Minute)
 		require.Equal(t, asked, engine.asked.Load(), "its lease is lost")
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		_, err := s.Receive(ctx, 1)
-		require.ErrorIs(t, err, context.DeadlineExceeded, "the message is in flight here (law D2)")
+		takeAgain(t, s)
 		time.Sleep(leases.DefaultLease / 3)
 		synctest.Wait()
 		require.Greater(t, engine.asked.Load(), asked, "its new lease is not extended")
 		late.Settle(message.Settlement{Kind: message.HandedOver})
-		ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		ms, err := s.Receive(ctx, 1)
 		require.NoError(t, err, "the message is lost")
@@ -176,14 +173,55 @@ func TestHandOver_ReplacedAndTakenAgain(t *testing.T) {
 	})
 }
 
-// The late worker has taken the message for its next visit before its failure in the first
-// visit is handed over. The failure is stored, and ends the message.
-func TestHandOver_TakenAgainBefore(t *testing.T) {
+// takeAgain lets a source take the message for its next visit that is in flight there.
+func takeAgain(t *testing.T, s *leases.Source[string]) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_, err := s.Receive(ctx, 1)
+	require.ErrorIs(t, err, context.DeadlineExceeded, "the message is in flight here (law D2)")
+}
+
+// takenAgain returns a worker whose lease has ended during the first visit of a message,
+// and the message. Another worker has stored the message's next visit, changed by edit, and
+// the late worker has taken the message for that visit.
+func takenAgain(t *testing.T, ofLate hung, edit func(next *store.Message)) (late *leases.Source[string], m message.Message[string]) {
+	t.Helper()
+	engine := ofLate.Engine
+	putOfKey(t, engine, "a")
+	late = leases.NewSource(ofLate, "q", "dead", codec.JSON[string](), quiet, leases.WithOrder(ofLate))
+	m = receive(t, late)
+	time.Sleep(time.Minute)
+	taken, err := engine.TakeInOrder(t.Context(), "q", 1, time.Minute)
+	require.NoError(t, err)
+	next := taken[0].Clone()
+	next.Meta.Visit = 1
+	edit(&next)
+	require.NoError(t, engine.Replace(t.Context(), store.Replacement{Lease: taken[0].Lease, Message: next}))
+	takeAgain(t, late)
+	return late, m
+}
+
+// slowToAnswer is the engine of a worker that continues late after the engine's answer to
+// HandOver.
+type slowToAnswer struct {
+	hung
+	meanwhile func()
+}
+
+func (s *slowToAnswer) HandOver(ctx context.Context, moves ...store.Move) error {
+	err := s.hung.HandOver(ctx, moves...)
+	s.meanwhile()
+	return err
+}
+
+// The late worker takes the message for its next visit while the engine refuses the
+// failure of the first visit. The message was not purged, and its new lease is extended.
+func TestHandOver_TakenAgainMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		engine := memory.Open()
+		engine := &slowToAnswer{hung: hung{memory.Open(), &atomic.Int64{}}}
 		putOfKey(t, engine, "a")
-		ofLate := hung{engine, &atomic.Int64{}}
-		s := leases.NewSource(ofLate, "q", "dead", codec.JSON[string](), quiet, leases.WithOrder(ofLate))
+		s := leases.NewSource(engine, "q", "dead", codec.JSON[string](), quiet, leases.WithOrder(engine))
 		defer s.Close(t.Context())
 		m := receive(t, s)
 		time.Sleep(time.Minute)
@@ -192,10 +230,32 @@ func TestHandOver_TakenAgainBefore(t *testing.T) {
 		next := taken[0].Clone()
 		next.Meta.Visit = 1
 		require.NoError(t, engine.Replace(t.Context(), store.Replacement{Lease: taken[0].Lease, Message: next}))
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		_, err = s.Receive(ctx, 1)
-		require.ErrorIs(t, err, context.DeadlineExceeded)
+		engine.meanwhile = func() { takeAgain(t, s) }
+		letter := store.Message{Meta: m.Meta(), Cause: store.Permanent, Payload: []byte(`"a"`)}
+		isGone, err := leases.HandOver(t.Context(), engine, "dead", []store.Message{letter}, []message.Delivery{message.DeliveryOf(m)})
+		require.NoError(t, err)
+		require.Equal(t, []bool{true}, isGone)
+		require.False(t, message.DeliveryOf(m).IsPurged())
+		require.Equal(t, 1, s.LeasesLost())
+		asked := engine.asked.Load()
+		time.Sleep(leases.DefaultLease / 3)
+		synctest.Wait()
+		require.Greater(t, engine.asked.Load(), asked, "its new lease is not extended")
+		m.Settle(message.Settlement{Kind: message.HandedOver})
+		again := receive(t, s)
+		require.Equal(t, 2, again.Meta().Visit)
+		again.Ack()
+	})
+}
+
+// The late worker has taken the message for its next visit before its failure in the first
+// visit is handed over. The failure is stored, and ends the message.
+func TestHandOver_TakenAgainBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		ofLate := hung{engine, &atomic.Int64{}}
+		s, m := takenAgain(t, ofLate, func(*store.Message) {})
+		defer s.Close(t.Context())
 		letter := store.Message{Meta: m.Meta(), Cause: store.Permanent, Payload: []byte(`"a"`)}
 		isGone, err := leases.HandOver(t.Context(), ofLate, "dead", []store.Message{letter}, []message.Delivery{message.DeliveryOf(m)})
 		require.NoError(t, err)
@@ -241,6 +301,67 @@ func TestWithOrder_ReplacedByAnotherWorker(t *testing.T) {
 			require.Equal(t, 2, again.Meta().Visit, name)
 			require.Equal(t, 7, again.Meta().Attempts, name)
 			again.Ack()
+		})
+	}
+}
+
+// Law X1: another worker has left a call in doubt, and the message was taken again here
+// while its late visit was running. The failure of the late visit keeps the doubt.
+func TestHandOver_TakenAgainInDoubt(t *testing.T) {
+	remembered := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	handOver := func(t *testing.T, s store.Engine, m message.Message[string], meta message.Meta) {
+		t.Helper()
+		letter := store.Message{Meta: meta, Cause: store.Permanent, Payload: []byte(`"a"`)}
+		_, err := leases.HandOver(t.Context(), s, "dead", []store.Message{letter}, []message.Delivery{message.DeliveryOf(m)})
+		require.NoError(t, err)
+		m.Settle(message.Settlement{Kind: message.HandedOver})
+	}
+	for name, tt := range map[string]struct {
+		fail       func(t *testing.T, s store.Engine, m message.Message[string])
+		isReplaced bool   // otherwise it is a dead letter
+		request    string // of the stored message
+		remembered time.Time
+	}{
+		"replaced": {func(t *testing.T, _ store.Engine, m message.Message[string]) {
+			require.True(t, message.DeliveryOf(m).(leases.InPlace).ReplaceBy(replacedLater(m)))
+			m.Ack()
+		}, true, "theirs", remembered},
+		"replaced, with a doubt of its own": {func(t *testing.T, _ store.Engine, m message.Message[string]) {
+			next := replacedLater(m)
+			next.Meta.UnsafeToRepeat, next.Meta.Request, next.Meta.Remembered = true, "ours", remembered
+			require.True(t, message.DeliveryOf(m).(leases.InPlace).ReplaceBy(next))
+			m.Ack()
+		}, true, "ours", time.Time{}},
+		"handed over": {func(t *testing.T, s store.Engine, m message.Message[string]) {
+			handOver(t, s, m, m.Meta())
+		}, false, "theirs", remembered},
+		"rejected": {func(_ *testing.T, _ store.Engine, m message.Message[string]) {
+			m.Settle(message.Settlement{Kind: message.Rejected, Err: context.Canceled})
+		}, false, "theirs", remembered},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				engine := memory.Open()
+				ofLate := hung{engine, &atomic.Int64{}}
+				s, m := takenAgain(t, ofLate, func(next *store.Message) {
+					next.Meta.UnsafeToRepeat, next.Meta.Request, next.Meta.Remembered = true, "theirs", remembered
+				})
+				defer s.Close(t.Context())
+				tt.fail(t, ofLate, m)
+				synctest.Wait()
+				stored := dead(t, engine)
+				if tt.isReplaced {
+					require.Empty(t, stored)
+					var err error
+					stored, err = engine.List(t.Context(), "q", store.Filter{}, store.Page{Max: 9})
+					require.NoError(t, err)
+				}
+				require.Len(t, stored, 1)
+				require.Equal(t, !tt.isReplaced, stored[0].Cause == store.UnsafeToRepeat)
+				require.True(t, stored[0].Meta.UnsafeToRepeat)
+				require.Equal(t, tt.request, stored[0].Meta.Request)
+				require.True(t, tt.remembered.Equal(stored[0].Meta.Remembered))
+			})
 		})
 	}
 }
