@@ -460,6 +460,7 @@ func loserCannotSettle(b *storeBench) {
 	for _, l := range losers {
 		b.lost(b.Extend(b.ctx, b.units(2000), mine, l.Lease), "Extend", l.Lease)
 		b.lost(b.Release(b.ctx, 0, l.Lease), "Release", l.Lease)
+		b.lost(b.Release(b.ctx, storearg.ForGood, l.Lease), "Release for good", l.Lease)
 	}
 	b.lost(b.Done(b.ctx, losers[0].Lease, mine, losers[1].Lease), "Done", losers[0].Lease, losers[1].Lease)
 	b.lost(b.Done(b.ctx, mine), "the other leases of a call are served: a second Done", mine)
