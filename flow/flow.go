@@ -425,7 +425,8 @@ func (f *Flow) connect(method string, next any) {
 func (f *Flow) transfer(next any, in chan<- any) {
 	defer close(in)
 	for v := range f.out {
-		if !f.deliver(in, v) {
+		isDelivered := f.deliver(in, v)
+		if !isDelivered && !participant.IsControl(v) {
 			f.undelivered.Add(1)
 			if m, ok := message.FromElement(v); ok {
 				f.release(m.Release)

@@ -10,9 +10,9 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/asyncop/observe"
+	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/fifo"
 	"github.com/weirflow/weir/internal/guard"
-	"github.com/weirflow/weir/internal/wiring"
 	"github.com/weirflow/weir/message"
 )
 
@@ -277,11 +277,11 @@ func (d *Driver[IN, OUT]) mayDiscard() bool {
 	return d.late.discards.Load() && d.late.wired.Load() && d.input != inputClosed
 }
 
-// discard receives elements until upstream closes In.
+// discard receives elements until upstream closes In. Control elements are not counted.
 func (d *Driver[IN, OUT]) discard() {
 	n := 0 // not reported yet
 	for v := range d.in {
-		if _, failure := v.(wiring.Failure); failure {
+		if participant.IsControl(v) {
 			continue
 		}
 		d.late.count.Add(1)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/benbjohnson/clock"
 
+	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/wiring"
 	"github.com/weirflow/weir/message"
@@ -88,9 +89,13 @@ func (t *Transfer[IN, OUT]) Run() {
 	}
 }
 
+// send delivers v. If it cannot, it counts a result, and releases its message.
 func (t *Transfer[IN, OUT]) send(v any) (delivered bool) {
 	if t.deliver(v) {
 		return true
+	}
+	if participant.IsControl(v) {
+		return false
 	}
 	t.d.delivery.undelivered.Add(1)
 	if m, ok := message.FromElement(v); ok {

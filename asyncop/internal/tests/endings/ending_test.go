@@ -150,6 +150,7 @@ func TestOperator_EveryEnding(t *testing.T) {
 					for range 100 { // more than In can buffer
 						r.Op.In() <- "late"
 					}
+					r.Op.In() <- optest.Mark(1)
 					r.EndInput()
 					require.EqualValues(t, before+100, r.Stats().Discarded)
 				}

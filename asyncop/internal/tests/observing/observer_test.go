@@ -96,7 +96,7 @@ func TestObserverOfACutOperator(t *testing.T) {
 		synctest.Wait()
 		cause := errors.New("cut")
 		require.ErrorIs(t, r.Cut(cause), cause)
-		r.Send("d")
+		r.Send("d", optest.Mark(1)) // a watermark is not an element
 		r.EndInputOnce()
 		synctest.Wait()
 		assert.Equal(t, map[observe.EndKind]int{observe.Abandoned: 3, observe.Discarded: 1}, o.Over)

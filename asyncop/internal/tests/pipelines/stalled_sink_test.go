@@ -329,6 +329,40 @@ func TestTo_SinkStopsReadingBehindAnOperatorWithoutResults(t *testing.T) {
 	})
 }
 
+// Watermarks that were not delivered are not counted, because they are not results.
+func TestTo_UndeliveredWatermarks(t *testing.T) {
+	const taken, sent = 3, 10
+	synctest.Test(t, func(t *testing.T) {
+		for _, hasFlow := range []bool{false, true} {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			op := asyncop.OrderedWait(asyncop.Blocking(identity), 0, 100, asyncop.WithContext(ctx), asyncop.WithLogger(quiet))
+			sink := newStalledSink(taken)
+			last, undelivered := streams.Flow(op), func() int64 { return op.Stats().Undelivered }
+			if hasFlow {
+				behind := flow.NewMap(func(n int) int { return n })
+				op.Via(behind)
+				last, undelivered = behind, behind.Undelivered
+			}
+			returned := make(chan struct{})
+			go func() {
+				defer close(returned)
+				last.To(sink)
+			}()
+			for n := range sent {
+				op.In() <- n
+			}
+			op.In() <- optest.Mark(1)
+			synctest.Wait()
+			cancel(errTerm)
+			<-returned
+			require.EqualValues(t, sent-taken, undelivered(), "flow %v", hasFlow)
+			close(sink.released)
+			close(op.In())
+			<-op.InputClosed()
+		}
+	})
+}
+
 // Law D1: messages that were not delivered are nacked.
 func TestTo_UndeliveredMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
