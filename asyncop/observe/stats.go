@@ -47,7 +47,7 @@ type Stats struct {
 	Abandoned       int64 // elements in flight at the end of the operator, even if the failure sink took them then, and failed elements that were not taken
 
 	OldestAge time.Duration // since the oldest element in flight took its slot, or since the start of that step of the loop; 0 without elements
-	LastError error         // of an attempt, or timeout of an element; nil without one. Successes do not reset it
+	LastError error         // of an attempt, or the timeout of an element during an attempt; nil without one. Successes do not reset it
 
 	LastErrorAge time.Duration // since LastError, or 0
 }

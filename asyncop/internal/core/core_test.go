@@ -275,6 +275,10 @@ func TestAttempt_NoneTooLate(t *testing.T) {
 		r.clock.at = r.clock.at.Add(time.Minute)
 		r.step()
 		require.Equal(t, "!a", r.took())
+		begun, failed := r.Attempts()
+		require.EqualValues(t, 2, begun)
+		require.EqualValues(t, 2, failed)
+		require.ErrorIs(t, r.State().Stats.LastError, context.DeadlineExceeded)
 		r.end()
 	})
 	t.Run("cancel before a prepared attempt", func(t *testing.T) {

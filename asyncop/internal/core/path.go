@@ -816,8 +816,9 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 		g.backend.waitOut(s)
 		return
 	}
-	isEarly, wasCalled := g.now < s.due, s.phase == running
-	if s.phase == preparing || s.phase == running {
+	isEarly := g.now < s.due
+	hadAttempt := s.phase == preparing || s.phase == running
+	if hadAttempt {
 		g.endAttemptAtDeadline(s)
 	} else {
 		g.endWait(s)
@@ -837,7 +838,7 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 	if refusal != nil && g.releaseUnvisited(s, failure, stillRefuses) {
 		return
 	}
-	if wasCalled {
+	if hadAttempt {
 		g.refresh()
 		g.state.FailedAttempts++
 		g.state.Stats.LastError, g.state.Erred = failure, g.now
