@@ -139,7 +139,7 @@ func (s *frontend[IN, OUT]) LogNotTaken(r core.Report[IN], err error, wait time.
 // was cut off, this may be intended.
 func (s *frontend[IN, OUT]) LogDeclined(r core.Report[IN], err error) {
 	level := slog.LevelError
-	if !r.Failed {
+	if r.CutOff {
 		level = slog.LevelDebug
 		if !s.LogsDebug() {
 			return

@@ -120,7 +120,7 @@ func (s *frontend[IN, OUT]) failureOf(r core.Report[IN]) Failure[IN] {
 	}
 	return Failure[IN]{
 		Element: r.Element, Err: r.Err, Attempts: r.Attempts, Elapsed: r.Elapsed, Reasons: r.Reasons,
-		NoRetryReason: r.NoRetryReason, Reason: r.Reason, InDoubt: r.InDoubt, Deduplicated: r.Deduplicated, policy: s.policy, Abandoned: !r.Failed,
+		NoRetryReason: r.NoRetryReason, Reason: r.Reason, InDoubt: r.InDoubt, Deduplicated: r.Deduplicated, policy: s.policy, Abandoned: r.CutOff,
 		FirstAttempt: r.First, LastAttempt: r.Last, Demanded: max(0, demanded),
 		BackendDown: waited != nil, OthersAnswered: errors.Is(waited, gate.ErrAnswered),
 	}

@@ -42,7 +42,6 @@ func (h *handler[IN, OUT]) rescue(s *Slot[IN, OUT], failure error, timedOut bool
 	g.refresh() // for the limit
 	deadline := g.now + h.Limit
 	r := g.report(s)
-	r.Failed = true
 	g.enter(s, handling)
 	g.Timers.Arm(&s.timer, deadline)
 	c := &handlerCall[OUT]{failure: failure, timedOut: timedOut}

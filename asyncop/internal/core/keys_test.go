@@ -160,8 +160,8 @@ func TestTimeoutWhileWaitingForKey(t *testing.T) {
 		r.End(errOver)
 		failed := ""
 		for _, e := range r.Abandon() {
-			if d := r.Describe(e); d.Failed {
-				failed += d.Element
+			if e.WaitsForSink() {
+				failed += r.Describe(e).Element
 				r.Ended(e, observe.HandedOver)
 			} else {
 				r.Ended(e, observe.Abandoned)

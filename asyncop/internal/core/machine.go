@@ -125,7 +125,7 @@ type Report[IN any] struct {
 	InDoubt       bool                 // an attempt may have taken effect
 	Deduplicated  bool                 // every server recognises its repeated requests
 	Timeout       time.Duration        // 0 without a timeout
-	Failed        bool                 // it has failed and was not handed over
+	CutOff        bool                 // it has not failed: the end of the run has cut it off
 
 	Context context.Context //nolint:containedctx // from its observers, or the operator's
 }

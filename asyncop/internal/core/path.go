@@ -1021,7 +1021,7 @@ func (g *Machine[IN, OUT]) report(s *Slot[IN, OUT]) Report[IN] {
 	r := Report[IN]{
 		Element: s.in, Err: s.err, Attempts: int(s.attempts), Elapsed: g.now - s.accepted,
 		NoRetryReason: s.noRetry, Reason: of.last, Reasons: of.retried,
-		InDoubt: s.doubt != noDoubt, Deduplicated: s.doubt == deduplicated, Failed: s.phase == failing,
+		InDoubt: s.doubt != noDoubt, Deduplicated: s.doubt == deduplicated,
 		Timeout: g.Timeout, Context: g.contextForReport(s),
 	}
 	if own := g.ownDeadlines.get(s.index); own != nil {

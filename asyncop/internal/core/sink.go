@@ -173,12 +173,13 @@ func (h *HandOver[IN, OUT]) OfferAtEnd(limit context.Context, s *Slot[IN, OUT], 
 	_, values := h.newOffer(s)
 	ctx := call.WithEnd(values, limit)
 	r = h.core.report(s)
+	r.CutOff = !s.WaitsForSink()
 	ended := context.Cause(limit)
 	if ended != nil {
 		return r, ended
 	}
 	offered := r
-	if !r.Failed {
+	if r.CutOff {
 		offered.Err = cause
 	}
 	return r, call.OffLoop(func() error { return h.core.User.HandOver(ctx, offered) })
