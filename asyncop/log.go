@@ -185,7 +185,7 @@ func (s *frontend[IN, OUT]) LogObserverPanic(err error) {
 
 // Log is write for the loop. It may take time.
 func (s *frontend[IN, OUT]) Log(ctx context.Context, level slog.Level, msg string, attrs ...slog.Attr) {
-	s.driver.Core().Away(true)
+	s.driver.Core().NoteSlept()
 	s.write(ctx, level, msg, attrs...)
 }
 
@@ -277,6 +277,6 @@ func defaultLabel(in any, quoted bool) string {
 
 // offLoop is call.OffLoop for the loop. It may take time.
 func (s *frontend[IN, OUT]) offLoop(f func() error) error {
-	s.driver.Core().Away(true)
+	s.driver.Core().NoteSlept()
 	return call.OffLoop(f)
 }

@@ -108,7 +108,7 @@ func (b *batchRig) pass(d time.Duration) {
 			continue
 		}
 		b.clock.at = b.clock.at.Add(min(next, end) - b.Timers.Now())
-		b.Slept()
+		b.NoteSlept()
 		if next > end {
 			return
 		}
@@ -162,7 +162,7 @@ func TestTimersGoBeforeAFullBatch(t *testing.T) {
 	b.feed("c d")
 	require.Equal(t, "(a#1+b#1", b.took())
 	b.clock.at = b.clock.at.Add(3 * time.Second)
-	b.Slept()
+	b.NoteSlept()
 	b.returns() // too late to be called
 	require.Empty(t, b.called)
 	b.step()

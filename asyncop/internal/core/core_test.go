@@ -555,7 +555,7 @@ func TestClockWithoutLimits(t *testing.T) {
 			now := r.Timers.Now()
 			require.Equal(t, now, r.Present(), "a step reads the clock")
 			r.clock.at = r.clock.at.Add(time.Second)
-			r.Slept()
+			r.NoteSlept()
 			r.feed("e")
 			require.GreaterOrEqual(t, r.Present(), now+time.Second, "so does whoever has slept")
 			r.idle()

@@ -28,7 +28,7 @@
 //   - reads its state: [Machine.State], [Machine.FreeSlots];
 //   - uses its parts: [Machine.Messages], [Machine.Observing], [Machine.Batches],
 //     [Machine.HandOver];
-//   - reports that time may have passed: [Machine.Away].
+//   - reports that time may have passed: [Machine.NoteSlept], [Machine.NoteRanCode].
 //
 // The core calls the user's functions, and makes the user's errors and log lines, through
 // [User]. Config.Jobs has calls for workers.

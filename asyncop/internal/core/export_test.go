@@ -10,7 +10,6 @@ import (
 
 func (g *Machine[IN, OUT]) Len() int     { return g.State().Len }
 func (g *Machine[IN, OUT]) Running() int { return g.State().Running }
-func (g *Machine[IN, OUT]) Slept()       { g.Away(true) }
 
 func (g *Machine[IN, OUT]) Failed() bool { return g.State().Failure != nil }
 

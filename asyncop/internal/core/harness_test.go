@@ -354,7 +354,7 @@ func (r *rig) pass(d time.Duration) {
 	for r.idle(); ; r.idle() {
 		next := r.Next()
 		r.clock.at = r.clock.at.Add(min(next, end) - r.Timers.Now())
-		r.Slept()
+		r.NoteSlept()
 		if next > end {
 			return
 		}

@@ -315,16 +315,13 @@ func (g *Machine[IN, OUT]) FreeSlots() int {
 	return g.Queue.Cap() - g.slots.taken
 }
 
-// Away reports that the driver has slept, or is about to run user code. If mayWait is
-// set, the core reads the clock before it uses the time. Otherwise it does so only if
-// limits or back-offs depend on it.
-func (g *Machine[IN, OUT]) Away(mayWait bool) {
-	if mayWait {
-		g.slept = true
-	} else {
-		g.ranCode = true
-	}
-}
+// NoteSlept notes that the driver sleeps, or runs user code that may take long. The core
+// will read the clock before it uses the time.
+func (g *Machine[IN, OUT]) NoteSlept() { g.slept = true }
+
+// NoteRanCode notes that the driver runs user code that takes little time. The core will
+// read the clock only if limits or back-offs depend on the time.
+func (g *Machine[IN, OUT]) NoteRanCode() { g.ranCode = true }
 
 func (g *Machine[IN, OUT]) readClock() {
 	g.slept = true

@@ -26,7 +26,7 @@ func TestLetterOfAnEarlierGeneration(t *testing.T) {
 	r.feed("a b")
 	r.complete("b#1")
 	r.clock.at = r.clock.at.Add(time.Second)
-	r.Slept()
+	r.NoteSlept()
 	r.step() // completes b, and a after the mailbox was taken; then a#1 times out
 	require.Equal(t, "(a#1 (b#1 (a#2", r.took())
 	r.step()
@@ -53,7 +53,7 @@ func TestLetterDuringBackOff(t *testing.T) {
 	r.feed("a b")
 	r.complete("b#1")
 	r.clock.at = r.clock.at.Add(time.Second)
-	r.Slept()
+	r.NoteSlept()
 	r.step()
 	r.step()
 	require.Equal(t, "(a#1 (b#1", r.took())
@@ -88,7 +88,7 @@ func TestLetterFromBeforeABurstWasOver(t *testing.T) {
 	}
 	r.took()
 	r.clock.at = r.clock.at.Add(time.Second)
-	r.Slept()
+	r.NoteSlept()
 	r.step() // completes 0 after the mailbox was taken; then it times out
 	require.Zero(t, r.Len())
 	require.Contains(t, r.took(), "!0")

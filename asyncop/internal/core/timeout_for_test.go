@@ -86,7 +86,7 @@ func TestRestoredFirstAttempt(t *testing.T) {
 		r.Restore(Item[string, string]{In: "a", Restored: true, First: first}, 0)
 		r.Restore(Item[string, string]{In: "b", Restored: true, First: first, Attempts: 1, Wait: time.Hour}, 0)
 		r.clock.at = r.clock.at.Add(time.Second)
-		r.Slept()
+		r.NoteSlept()
 		require.Equal(t, "(a#1", r.took())
 		items := r.Items(nil, false)
 		require.Len(t, items, 2)

@@ -199,7 +199,7 @@ func TestCallsThatEndInManyWays(t *testing.T) {
 				w.AcceptControl(mark(step + 1))
 			case op == 6:
 				w.clock.at = w.clock.at.Add(time.Duration(n) * time.Second)
-				w.Slept()
+				w.NoteSlept()
 			case op == 7 || op == 8:
 				onGoroutine(w.Step)
 			case op == 9:

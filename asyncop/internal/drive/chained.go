@@ -83,7 +83,7 @@ type bodyPort[IN, OUT any] struct {
 }
 
 func (p *bodyPort[IN, OUT]) take() bool {
-	p.d.core.Away(false) // the time of an element begins when Next returns it
+	p.d.core.NoteRanCode() // the time of an element begins when Next returns it
 	v, ok := p.r.Next()
 	if ok {
 		p.d.receivedElement(v, call.Message{})
@@ -110,7 +110,7 @@ func (p *bodyPort[IN, OUT]) put() bool {
 		return false
 	}
 	p.broken = !p.r.Yield(d.results[0], nil)
-	d.core.Away(true) // the body may have taken long
+	d.core.NoteSlept() // the body may have taken long
 	p.numYielded++
 	if p.broken {
 		d.host.Cancel(d.ErrStopped)

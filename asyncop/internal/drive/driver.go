@@ -208,7 +208,7 @@ func (d *Driver[IN, OUT]) open() {
 		return
 	}
 	if !d.failed() {
-		d.core.Away(true)
+		d.core.NoteSlept()
 		if err := call.OffLoop(func() error { return d.Opener.Open(d.host.Life) }); err != nil {
 			d.core.End(guard.Wrap("asyncop: open", err))
 		}
@@ -311,7 +311,7 @@ func (d *Driver[IN, OUT]) park() {
 	d.host.Parked.Store(true)
 	if !d.signalled() && !d.current.port.lookForWork() && !d.mayObserve() && (d.suspended() || d.setAlarm()) {
 		d.publish()
-		d.core.Away(true)
+		d.core.NoteSlept()
 		d.current.port.sleep()
 	}
 	d.host.Parked.Store(false)

@@ -122,7 +122,7 @@ func (d *Driver[IN, OUT]) gateHasOpened() bool { return d.gateClosed && !d.gateW
 
 // tryAdmit asks a gate. A panic ends the run (law A6).
 func (d *Driver[IN, OUT]) tryAdmit(gate observe.Gate) (admitted bool) {
-	d.core.Away(true)
+	d.core.NoteSlept()
 	var g guard.Guard
 	defer g.Close(func(recovered any) {
 		d.core.End(guard.Wrap("asyncop: gate", call.Panicked(recovered)))
