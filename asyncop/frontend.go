@@ -94,7 +94,7 @@ func (s *frontend[IN, OUT]) coreConfig(timeout time.Duration, q queue.Queue[*cor
 			Timeout: timeout, FromAttempt: s.fromAttempt, AttemptTimeout: s.attemptTimeout, EarlyTimeout: s.earlyTimeout, MaxCalls: s.maxCalls,
 		},
 		FailsRun: s.failurePolicy == "", ExhaustedAsFailure: s.exhaustedAsFailure,
-		Restored: core.Restored{Keep: core.Keep(s.retryState), LeastPart: 10},
+		Restored: core.Restored{Keep: core.Keep(s.retryState), ReserveDivisor: 10},
 
 		MaxWaitingPerKey: s.maxWaitingPerKey, OwnTimeouts: s.timeoutOf != nil, HandsOver: s.sink != nil,
 		// Other types cannot be control elements, which are refused.
@@ -102,7 +102,7 @@ func (s *frontend[IN, OUT]) coreConfig(timeout time.Duration, q queue.Queue[*cor
 		AsksForTimelines: reflect.TypeFor[IN]().Implements(reflect.TypeFor[timelineAsker]()),
 	}
 	if s.retryState == LatencyFirst && s.maxRetries != strategies.Unlimited {
-		c.Restored.LeastPart = min(c.Restored.LeastPart, s.maxRetries+1)
+		c.Restored.ReserveDivisor = min(c.Restored.ReserveDivisor, s.maxRetries+1)
 	}
 	c.Keys, _ = s.keys.(core.Keys[IN, OUT])
 	c.Lookups = lookupsOf[IN](s.fn)
@@ -129,5 +129,5 @@ func (s *frontend[IN, OUT]) coreConfig(timeout time.Duration, q queue.Queue[*cor
 // keyIsTenant reports whether the key of a message is its tenant. A batch may have
 // several keys.
 func (s *frontend[IN, OUT]) keyIsTenant() bool {
-	return s.backend != nil && s.tenantOf == nil && s.batch == nil && gate.Of(s.backend).TenantIsKey()
+	return s.backend != nil && s.tenantOf == nil && s.batch == nil && gate.Of(s.backend).BreaksTenants()
 }

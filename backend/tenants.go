@@ -136,8 +136,8 @@ func (x *tenant) obey(t, demanded time.Duration) {
 // askAgain is the shortest wait of an element kept from its call by a pause.
 const askAgain = 100 * time.Millisecond
 
-// TenantIsKey implements gate.Backend.
-func (p protocol) TenantIsKey() bool { return p.breaksTenants }
+// BreaksTenants implements gate.Backend.
+func (p protocol) BreaksTenants() bool { return p.breaksTenants }
 
 // Restrictions implements gate.Backend.
 func (p protocol) Restrictions() (list []gate.Restriction, next time.Duration) {

@@ -23,8 +23,9 @@ type Backend interface {
 	Report() Report
 	// Steer carries out an order of a person, if it is newer than the last one.
 	Steer(o Order)
-	// TenantIsKey reports whether the key of a message is its tenant by default.
-	TenantIsKey() bool
+	// BreaksTenants reports whether each tenant has a breaker (backend.TenantBreaker).
+	// Then the key of a message is its tenant by default.
+	BreaksTenants() bool
 	// Restrictions returns the tenants that are not up, or paused, and when the list may
 	// allow more, or 0 for an empty list.
 	Restrictions() (list []Restriction, next time.Duration)

@@ -329,14 +329,16 @@ func (b *atBackend[IN, OUT]) report(s *Slot[IN, OUT], e gate.Evidence) (isFree b
 	b.evidence.Cost = b.taken(s)
 	effect := b.seat.AttemptEnded(g.Timers.Time(g.now), &b.evidence)
 	b.spent += b.evidence.Cost // set by AttemptEnded
+	of.metOutage = false
 	switch effect {
 	case gate.Outage:
 		of.outages++
+		isOfTenant := of.tenant != "" && b.core.Host.Backend.BreaksTenants()
+		of.metOutage = !isOfTenant
 	case gate.Throttled:
 		of.throttled++
 	case gate.Counts:
 	}
-	of.metOutage = effect == gate.Outage && (of.tenant == "" || !b.core.Host.Backend.TenantIsKey())
 	of.call = nil
 	if of != b.requests.get(s.index) {
 		*b.requests.ref(s.index) = of

@@ -265,10 +265,10 @@ const leastWithoutTimeout = 10 * time.Second
 // leastTime returns the least time of a restored element with this timeout, or 0 without
 // a timeout or a reserve.
 func (g *Machine[IN, OUT]) leastTime(timeout time.Duration) time.Duration {
-	if g.Restored.LeastPart == 0 {
+	if g.Restored.ReserveDivisor == 0 {
 		return 0
 	}
-	return timeout / time.Duration(g.Restored.LeastPart)
+	return timeout / time.Duration(g.Restored.ReserveDivisor)
 }
 
 // extendForBackOff returns left, the time that a restored element has left, or more if

@@ -89,9 +89,9 @@ func (c *Config[IN, OUT]) longestAttempt() time.Duration {
 // restored element. The rest of its back-off always counts.
 type Restored struct {
 	Keep Keep
-	// LeastPart reserves 1/LeastPart of the timeout for an attempt, so that an element
-	// can end despite restarts. Operators use 1 to 10; 0 means no reserve.
-	LeastPart int
+	// ReserveDivisor is the timeout divided by the time that is reserved for an attempt, so
+	// that an element can end despite restarts. Operators use 1 to 10; 0 means no reserve.
+	ReserveDivisor int
 }
 
 // Keep selects the state that a restored element keeps.

@@ -51,7 +51,7 @@ func TestRestoredOwnTimeouts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, retries(9, time.Second), func(c *setup) {
-				c.TimeoutFor, c.Restored.Keep, c.Config.Restored.LeastPart = own, tt.keep, 5
+				c.TimeoutFor, c.Restored.Keep, c.Config.Restored.ReserveDivisor = own, tt.keep, 5
 			})
 			r.Restore(Item[string, string]{
 				In: "a", Restored: true, Attempts: 1, Spent: 4 * time.Second, Wait: tt.wait,
@@ -129,7 +129,7 @@ func TestRestoredOwnTimeoutThatIsOver(t *testing.T) {
 	for _, keep := range []Keep{KeepNothing, KeepSpent, KeepSince} {
 		for policy, want := range map[onFailure]time.Duration{drop: 0, failRun: 12 * time.Second} {
 			r := newRig(t, nil, func(c *setup) {
-				c.TimeoutFor, c.Restored.Keep, c.Config.Restored.LeastPart, c.OnFailure = own, keep, 5, policy
+				c.TimeoutFor, c.Restored.Keep, c.Config.Restored.ReserveDivisor, c.OnFailure = own, keep, 5, policy
 			})
 			r.Restore(Item[string, string]{In: "n", Restored: true, Attempts: 1, First: r.clock.at.UnixNano()}, 0)
 			if want > 0 {
@@ -151,7 +151,7 @@ func TestRestoredOwnTimeoutThatIsOver(t *testing.T) {
 func TestRestoredTimeThatIsSpent(t *testing.T) {
 	for policy, want := range map[onFailure]string{drop: "!a", failRun: "(a#2 a#2"} {
 		r := newRig(t, retries(9, 0), func(c *setup) {
-			c.Restored, c.OnFailure = Restored{Keep: KeepSpent, LeastPart: 5}, policy
+			c.Restored, c.OnFailure = Restored{Keep: KeepSpent, ReserveDivisor: 5}, policy
 		})
 		r.Restore(Item[string, string]{
 			In: "a", Restored: true, Attempts: 1, Spent: time.Minute, First: r.clock.at.Add(-time.Minute).UnixNano(),
@@ -173,7 +173,7 @@ func TestRestoredOwnTimeoutThatIsOver_WithoutTimeout(t *testing.T) {
 	for _, keep := range []Keep{KeepNothing, KeepSpent, KeepSince} {
 		r := newRig(t, nil, func(c *setup) {
 			c.Timeout = 0
-			c.TimeoutFor, c.Restored.Keep, c.Config.Restored.LeastPart, c.OnFailure = own, keep, 5, failRun
+			c.TimeoutFor, c.Restored.Keep, c.Config.Restored.ReserveDivisor, c.OnFailure = own, keep, 5, failRun
 		})
 		r.Restore(Item[string, string]{
 			In: "n", Restored: true, Attempts: 1, Spent: time.Hour, First: r.clock.at.Add(-time.Hour).UnixNano(),
@@ -247,7 +247,7 @@ func TestRestoredBackOff_LongerThanTheTimeLeft(t *testing.T) {
 				if tt.in == "n" {
 					c.TimeoutFor = own
 				}
-				c.Restored, c.OnFailure = Restored{Keep: tt.keep, LeastPart: 10}, failRun
+				c.Restored, c.OnFailure = Restored{Keep: tt.keep, ReserveDivisor: 10}, failRun
 			})
 			wait := 30 * time.Second
 			r.Restore(Item[string, string]{

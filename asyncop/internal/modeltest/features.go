@@ -276,8 +276,8 @@ func (m *Model) Restore(items []Item) *Model {
 			again.enter(e, Backoff)
 			again.stats.WaitingForRetry++
 			e.at = it.Due
-			if m.LeastPart > 0 && it.Wait <= m.Timeout { // reserve time for an attempt
-				e.extra = max(0, it.Due-m.Now+m.Timeout/time.Duration(m.LeastPart)-m.Timeout)
+			if m.ReserveDivisor > 0 && it.Wait <= m.Timeout { // reserve time for an attempt
+				e.extra = max(0, it.Due-m.Now+m.Timeout/time.Duration(m.ReserveDivisor)-m.Timeout)
 			}
 		}
 	}

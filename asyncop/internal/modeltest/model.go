@@ -31,7 +31,7 @@ type Config struct {
 	BatchSize              int // 0 without batches; otherwise calls block
 	BatchWait              time.Duration
 	ComeAgain              bool // cut off elements are redelivered, as with checkpoints
-	LeastPart              int  // a restored element has 1/LeastPart of Timeout for an attempt; 0 means no reserve
+	ReserveDivisor         int  // a restored element has 1/ReserveDivisor of Timeout for an attempt; 0 means no reserve
 	ReadAhead              int  // after its end the operator reads at most ReadAhead+1 elements; 0 means all
 }
 

@@ -162,7 +162,7 @@ func newModelConfig(b *modelBytes) *modelConfig {
 			Handler:            yes(30),
 			HandlerLimit:       6 * ms,
 			ComeAgain:          yes(35),
-			LeastPart:          10,
+			ReserveDivisor:     10,
 			HeedsContext:       yes(50),
 		},
 		buffer:      modelPick(b, 0, 1, 64),
