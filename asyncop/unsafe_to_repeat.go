@@ -10,8 +10,8 @@ import (
 type policy interface {
 	// IsIdempotent is user code.
 	IsIdempotent(element any) bool
-	// AllowsRepeat reports whether a FLIP-232 predicate allows to repeat the call,
-	// because it asked for a retry that was not made.
+	// AllowsRepeat reports whether the call may be repeated, because a FLIP-232 predicate
+	// has asked for a retry that was not made.
 	AllowsRepeat(noRetry strategies.NoRetryReason) bool
 	HasReasons() bool
 }

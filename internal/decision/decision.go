@@ -22,7 +22,7 @@ type Action struct {
 // Decision has another value, which is not a reason: Retried.
 type NoRetryReason = predicates.NoRetryReason
 
-// The values, in the order of their texts.
+// The values, in the order of their texts: see noRetryReasons in package predicates.
 const (
 	Final          NoRetryReason = iota // no reason for a retry
 	Refused                             // by the strategy
@@ -61,7 +61,8 @@ type Decision struct {
 	// (WithTimeoutFromFirstAttempt).
 	Capped bool
 	// NeedsBudget reports that the retry must be taken from the retry budget, if there is
-	// one. It is false without a retry, and for a reason that is always retried.
+	// one. It is false without a retry, for a reason that is always retried, and for a
+	// Capped retry.
 	NeedsBudget bool
 	// Demanded is the wait that a server demands, or 0. It is not cut, and continues
 	// after the end of the input and after a restart.

@@ -34,8 +34,8 @@ type Steps[OUT any] struct {
 	Idempotent       func(input any) bool                                      // may be nil; predicates.Idempotent goes first
 }
 
-// Held makes a type that embeds it a [Policy]. The embedded name is unexported, so users
-// do not see its steps.
+// Held makes a type that embeds it a [Policy]. Package strategies embeds it by an
+// unexported alias, so users do not see the steps.
 type Held[OUT any] struct{ steps Steps[OUT] }
 
 // Hold returns the Held of a policy.
@@ -82,7 +82,8 @@ func (p *Steps[OUT]) IsIdempotent(input any) bool {
 //     Without a reason, or with a rejection, the outcome is final. If retries have ended,
 //     the decision is [Finishing], except for a FLIP-232 strategy, which is asked first.
 //     If all retries for this reason were made, the decision is [Refused]. If the reason
-//     is always retried, the controlled back-off follows, with the bounds of step 4.
+//     is always retried, the controlled back-off follows, with the bounds of step 4
+//     except Steps.MaxDelay, and without jitter.
 //  3. [Steps.Ask] asks the strategy, which may block.
 //  4. [Steps.Conclude] reads the answer. An error or a panic is [Failed], joined to the
 //     attempt's error. A refusal is [Refused]. If retries have ended, the decision is
@@ -180,10 +181,11 @@ func (p *Steps[OUT]) Considers(err error) bool {
 	return p.ConsidersErrors
 }
 
-// AllowsRepeat reports whether a FLIP-232 predicate has asked for the retry that was not
-// made for this reason. So it allows to repeat the call.
-func (p *Steps[OUT]) AllowsRepeat(reason NoRetryReason) bool {
-	return p.ByAttempts && hadReason(reason)
+// AllowsRepeat reports whether the call may be repeated although the operator has not
+// retried it: a FLIP-232 predicate has asked for a retry. noRetry is the reason against
+// the retry.
+func (p *Steps[OUT]) AllowsRepeat(noRetry NoRetryReason) bool {
+	return p.ByAttempts && hadReason(noRetry)
 }
 
 // FindPushback returns the wait that a server demands, or 0, or [Never]. A panic of the

@@ -109,7 +109,7 @@ func (h *Host) TakeFreed() int {
 // Ref finds no slot (law A2). The zero Ref refers to no element.
 type Ref struct {
 	Index      uint32
-	Stamp      gate.Stamp // at the backend; it fills a gap here, and finds no slot
+	Stamp      gate.Stamp // of the call at the backend; not part of the reference, but here it needs no space
 	Generation uint64
 }
 

@@ -26,8 +26,8 @@ type Lookups[IN any] interface {
 	Changes() int64
 }
 
-// Sharing makes a type that embeds it a function of lookups. The embedded name is
-// unexported, so users do not see its Lookups.
+// Sharing makes a type that embeds it a function of lookups. Package lookup embeds it by
+// an unexported alias, so users do not see the Lookups.
 type Sharing[IN any] struct {
 	function any
 	lookups  Lookups[IN]
@@ -36,8 +36,8 @@ type Sharing[IN any] struct {
 // SharedBy returns the Sharing of a function.
 func SharedBy[IN any](function any, l Lookups[IN]) Sharing[IN] { return Sharing[IN]{function, l} }
 
-// lookupsOf returns nil unless function embeds s: a type around it may look up other keys
-// than its elements.
+// lookupsOf returns the lookups if function is the one that s was made for. A type that
+// embeds this function has the method, too, but may look up other keys, so it gets nil.
 func (s *Sharing[IN]) lookupsOf(function any) Lookups[IN] {
 	if function != s.function {
 		return nil

@@ -37,9 +37,10 @@ var _ Reporter = (*Stages)(nil)
 
 // ReportStage sets the bit of stage. The latest stage counts.
 //
-// The outer call does not get the stage, because it may make several calls. When a call
-// reaches NetworkTime or a later stage, the outer call counts one request, which is never
-// taken back.
+// The outer call does not get the stage, because it may make several calls: only
+// core.endAttempt reports a stage to it. Instead the outer call counts a request when a
+// call reaches NetworkTime or a later stage. The request is never taken back. After the
+// end of the attempt, each such report counts.
 func (t *Stages) ReportStage(stage predicates.Stage) {
 	bit := [...]uint32{predicates.ClientDispatch: dispatching, predicates.NetworkTime: sent, predicates.ResponseReceived: answered}[stage]
 	before, _ := t.update(func(s uint32) (uint32, bool) { return s | bit, s&bit != bit })

@@ -214,10 +214,11 @@ type Released struct {
 	Stage        predicates.Stage // the latest
 	InDoubt      bool             // a request was reported and not refused
 	Deduplicated bool             // the servers recognise all such requests
-	// OperatorPermit is set if the operator's permit is free. Otherwise the goroutine of
-	// the call frees it.
+	// OperatorPermit is set if the operator's permit is free. Otherwise the token has no
+	// permit (withoutPermits), or the goroutine of the call frees it.
 	OperatorPermit bool
-	// BackendPermit is set if the backend's permit becomes free.
+	// BackendPermit is set if Cut or Expire makes the backend's permit free. After a
+	// completion, publish or Returned frees it.
 	BackendPermit bool
 }
 
@@ -302,8 +303,8 @@ func (t *Token) Returned() {
 // HasReturned reports whether that function has returned.
 func (t *Token) HasReturned() bool { return t.state.Load()&returned != 0 }
 
-// freeBackendPermit frees the backend's permit if setting bits makes it free. Handlers
-// have no number and no permit.
+// freeBackendPermit frees the backend's permit if setting bits makes it free. Only
+// attempts have one: the number of other tokens that get here is 0.
 func (t *Token) freeBackendPermit(before, bits uint32) {
 	if t.Host.Seat != nil && t.Number != 0 && becomesFree(before, bits, contextEnded) {
 		t.Host.Seat.Release(t.Ref.Stamp)
