@@ -52,7 +52,9 @@
 //
 // Every core has these:
 //
+//   - user.go: the interface of the user's functions, errors and log lines
 //   - messages.go: settles elements that are messages
+//   - snooze.go: messages that the call puts off
 //   - history.go: the attempts of elements that failed or were slow
 //   - retrylog.go: log lines about retries
 //

@@ -15,11 +15,12 @@ type Item[IN, OUT any] struct {
 
 	// The state of a restored element.
 
-	// First is an instant in Unix nanoseconds:
-	//   - 0 if no attempt was made, in this run or an earlier one;
-	//   - with KeepNothing, if no attempt was made in this run, the start of this run or,
-	//     if restoreFromScratch has set it, the end of the restored back-off;
-	//   - otherwise the start of the first attempt that counts.
+	// First is the start of the first attempt that counts, in Unix nanoseconds. It is 0 if
+	// no attempt was ever made, so that the element is not in doubt.
+	//
+	// With KeepNothing, or without a timeout, attempts of earlier runs do not count. If
+	// there are no others, First only marks the doubt: it is the start of this run, or the
+	// instant that restoreFromScratch has set.
 	First    int64
 	Spent    time.Duration // used time of its timeout: see timeSpent
 	Wait     time.Duration // the rest of the back-off at the checkpoint, or 0

@@ -45,7 +45,7 @@ type caller interface {
 	HasReturned() bool
 }
 
-// outlivingCall is a running call whose attempt has ended.
+// outlivingCall is a running call whose attempt has ended. It holds the key of its line.
 type outlivingCall[IN, OUT any] struct {
 	call caller
 	line *line[IN, OUT]
@@ -59,7 +59,7 @@ type keyOrder[IN, OUT any] struct {
 	nonEmptySince time.Duration               // of freshInOrder
 	lastNumber    time.Duration               // of the newest linePosition
 	crowdedLines  int                         // lines that have reached MaxWaitingPerKey
-	outliving     []outlivingCall[IN, OUT]    // they hold the keys of elements that have continued
+	outliving     []outlivingCall[IN, OUT]
 }
 
 const keepSpare = 1024

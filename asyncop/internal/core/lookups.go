@@ -42,8 +42,9 @@ type lineage struct {
 // that needs no call of its own. It reports whether it did either.
 //
 // The wait comes first, because the function may still let s join a call that has just
-// failed. The decision about this call would not count for s, which would begin later
-// (see share), so s would get a retry of its own.
+// failed. But a decision counts only for attempts that have begun before it (see share).
+// The attempt of s would begin after the decision about this call, so s would get a retry
+// of its own.
 func (l *lookups[IN, OUT]) start(s *Slot[IN, OUT]) bool {
 	g := l.core
 	if !g.checkBegin(s) {

@@ -24,9 +24,10 @@ type Config[IN, OUT any] struct {
 	Host   *call.Host                      // shared by the calls
 	User   User[IN, OUT]
 	Jobs   *[]call.Job[IN, OUT] // the core appends, the driver takes
-	// MakesJobs means that the function is blocking, so the core makes jobs, and does not
-	// call User.Invoke. An attempt whose context has values of observers or a reservation
-	// is not a job: User.Invoke runs the function by RunBlocking.
+	// MakesJobs means that the function is blocking, so the core makes a job of each attempt
+	// in place of a call of User.Invoke. The exception is an attempt with a reservation, or
+	// with values that observers have added to its context. The core calls User.Invoke for
+	// it, which runs the function by RunBlocking.
 	MakesJobs bool
 
 	Policy *decision.Steps[OUT]
@@ -496,7 +497,7 @@ func (g *Machine[IN, OUT]) fireTimers(now time.Duration) {
 			g.handler.exceeded(s)
 		case failing:
 			g.sink.toOffer.Push(s)
-		default: // other phases lack timers
+		default: // the timers of other phases are not in Timers
 		}
 	}
 }

@@ -385,9 +385,11 @@ func (g *Machine[IN, OUT]) invoked(s *Slot[IN, OUT]) {
 }
 
 // readMailEarly reads the mailbox before the next step does, unless the loop is reading
-// letters. An attempt that begins for a letter (prepared) must not belong to the batch
-// that is being formed, or get the reservation of another attempt. So during these steps
-// the mailbox is left unread: lookups.start reads it after its attempt, and the next step
+// letters.
+//
+// A letter may make the core call a function (prepared). While a batch is formed or a
+// reservation is held, that call would join the batch or get the reservation. So then the
+// mailbox is left unread: lookups.start reads it after its attempt, and the next step
 // reads it after a batch.
 func (g *Machine[IN, OUT]) readMailEarly() {
 	hasReservation := g.lookups != nil && g.lookups.reservation != nil

@@ -146,7 +146,8 @@ func (h *HandOver[IN, OUT]) answered(s *Slot[IN, OUT]) {
 	}
 }
 
-// Cut ends the context of a running call. Its answer is ignored.
+// Cut ends the context of a running call. The loop no longer reads its letter: see Await
+// and WasTaken.
 func (h *HandOver[IN, OUT]) Cut() {
 	if h.running != nil {
 		h.running.Token.Cut()

@@ -27,7 +27,7 @@ type Slot[IN, OUT any] struct {
 	lastBegan      time.Duration                // the last attempt; 0 before
 	attempt        *call.Attempt[OUT]           // see phase; may be nil
 	timer          timers.Timer[*Slot[IN, OUT]] // see phase
-	err            error                        // of the last attempt that failed; in phases handling and failing of the element
+	err            error                        // of the last attempt that failed; in phases handling and failing: the failure of the element
 	entry          *queue.Entry[*Slot[IN, OUT]]
 	generation     uint64 // of the awaited letter, or 0: see slots
 	index          uint32 // in slots
