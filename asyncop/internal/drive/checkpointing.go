@@ -25,8 +25,8 @@ import (
 type checkpointing[IN, OUT any] struct {
 	d *Driver[IN, OUT]
 
-	triggered announced                            // by the coordinator
-	imminent  announced                            // sent next, or after one more element
+	triggered announced                            // the coordinator has started a checkpoint: see Pending
+	imminent  announced                            // the source sends it next, or after one more element: see Coming
 	buffer    atomic.Pointer[[]core.Item[IN, OUT]] // for the next copy of the items in flight
 	full      atomic.Pointer[chan struct{}]        // set while the overflow is too large, then closed
 
@@ -140,7 +140,8 @@ func (d *Driver[IN, OUT]) restoreObserver(s *Snapshot[IN, OUT]) error {
 
 // wasAccepted reports whether the next item of the backlog was accepted before the
 // restart, so that it has passed the gates. Items that were read past the capacity have
-// not, and have no number at an observer.
+// not, and have no number at the observer with a state. Without this observer it is not
+// known which items these are, so wasAccepted returns true for all that were restored.
 func (k *checkpointing[IN, OUT]) wasAccepted() bool {
 	return k != nil && k.restoredNumbers.Len() > 0 && (k.d.Observer == nil || k.restoredNumbers.Peek() != 0)
 }
@@ -399,7 +400,8 @@ func (d *Driver[IN, OUT]) awaitInputEnd() error {
 	return nil
 }
 
-// endCheckpoints reports a missing final barrier.
+// endCheckpoints fails the coordinator's run if the operator has failed with err, or has
+// ended without a final barrier.
 func (d *Driver[IN, OUT]) endCheckpoints(err error) {
 	switch {
 	case d.checkpoints == nil:

@@ -350,8 +350,8 @@ func (d *Driver[IN, OUT]) offerJobs() bool {
 	return hasJobs
 }
 
-// giveWay yields the processor once if most running calls are on workers. Workers whose
-// calls return meanwhile take the offered jobs.
+// giveWay yields the processor once if most running calls are on workers: offered calls
+// count as running, too. Workers whose calls return meanwhile take the offered jobs.
 func (d *Driver[IN, OUT]) giveWay() {
 	if d.offered > 0 && d.core.State().Running > 2*d.offered {
 		runtime.Gosched()

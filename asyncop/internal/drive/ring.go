@@ -152,8 +152,8 @@ func (i *inlet[T]) freeSlots() int {
 	return int(i.slotTail.Load() - i.ring.tail.Load()) //nolint:gosec // two counts that are close to each other
 }
 
-// awaitSlots waits until there is a slot for a value, and returns how many values to
-// fetch, or 0 if values are no longer taken or ctx has ended. The feeder calls it.
+// awaitSlots waits until freeSlots + surplus > 0, and returns how many values to fetch, or
+// 0 if values are no longer taken or ctx has ended. The feeder calls it.
 //
 // Slots become free while values are fetched. The surplus estimates how many: as many as
 // became free during the last fetch, before its first value was put. Later ones do not
@@ -165,15 +165,14 @@ func (i *inlet[T]) freeSlots() int {
 // The first surplus fills the slots that become free during this fetch. The second one
 // waits in the ring for the slots that become free during the next fetch, so that they do
 // not stay empty until it returns. So up to surplus values may have no slot when a fetch
-// begins, and freeSlots is negative. awaitSlots returns when freeSlots + surplus > 0.
+// begins, and freeSlots is negative.
 //
 // For example, with 10 free slots and a surplus of 4, 18 values are fetched. Meanwhile 4
 // more slots become free, so 4 values wait.
 //
 // The surplus is limited, because many slots become free during an idle time. The limit
-// is the number of values of the last fetch. This number can be as small as surplus + 1,
-// if free slots were 1 - surplus. So twice the last surplus is added if all values came.
-// Otherwise the surplus could never grow.
+// is the number of values of the last fetch and, if all of them came, twice the last
+// surplus. Without this addition, a small fetch would keep the surplus small for ever.
 func (i *inlet[T]) awaitSlots(ctx context.Context) int {
 	tail := i.ring.tail.Load()
 	limit := int(tail - i.firstTail) //nolint:gosec // counts that are close to each other

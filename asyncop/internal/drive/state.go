@@ -50,8 +50,8 @@ const (
 // varints. taken, the number of an observer, first, spent and wait are signed varints.
 // The other fields are preceded by their length. Times are Unix nanoseconds. first is 0
 // if no attempt has begun, in any run. wait is the rest of a back-off at taken, the time
-// of the checkpoint; retry is present if it is not 0. cost, the bits of Snapshot.Spent,
-// is present if it is not 0.
+// of the checkpoint; retry is present if wait is not 0. cost, the bits of Snapshot.Spent,
+// is present if cost is not 0.
 type StateCodec[IN, OUT any] struct {
 	Inputs  codec.Codec[IN]
 	Results codec.Codec[OUT] // nil if results are not stored
