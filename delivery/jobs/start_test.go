@@ -2,6 +2,8 @@ package jobs_test
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -15,13 +17,19 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// hanging is an engine whose counts do not return while hangs is set.
+// hanging is an engine whose counts do not return while hangs is set, and fail while
+// fails is.
 type hanging struct {
 	*memory.Engine
-	hangs atomic.Bool
+	hangs, fails atomic.Bool
 }
 
+var errCount = errors.New("the index is damaged")
+
 func (h *hanging) Count(ctx context.Context, queue string, f store.Filter) (store.Counts, error) {
+	if h.fails.Load() {
+		return store.Counts{}, errCount
+	}
 	if h.hangs.Load() {
 		<-ctx.Done()
 		return store.Counts{}, ctx.Err()
@@ -82,7 +90,7 @@ func TestConfig_CountTime(t *testing.T) {
 
 // Start counts at once if that is fast, and reports the error of a count.
 func TestConfig_CountTimeSuffices(t *testing.T) {
-	e := memory.Open()
+	e := &hanging{Engine: memory.Open()}
 	require.NoError(t, e.Put(t.Context(), "orders-dead", letter(1)))
 	j, err := jobs.New(e, jobs.Config{CountTime: time.Hour})
 	require.NoError(t, err)
@@ -93,8 +101,44 @@ func TestConfig_CountTimeSuffices(t *testing.T) {
 	cancel()
 	_, err = j.Start(ctx, jobs.Spec{Do: store.Hold, Queue: "orders-dead", By: "ann", Why: "test"})
 	require.ErrorIs(t, err, context.Canceled)
+	e.fails.Store(true)
+	_, err = j.Start(t.Context(), jobs.Spec{Do: store.Hold, Queue: "orders-dead", By: "ann", Why: "test"})
+	require.ErrorIs(t, err, errCount)
 	_, err = jobs.New(e, jobs.Config{CountTime: -1})
 	require.EqualError(t, err, "jobs: CountTime -1ns is negative: use 0 for no limit")
+}
+
+// A job that is paused or cancelled while its messages are counted stays so, and changes
+// no message.
+func TestConfig_CountTime_StoppedWhileCounting(t *testing.T) {
+	for _, isPause := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			e := &hanging{Engine: memory.Open()}
+			require.NoError(t, e.Put(t.Context(), "orders-dead", keyed("a", "k")))
+			j, err := jobs.New(e, jobs.Config{CountTime: time.Second, Logger: slog.New(slog.DiscardHandler)})
+			require.NoError(t, err)
+			e.hangs.Store(true)
+			job, err := j.Start(t.Context(), jobs.Spec{Do: store.Purge, Queue: "orders-dead", By: "ann", Why: "test"})
+			require.NoError(t, err)
+			order := j.Cancel
+			if isPause {
+				order = j.Pause
+			}
+			time.AfterFunc(time.Minute, func() { _, _ = order(t.Context(), job.ID, "ann", "test") })
+			job, err = j.Run(t.Context(), job.ID, nil)
+			require.NoError(t, err)
+			require.True(t, job.Uncounted)
+			require.Equal(t, []string{"a"}, idsIn(t, e, "orders-dead"))
+			if isPause {
+				e.hangs.Store(false)
+				_, err = j.Resume(t.Context(), job.ID, "ann", "test")
+				require.NoError(t, err)
+				job, err = j.Run(t.Context(), job.ID, nil)
+				require.NoError(t, err)
+				require.Equal(t, []int{1, 1}, []int{job.Done, job.Total})
+			}
+		})
+	}
 }
 
 // An engine that keeps no jobs finds the last position without claiming messages.
