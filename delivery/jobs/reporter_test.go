@@ -244,6 +244,21 @@ func TestWork_RemovesManySilentWorkers(t *testing.T) {
 	})
 }
 
+// Workers that report together remove the workers that are silent now.
+func TestWork_ReportsTogether_RemovesSilentWorkers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &reports{Engine: memory.Open()}
+		defer e.run(t, 20)()
+		time.Sleep(45 * time.Second)
+		require.NoError(t, e.Engine.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {
+			return tx.Write(ctx, store.Record{Kind: "worker", Name: "silent", Value: `{"queues":["orders"],"seen":"1999-01-01T00:00:00Z"}`})
+		}))
+		time.Sleep(20 * time.Second)
+		n, _ := e.workers(t)
+		require.Equal(t, 20, n)
+	})
+}
+
 // Workers on two engines do not share a transaction.
 func TestWork_ReportsTogether_TwoEngines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
