@@ -43,7 +43,6 @@ func TestStore(t *testing.T) {
 	forPlaces(t, func(t *testing.T, p place) {
 		js := p.connect(t)
 		deliverytest.RunStore(t, func(t *testing.T) deliverytest.StoreSetup {
-			t.Parallel() // the rules wait
 			name := newStore(t, js, p.replicate)
 			return deliverytest.StoreSetup{
 				Open: func() (store.Store, error) { return openEngine(context.Background(), js, name) },
@@ -61,7 +60,6 @@ func TestLocks(t *testing.T) {
 	forPlaces(t, func(t *testing.T, p place) {
 		js := p.connect(t)
 		deliverytest.RunLocks(t, func(t *testing.T) deliverytest.LockSetup {
-			t.Parallel() // the rules wait
 			name := newStore(t, js, p.replicate)
 			return deliverytest.LockSetup{
 				Open: func() (lock.Locks, error) {

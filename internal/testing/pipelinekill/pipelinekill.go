@@ -56,15 +56,13 @@ func Partitions() (names []string) {
 	return names
 }
 
-// Elements returns the number of elements in each partition.
+// Elements returns the number of elements in each partition. Workers call it, too, before
+// they could parse flags such as -short.
 func Elements() int {
-	switch {
-	case suite.Long():
+	if suite.Long() {
 		return 10_000
-	case suite.Full():
-		return 300
 	}
-	return 100
+	return 300
 }
 
 // Child runs a worker, and does not return, if [Run] started this process. TestMain must
