@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/internal/ctxkey"
+	"github.com/weirflow/weir/message"
 )
 
 // Outage is a backend's outage that made a visit fail, as [message.Meta].Outage stores
@@ -48,10 +49,18 @@ func ReadOutage(text string) (o Outage, ok bool) {
 func (r *Router[T]) noteOutage(ctx context.Context, to *Route, early time.Duration) {
 	name, _ := ctx.Value(ctxkey.Outage{}).(string)
 	meta := &to.Meta
-	hasWaited := meta.LastFailure.Sub(meta.FirstFailure) >= r.delaysBefore(meta.Visit)
-	if name != "" && early > 0 && hasWaited && r.Returns {
+	if name != "" && early > 0 && r.HasLeases && r.hasWaited(meta) {
 		meta.Outage = Outage{Visit: meta.Visit, Early: early, Backend: name}.String()
 	}
+}
+
+// hasWaited reports whether the message has waited for all layers before this visit.
+// After a merge that is known only for visit 1: FirstFailure is from before the merge.
+func (r *Router[T]) hasWaited(meta *message.Meta) bool {
+	if meta.Merges > 0 && meta.Visit > 1 {
+		return false
+	}
+	return meta.LastFailure.Sub(meta.FirstFailure) >= r.delaysBefore(meta.Visit)
 }
 
 // delaysBefore returns the sum of the layers' delays before a visit, without jitter.

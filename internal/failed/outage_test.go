@@ -22,6 +22,7 @@ func TestRouter_NotesOutage(t *testing.T) {
 	for name, tt := range map[string]struct {
 		backend   string
 		visit     int           // of the message as received
+		merges    int           // of the message as received
 		since     time.Duration // its first failure
 		demanded  time.Duration
 		unleased  bool // the engine does not have leases
@@ -36,17 +37,19 @@ func TestRouter_NotesOutage(t *testing.T) {
 		"returned early before":      {backend: "pay", visit: 2, since: 59 * time.Second, want: ""},
 		"last layer":                 {backend: "pay", visit: 3, since: 11 * time.Minute, want: "3;10m0s;pay"},
 		"last layer, early before":   {backend: "pay", visit: 3, since: 11*time.Minute - 1, want: ""},
+		"merged, first visit":        {backend: "pay", visit: 1, merges: 1, since: 24 * time.Hour, want: "1;1m0s;pay"},
+		"merged, second visit":       {backend: "pay", visit: 2, merges: 1, since: 24 * time.Hour, want: ""},
 		"a name that has semicolons": {backend: "a;b", visit: 1, want: "1;1m0s;a;b"},
 		"a name that is too long":    {backend: strings.Repeat("x", 1100), visit: 1, want: ""},
 		"an engine without leases":   {backend: "pay", visit: 1, unleased: true, want: ""},
 		"the queue of a new message": {backend: "pay", visit: 1, withoutIt: true, want: ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := failed.Router[int]{Layers: []failed.Layer{{Delay: time.Minute}, {Delay: 10 * time.Minute}}, Returns: !tt.unleased}
+			r := failed.Router[int]{Layers: []failed.Layer{{Delay: time.Minute}, {Delay: 10 * time.Minute}}, HasLeases: !tt.unleased}
 			if tt.withoutIt {
 				r.Layers = nil
 			}
-			meta := message.Meta{ID: "a", Visit: tt.visit, Outage: "7;1s;old"}
+			meta := message.Meta{ID: "a", Visit: tt.visit, Merges: tt.merges, Outage: "7;1s;old"}
 			if tt.since > 0 {
 				meta.FirstFailure = at.Add(-tt.since)
 			}

@@ -36,7 +36,7 @@ const OwnQueue = -1
 // after the last layer to the dead letters, unless the backend is down.
 type Router[T any] struct {
 	Layers    []Layer
-	Returns   bool          // a message may return to its own queue: OwnQueue
+	HasLeases bool          // the engine leases messages, so they can wait in their own queue (OwnQueue), and be made due early
 	Remembers time.Duration // how long the server remembers a request with an id; if 0, each call in doubt becomes a dead letter
 }
 
@@ -90,13 +90,13 @@ func (r *Router[T]) Route(ctx context.Context, f asyncop.Failure[T], now time.Ti
 // outage: its call has failed, and then its timeout passed while it waited for the
 // backend.
 //
-// It waits only if the service has answered no other message since the visit before
-// (OthersAnswered). With n layers, visit n+1 is the first one too many. After it the
-// message waits in any case, since the service may have answered the others before the
-// outage began.
+// With n layers, visit n+1 is the first visit without a further layer. If it fails in an
+// outage, the message waits in any case, since the service may have answered others
+// before the outage began. If a later visit fails, the message waits only if the service
+// has answered no other message since the visit before (OthersAnswered).
 func (r *Router[T]) waits(visit int, f asyncop.Failure[T]) bool {
 	n := len(r.Layers)
-	canWait := f.BackendDown && visit < outageVisits && (n > 0 || r.Returns)
+	canWait := f.BackendDown && visit < outageVisits && (n > 0 || r.HasLeases)
 	return canWait && (visit <= n+1 || !f.OthersAnswered)
 }
 
@@ -105,7 +105,8 @@ func IsPast(deadline, at time.Time) bool { return !deadline.IsZero() && !deadlin
 
 // noteDoubt records in meta the id with which a call in doubt can be repeated. before is
 // the Meta as received. It reports whether the next visit may repeat the call (law X1):
-// the server must remember the request for longer than the remaining layers last.
+// the server must remember the request until the demanded delay and all remaining layers
+// have passed.
 func (r *Router[T]) noteDoubt(ctx context.Context, f asyncop.Failure[T], before message.Meta, meta *message.Meta, demanded time.Duration) (mayRepeat bool) {
 	if f.UnsafeToRepeat() {
 		r.noteRequest(ctx, f, before, meta)
@@ -115,7 +116,15 @@ func (r *Router[T]) noteDoubt(ctx context.Context, f asyncop.Failure[T], before 
 }
 
 // noteRequest records in meta the request of a call that is unsafe to repeat, and until
-// when its server remembers it: zero if the call cannot be repeated.
+// when its server remembers it (Remembered). The first row that applies counts:
+//
+//	the server would not recognise a repeat  zero: the call cannot be repeated
+//	no earlier visit has left a doubt        the first call + Router.Remembers
+//	another request is in doubt already      zero: Meta keeps only the first request
+//	the same request is in doubt already     the time stays
+//
+// An earlier request without an id in Meta counts as the same request: it has the user's
+// own id, so it can be repeated as well.
 func (r *Router[T]) noteRequest(ctx context.Context, f asyncop.Failure[T], before message.Meta, meta *message.Meta) {
 	element, isTracked := ctx.Value(ctxkey.Tracked{}).(ctxkey.TrackedElement)
 	// The id of a request is known only if exactlyonce/caller has tracked it. A request
@@ -126,18 +135,16 @@ func (r *Router[T]) noteRequest(ctx context.Context, f asyncop.Failure[T], befor
 	}
 	losesID := isTracked && request == "" // the tracker does not give the next visit the same id
 	switch {
-	case !f.Deduplicated || losesID || r.Remembers == 0: // the server would not recognise a repeat
+	case !f.Deduplicated || losesID || r.Remembers == 0:
 		meta.Remembered = time.Time{}
-	case !before.UnsafeToRepeat: // the first visit that leaves a doubt
+	case !before.UnsafeToRepeat:
 		meta.Request = request
 		meta.Remembered = firstCall(f, meta.LastFailure).Add(r.Remembers)
 	case before.Request != "" && !isSameRequest(before.Request, request):
-		// Two requests are in doubt, for example of two operators, and Meta keeps only
-		// the first.
+		// For example of two operators. Meta keeps the first request.
 		meta.Remembered = time.Time{}
 	default:
-		// An earlier request without an id in Meta has the user's own id, so it can be
-		// repeated as well. Its server counts from its first call, so Remembered stays.
+		// The server counts from the first call, so Remembered stays.
 		meta.Request = request
 	}
 }

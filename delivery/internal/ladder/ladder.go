@@ -98,7 +98,7 @@ func New[T any](c Config[T]) (*Ladder[T], error) {
 	}
 	c.Logger = guard.Logger(c.Logger)
 	_, hasLeases := c.Store.(store.Store) // otherwise only layers have delays
-	l := &Ladder[T]{c: c, router: failed.Router[T]{Returns: hasLeases, Remembers: c.Remembers}}
+	l := &Ladder[T]{c: c, router: failed.Router[T]{HasLeases: hasLeases, Remembers: c.Remembers}}
 	for _, layer := range c.Layers {
 		l.router.Layers = append(l.router.Layers, failed.Layer{Delay: layer.Delay, Jitter: layer.Jitter})
 	}
@@ -115,9 +115,10 @@ func (l *Ladder[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error
 		return err
 	}
 	meta := to.Meta
-	// from is the delivery in ctx. own is the same if it is of this ladder and the
-	// element is the whole message. A part has the provider of its message, and is not
-	// stored if the message was purged.
+	// from is the delivery in ctx, also for a part of a message: a part has the provider
+	// of its message, and is not stored if the message was purged. own is the same
+	// delivery if it is of this ladder and the element is the whole message: only then
+	// may the element have the received bytes and take the message's place.
 	from := message.DeliveryFromContext(ctx)
 	if from != nil {
 		meta.Provider = from.Provider()
@@ -223,7 +224,8 @@ func keepReceived(d message.Delivery, m *store.Message) {
 }
 
 // Provider returns the provider of the message of a call, or "". isOwn is false if the
-// message was not received from a source of this ladder, or is not in flight.
+// message was not received from a source of this ladder, is a part, or was made or
+// renamed by the program.
 func (l *Ladder[T]) Provider(ctx context.Context) (provider string, isOwn bool) {
 	d := l.ownDelivery(ctx)
 	if d == nil {
@@ -232,7 +234,8 @@ func (l *Ladder[T]) Provider(ctx context.Context) (provider string, isOwn bool) 
 	return d.Provider(), true
 }
 
-// SetProvider stores the provider of the message of a call. isOwn is as in Provider.
+// SetProvider stores the provider of the message of a call. isOwn is as in Provider, and
+// also false if the message is not in flight.
 func (l *Ladder[T]) SetProvider(ctx context.Context, provider string) (isOwn bool, err error) {
 	d := l.ownDelivery(ctx)
 	if d == nil {
