@@ -36,9 +36,10 @@ func WithClock(c clock.Clock) Option {
 // WithLogger sets the logger of a queue or of [Run]. The default is slog.Default(). It
 // panics if l is nil.
 //
-// A queue logs lost leases, dead letters, and settlements that could not be recorded, at
-// warn level. Run logs failures and the flood guard at warn level, and the start of a
-// drain and its [Summary] at info level.
+// A queue logs lost leases, dead letters, and settlements that it tries to record again,
+// at warn level, a message that cannot be settled at error level, and purges of messages
+// in flight at info level. Run logs failures and the flood guard at warn level, and the
+// start of a drain and its [Summary] at info level.
 func WithLogger(l *slog.Logger) Option {
 	guard.RefuseNil("delivery: WithLogger", "logger", l)
 	safe := guard.Logger(l)

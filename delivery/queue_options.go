@@ -81,8 +81,9 @@ func WithLayers(layers ...Layer) QueueOption {
 // its operator had passed ([asyncop.ErrBackendDown]), it has failed. With its visits used
 // up, it waits in the last layer again, or for a minute in the queue if it lacks layers.
 // It becomes a dead letter after 100 visits in all. With n layers, visit n+1 is the first
-// one too many: after it the message waits in any case. After a later visit it becomes a
-// dead letter if the service has answered others since the visit before.
+// without a further layer: if it fails in this way, the message waits in any case. If a
+// later visit fails, the message becomes a dead letter if the service has answered others
+// since the visit before.
 func RetryAfter(delays ...time.Duration) QueueOption {
 	layers := make([]Layer, len(delays))
 	for i, d := range delays {

@@ -74,8 +74,14 @@ type filling[OUT any] struct {
 // failuresAlone are the failures of results put alone since the sink has last taken a
 // result. If all of them were in one round when the sink takes the next result, the sink
 // was up in that round, so they are refusals. If they were in several rounds, there may
-// have been an outage. When the sink takes a result, noteTaken judges the refused
-// results, and putEach the results that it puts.
+// have been an outage.
+//
+// For example, A and B are put alone in one round: A fails, and B is taken. So A was
+// refused, and its error is kept in errWhileUp. If A has failed in two rounds before B is
+// taken, the error is not kept.
+//
+// When the sink takes a result, noteTaken judges the refused results, and putEach the
+// results that it puts.
 type failuresAlone struct {
 	round           int // of the first failure, or 0
 	inSeveralRounds bool
@@ -88,7 +94,7 @@ type refusal[OUT any] struct {
 	taken      int           // filling.taken at the last try
 	last       string        // error of the last try, from [counting.Alike]
 	round      int           // filling.round of the last try
-	errWhileUp string        // the field last of a try while the sink was up, or "": see noteTaken
+	errWhileUp string        // the field last of a try while the sink was up, or "": see failuresAlone
 	aloneSince time.Time     // since then only refused results were tried, and all have failed
 	wait       time.Duration // between the last try and the next
 	due        time.Time     // of the next try

@@ -36,7 +36,8 @@ type Meta struct {
 	// such a failure. So a visit does not count if the message was released or nacked in
 	// it, or if its worker died.
 	Visit int
-	// Attempts counts the calls begun in all earlier visits.
+	// Attempts counts the calls begun in the earlier visits that Visit counts, which are
+	// visits since the last merge.
 	Attempts int
 	// FirstFailure and LastFailure are when visits failed; zero without a failure.
 	FirstFailure, LastFailure time.Time

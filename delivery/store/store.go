@@ -258,10 +258,10 @@ type Move struct {
 	Lease   Lease
 	Queue   string // the target, possibly its own queue
 	Message Message
-	// Visit is the visit in which Message was made of the leased message, for HandOver; if
-	// the worker has taken it again meanwhile, the visit of that lease. If the leased
-	// message has that Meta.Visit already, or a later one, another worker has stored the
-	// failure of the visit in its place ([InOrder].Replace): then it counts as gone. All
-	// moves of a lease have the same Visit. 0 leaves out this check.
+	// Visit is for HandOver: the visit that began with Lease, which is 1 more than the
+	// Meta.Visit that was stored then. If the stored Meta.Visit is not below Visit any
+	// longer, another worker has stored the failure of the visit in the place of the
+	// leased message ([InOrder].Replace), which then counts as gone. All moves of a lease
+	// have the same Visit. 0 leaves out this check.
 	Visit int
 }

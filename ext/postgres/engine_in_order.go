@@ -60,7 +60,8 @@ const committedLate = "interval '1 s'"
 
 // selectAhead reads messages of the queue $1 that are due behind the place ($2, $3). It
 // returns those without a key and the last one from which the search continues, and how
-// many it has read.
+// many it has read. A refused message is not free: ExceptRefused extends the expression
+// of is_free by a condition.
 func (s *Engine) selectAhead() string {
 	return `WITH clock AS MATERIALIZED (SELECT ` + s.now + ` AS now), ahead AS MATERIALIZED (
 			SELECT at, position, meta->>'key' IS NULL` + storesql.ExceptRefused + ` AS is_free, at <= (SELECT now FROM clock) - ` + committedLate + ` AS is_settled FROM weir_messages
@@ -171,9 +172,10 @@ func (s *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease
 	limit = min(limit, storesql.MaxInOrder)
 	after := s.floors.begin(queue, s.clock.Now())
 	beganAtFloor := after.position > 0
-	// The first step looks at limit messages, and each further step at StepInOrder. Keys
-	// behind them get a turn only after a full step: otherwise calls with a small limit
-	// would take of these keys, and park a flood of one key a few messages at a time.
+	// The first step looks at limit messages, and each further step at StepInOrder. Only
+	// after a full step does a call look behind these messages. Otherwise calls with a
+	// small limit would always find messages there, and each call would park only a few
+	// messages of a flood of one key in front.
 	looked, isParked := limit, true // isParked: all messages up to after are parked
 	pause := lockedWait
 	for range storesql.StepsInOrder {

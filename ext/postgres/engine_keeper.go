@@ -11,9 +11,9 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// never is the due time of a held message. The time alone marks it, so that workers of
-// earlier versions leave it alone. Earlier versions of PostgreSQL cannot calculate with
-// 'infinity'.
+// never is the time of a held message in the column at. The time alone marks it, so that
+// workers of earlier versions leave it alone. The column due keeps its due time. Earlier
+// versions of PostgreSQL cannot calculate with 'infinity'.
 const never = "'9999-12-31 00:00:00+00'::timestamptz"
 
 // Records implements [store.Keeper].

@@ -40,7 +40,8 @@ var (
 
 // selectAhead reads messages of the queue $1 behind the place ($2, $3). It returns those
 // without a key that are due at $4, and the last due message, and how many are due. Two
-// ranges, since SQLite does not compare both columns by the index.
+// ranges, since SQLite does not compare both columns by the index. A refused message is
+// not free: ExceptRefused extends the expression of is_free by a condition.
 var selectAhead = `WITH ahead AS MATERIALIZED (
 		SELECT * FROM (` + ahead + ` AND at = $2 AND position > $3` + limitAhead + `)
 		UNION ALL SELECT * FROM (` + ahead + ` AND at > $2` + limitAhead + `)` + limitAhead + `
@@ -86,9 +87,10 @@ func (s *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease
 		return nil, err
 	}
 	limit = min(limit, storesql.MaxInOrder)
-	// The first step looks at limit messages, and each further step at StepInOrder. Keys
-	// behind them get a turn only after a full step: otherwise calls with a small limit
-	// would take of these keys, and park a flood of one key a few messages at a time.
+	// The first step looks at limit messages, and each further step at StepInOrder. Only
+	// after a full step does a call look behind these messages. Otherwise calls with a
+	// small limit would always find messages there, and each call would park only a few
+	// messages of a flood of one key in front.
 	looked := limit
 	for range storesql.StepsInOrder {
 		due, err := s.anyDue(ctx, queue)

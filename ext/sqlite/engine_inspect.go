@@ -237,8 +237,9 @@ func (s *Engine) readPositions(ctx context.Context, query string, args func(now 
 var positionsFree = `SELECT ` + sized + ` FROM weir_messages WHERE position IN (SELECT value FROM json_each($1)) AND +queue = $2
 	AND +at < ` + neverText + ` AND (leased IS NULL OR leased <= $3) ORDER BY position LIMIT $4`
 
-// claim leases the messages that are still there and not leased. It need not filter
-// again: the properties that filters use do not change.
+// claim leases the messages that are still there and neither leased nor held. It does not
+// filter again. So it also leases a message that another worker has changed since the
+// search, by Amend or Replace, and that may no longer match.
 func (s *Engine) claim(ctx context.Context, queue string, positions []int64, lease time.Duration) (taken []store.Leased, err error) {
 	given, err := json.Marshal(positions)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// never is the due time of a held message. The time alone marks it, so that workers of
-// earlier versions leave it alone.
+// never is the time of a held message in the column at. The time alone marks it, so that
+// workers of earlier versions leave it alone. The column due keeps its due time.
 const never = math.MaxInt64
 
 var neverText = strconv.FormatInt(never, 10)

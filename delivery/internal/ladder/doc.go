@@ -45,8 +45,8 @@
 //
 // An earlier version of the program may have left messages in layers, and in a queue of
 // messages that wait behind them, named "<queue>-blocked". [Config.Others] names these
-// queues. They become inputs of the source. A ladder with InOrder delivers their messages
-// before the messages of the queue itself, and leaves them there: a message whose key has
-// messages in an earlier queue is released until they are done. Without InOrder they are
-// delivered at once.
+// queues. They become inputs of the source. A ladder with InOrder delivers, for each key,
+// the messages of these queues before the messages of the queue itself. It does not move
+// them: a message of the queue is released as long as its key has messages in one of
+// these queues. Without InOrder they are delivered at once.
 package ladder

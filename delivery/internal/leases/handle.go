@@ -26,9 +26,9 @@ type handle struct {
 	// is nil: see InPlace.
 	replacement *store.Message
 	forgotten   bool // removed from the source, since it is settled in the store
-	// hasNextLease reports that the lease is for the next visit of a message that is gone:
-	// with an order of keys, this source has taken it again after another worker had
-	// replaced it in its place. settle releases the lease.
+	// hasNextLease reports that the lease is for the next visit, although this visit is
+	// over: with an order of keys, this source has taken the message again after another
+	// worker had replaced it in its place. settle releases the lease.
 	hasNextLease bool
 	lost         bool // the lease was lost, and is counted
 	// doubt has the call in doubt of another worker's visit, with which the message was
@@ -39,8 +39,11 @@ type handle struct {
 	due      time.Time // next try to record the settlement
 
 	provider atomic.Pointer[string] // current provider; written under mu
-	isGone   atomic.Bool            // purged, or its visit was settled by another worker; written under mu
-	isPurged atomic.Bool            // gone because it was purged; written under mu
+	isPurged atomic.Bool            // the visit is over because the message was purged; written under mu
+	// isVisitOver reports that the outcome of this delivery must not be stored: the
+	// message was purged, or another worker has stored an outcome of the visit. With an
+	// order of keys the message may still be in its queue. Written under mu.
+	isVisitOver atomic.Bool
 }
 
 var _ message.Delivery = (*handle)(nil)
@@ -49,7 +52,7 @@ type sourceOfHandle interface {
 	ownerOf() any
 	engineOf() store.Engine
 	leaseOf(h *handle) (l store.Lease, visit int, inFlight bool)
-	noteGone(ctx context.Context, h *handle, lease store.Lease)
+	noteVisitOver(ctx context.Context, h *handle, lease store.Lease)
 	asReceived(h *handle, encoded []byte) (payload, schema []byte, isSame bool)
 	setProvider(ctx context.Context, h *handle, provider string) (canKeep bool, err error)
 	replaceBy(h *handle, m store.Message) bool

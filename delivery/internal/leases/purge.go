@@ -28,7 +28,7 @@ func HandOver(ctx context.Context, engine store.Engine, queue string, ms []store
 	hasLease := false
 	for i := range ms {
 		h, isHandle := from[i].(*handle)
-		if isHandle && h.isGone.Load() {
+		if isHandle && h.isVisitOver.Load() {
 			isGone[i] = true
 			continue
 		}
@@ -40,8 +40,9 @@ func HandOver(ctx context.Context, engine store.Engine, queue string, ms []store
 		}
 		if isHandle && isInspector && storearg.IsSame(h.source.engineOf(), engine) {
 			lease, visit, inFlight := h.source.leaseOf(h)
-			// If the program has acknowledged the message before it puts the result, it
-			// was not purged: the result is put unchecked.
+			// A program may acknowledge the message before it puts the result. Then the
+			// message may be missing because it was acknowledged, so a check would not
+			// show a purge: the result is put unchecked.
 			if inFlight {
 				move.Lease = lease
 				move.Visit = visit
@@ -71,7 +72,7 @@ func HandOver(ctx context.Context, engine store.Engine, queue string, ms []store
 		h, isHandle := from[at[n]].(*handle)
 		if isHandle && wasLost[moves[n].Lease] {
 			isGone[at[n]] = true
-			h.source.noteGone(ctx, h, moves[n].Lease)
+			h.source.noteVisitOver(ctx, h, moves[n].Lease)
 		}
 	}
 	return isGone, nil
@@ -133,15 +134,15 @@ func (s *Source[T]) purgeSearchesBegun() int {
 	return s.purgeSearches
 }
 
-// noteGone notes that the message of h is gone, as the store has found for a lease of h.
-// While the lease lasts, no other worker can have settled the message, so it was purged.
-// If h has a newer lease, this source has taken the message again since, so it was
-// replaced (see hasNextLease).
-func (s *Source[T]) noteGone(ctx context.Context, h *handle, lease store.Lease) {
+// noteVisitOver notes that the visit of h is over, as the store has found for a lease of
+// h. While the lease lasts, no other worker can have settled the message, so it was
+// purged. If h has a newer lease, this source has taken the message again since, so it
+// was replaced (see hasNextLease).
+func (s *Source[T]) noteVisitOver(ctx context.Context, h *handle, lease store.Lease) {
 	s.mu.Lock()
 	isReplaced := h.lease != lease
 	isPurged := !isReplaced && s.clock.Now().Before(h.until)
-	isNew := h.isGone.CompareAndSwap(false, true)
+	isNew := h.isVisitOver.CompareAndSwap(false, true)
 	switch {
 	case !isNew:
 	case isReplaced:
@@ -184,8 +185,8 @@ func (s *Source[T]) findPurged(ctx context.Context, lost []*handle) (purged []*h
 		}
 		found, err := inspector.List(ctx, s.queue, store.Filter{}, store.Page{After: h.position - 1, Until: h.position, Max: 1})
 		if err != nil {
-			// For noteLost, the next Extend repeats the search. For
-			// noteSettledAfterLoss, the lease counts as lost.
+			// The lease counts as lost, even if the message was purged. While the
+			// message is in flight, the next Extend repeats the search.
 			return purged
 		}
 		if len(found) == 0 {

@@ -28,7 +28,7 @@ func (s *Source[T]) extendSome(ctx context.Context, choose func(*handle) bool) {
 	extended := make(map[store.Lease]*handle, len(s.handles))
 	leases := make([]store.Lease, 0, len(s.handles))
 	for _, h := range s.handles {
-		hasLease := !h.isGone.Load() || h.hasNextLease
+		hasLease := !h.isVisitOver.Load() || h.hasNextLease
 		if hasLease && choose(h) {
 			extended[h.lease] = h
 			leases = append(leases, h.lease)
@@ -68,8 +68,8 @@ func (s *Source[T]) extendSome(ctx context.Context, choose func(*handle) bool) {
 	}
 }
 
-// noteLost notes messages whose leases are lost. A purged message is gone. Others stay in
-// flight: if they are delivered again, the redelivery joins them.
+// noteLost notes messages whose leases are lost. The visit of a purged message is over.
+// Others stay in flight: if they are delivered again, the redelivery joins them.
 //
 // It leaves out messages that were settled since extendSome asked, because the recorder
 // may have settled them in the store, and messages that this source has taken again,
@@ -78,7 +78,7 @@ func (s *Source[T]) noteLost(ctx context.Context, lost map[store.Lease]*handle, 
 	purged := s.findPurged(ctx, slices.Collect(maps.Values(lost)))
 	s.mu.Lock()
 	for l, h := range lost {
-		if h.lease != l || h.settlement != nil || h.isGone.Load() {
+		if h.lease != l || h.settlement != nil || h.isVisitOver.Load() {
 			delete(lost, l)
 		}
 	}
@@ -86,7 +86,7 @@ func (s *Source[T]) noteLost(ctx context.Context, lost map[store.Lease]*handle, 
 	others := 0
 	for l, h := range lost {
 		if slices.Contains(purged, h) {
-			s.noteGone(ctx, h, l)
+			s.noteVisitOver(ctx, h, l)
 			continue
 		}
 		others++
@@ -139,7 +139,7 @@ func (s *Source[T]) SettlementsRefused() int {
 func (s *Source[T]) record(ctx context.Context, last bool) (next time.Duration, err error) {
 	due := s.dueSettlements(last)
 	if s.inOrder != nil && len(due.done)+len(due.rejected) > 0 {
-		defer settle.Wake(s.again) // the next messages of their keys may be due
+		defer settle.Wake(s.wake) // the next messages of their keys may be due
 	}
 	for _, hs := range [][]*handle{due.done, due.replaced, due.released} {
 		err := s.recordTogether(ctx, hs, last)
@@ -147,7 +147,9 @@ func (s *Source[T]) record(ctx context.Context, last bool) (next time.Duration, 
 			return 0, err
 		}
 	}
-	if due.hasOtherDelays { // before dead letters, which must not delay them if they cannot be stored (law D3)
+	if due.hasOtherDelays {
+		// The next call releases the others first: dead letters that cannot be stored
+		// must not delay them (law D3).
 		return 0, nil
 	}
 	err = s.recordTogether(ctx, due.rejected, last)
@@ -272,7 +274,7 @@ func (s *Source[T]) recordSame(ctx context.Context, hs []*handle) error {
 		err := s.write(hs, func(leases []store.Lease) error { return s.store.Release(ctx, min(v.Delay, longestNack), leases...) })
 		<-s.releasing
 		if err == nil {
-			settle.Wake(s.again)
+			settle.Wake(s.wake)
 		}
 		return err
 	default:
@@ -280,8 +282,10 @@ func (s *Source[T]) recordSame(ctx context.Context, hs []*handle) error {
 	}
 }
 
-// noteRefusal notes that the store has refused a settlement. It is tried again alone, and
-// after maxRefusals tries the message is set aside.
+// noteRefusal notes that the store has refused a settlement. The settlement is
+// tried again with the others that are due by then, and recordTogether separates it from
+// them if it is refused again. After maxRefusals tries, or at once if the source closes,
+// the message is set aside. A message whose replacement is refused is rejected instead.
 func (s *Source[T]) noteRefusal(ctx context.Context, h *handle, cause error, last bool) error {
 	if h.replacement != nil {
 		s.rejectInstead(h, cause)
@@ -353,7 +357,7 @@ func (s *Source[T]) write(hs []*handle, f func([]store.Lease) error) error {
 		if wasLost && h.lease != leases[i] {
 			continue // stays in settled, and is recorded with its newer lease
 		}
-		if wasLost && !h.isGone.Load() { // a gone message was noted before
+		if wasLost && !h.isVisitOver.Load() { // otherwise it was noted before
 			withoutLease = append(withoutLease, h)
 		}
 		ended = append(ended, h)
@@ -379,11 +383,11 @@ func (s *Source[T]) noteSettledAfterLoss(hs []*handle) {
 	}
 	purged := s.findPurged(s.recorder.Calls, hs)
 	for _, h := range purged {
-		s.noteGone(s.recorder.Calls, h, h.lease)
+		s.noteVisitOver(s.recorder.Calls, h, h.lease)
 	}
 	s.mu.Lock()
 	for _, h := range hs {
-		if !h.isGone.Load() {
+		if !h.isVisitOver.Load() {
 			s.lose(h)
 		}
 	}

@@ -39,8 +39,9 @@ var errSourceClosed = errors.New("weir: the source is closed")
 // A message that was rejected, or whose payload the codec cannot read, goes to the dead
 // letters, with its bytes as received and the reason in its history. If the store fails
 // to record settlements, they are tried again until the source is closed. If the store
-// refuses to record one message's settlement, only that message is tried again, for 3 s;
-// then it stays in its queue, and is not delivered again.
+// refuses to record one message's settlement, that settlement is tried again, for 3 s;
+// then the message stays in its queue, and is not delivered again. When the source
+// closes, the first refusal is enough.
 //
 // A message whose lease has ended may have killed its process. It is returned alone. The
 // next message follows when it is settled, or after a head start of 100 ms to 5 s, which
@@ -58,7 +59,9 @@ type Source[T any] struct {
 	sourceSettings
 
 	recorder *settle.Recorder
-	again    chan struct{} // capacity 1; to Receive: something was released
+	// wake has capacity 1. Receive then takes again, since messages may be due. Listen,
+	// HeadStarts, KeysInFlight, record and recordSame send to it.
+	wake chan struct{}
 
 	listening sync.WaitGroup
 	woken     atomic.Bool // the store wakes the source, so it need not poll
@@ -135,7 +138,8 @@ func WithClock(c clock.Clock) SourceOption {
 }
 
 // WithLogger sets the logger; the default is slog.Default(). Lost leases, dead letters
-// and settlements that could not be recorded are logged at warn level.
+// and settlements that are tried again are logged at warn level, a message that cannot be
+// settled at error level, and purges of messages in flight at info level.
 func WithLogger(l *slog.Logger) SourceOption {
 	guard.RefuseNil("weir: WithLogger", "logger", l)
 	return func(s *sourceSettings) { s.logger = guard.Logger(l) }
@@ -163,7 +167,7 @@ func NewSource[T any](s store.Store, queue, dead string, c codec.Codec[T], opts 
 	}
 	src := &Source[T]{
 		store: s, queue: queue, dead: dead, decoder: decoder.New("store", c), codec: c, sourceSettings: set,
-		again: make(chan struct{}, 1), releasing: make(chan struct{}, 1), receiving: make(chan struct{}, 1), handles: map[string]*handle{},
+		wake: make(chan struct{}, 1), releasing: make(chan struct{}, 1), receiving: make(chan struct{}, 1), handles: map[string]*handle{},
 	}
 	if src.inFlight == nil {
 		src.inFlight = NewKeysInFlight()
@@ -181,7 +185,7 @@ func NewSource[T any](s store.Store, queue, dead string, c codec.Codec[T], opts 
 	src.listening.Go(func() { // ends with Close, which waits for it
 		Listen(src.recorder.Open, s, queue, set.clock, set.logger, func(misses bool) {
 			src.woken.Store(!misses)
-			settle.Wake(src.again)
+			settle.Wake(src.wake)
 		})
 	})
 	return src
@@ -206,7 +210,7 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], e
 		if err := s.recorder.Failure(); err != nil {
 			return nil, err
 		}
-		left := s.headStarts.watch(s.clock.Now(), s.again)
+		left := s.headStarts.watch(s.clock.Now(), s.wake)
 		if left > 0 {
 			if ctx.Err() != nil {
 				return nil, context.Cause(ctx)
@@ -247,12 +251,13 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], e
 	}
 }
 
-// wait returns true if a message was released, or false after the time d.
+// wait waits until Receive is woken, and then returns true. It returns false after the
+// time d, or when ctx or the source ends.
 func (s *Source[T]) wait(ctx context.Context, d time.Duration) bool {
 	timer := s.clock.Timer(d)
 	defer timer.Stop()
 	select {
-	case <-s.again:
+	case <-s.wake:
 		return true
 	case <-timer.C:
 	case <-ctx.Done():
@@ -409,15 +414,16 @@ func (s *Source[T]) choose(taken []store.Leased, until time.Time) (chosen []stor
 
 // join gives a message in flight the lease with which it was taken again. The outcome of
 // the running call then counts for the visit of the new lease, since its settlement ends
-// that lease. It does not count if the message is gone (hasNextLease), or if it would
-// replace the message (wasReplaced). The message's key counts it already. Called with mu
-// held.
+// that lease. It does not count if the visit is over (hasNextLease), or if it would
+// replace a message that another worker has replaced already for this visit
+// (wasReplaced). KeysInFlight counts the message already, so it is not admitted again.
+// Called with mu held.
 func (s *Source[T]) join(h *handle, again *store.Leased, until time.Time) {
 	s.lose(h)
 	h.lease = again.Lease
 	h.leaseVisit = again.Meta.Visit + 1
 	h.until = until
-	h.hasNextLease = h.isGone.Load()
+	h.hasNextLease = h.isVisitOver.Load()
 	h.doubt = message.Meta{}
 	if again.Meta.UnsafeToRepeat && !h.message.Meta.UnsafeToRepeat {
 		h.doubt = again.Meta
@@ -436,8 +442,8 @@ func (s *Source[T]) addHandle(h *handle) {
 // settle takes the settlement of a message, from any goroutine.
 func (s *Source[T]) settle(h *handle, v message.Settlement) {
 	s.mu.Lock()
-	if h.isGone.Load() {
-		// The message must not be put anywhere. Usually its lease is lost, and Release
+	if h.isVisitOver.Load() {
+		// The outcome must not be stored. Usually the lease is lost, and Release
 		// does not change the store. But with hasNextLease, Release lets the next visit
 		// begin.
 		v = message.Settlement{Kind: message.Released}

@@ -56,7 +56,7 @@ func (s *Source[T]) takeByKey(ctx context.Context, n int) (taken []store.Leased,
 // takeRound takes messages of the rest of a round, without keys at their limits.
 func (s *Source[T]) takeRound(ctx context.Context, n int) (taken []store.Leased, err error) {
 	r := &s.rounds
-	room := s.inFlight.room(s.maxPerKey, n, r.includesSlow, s.again)
+	room := s.inFlight.room(s.maxPerKey, n, r.includesSlow, s.wake)
 	r.leftOutSlow = r.leftOutSlow || room.leftOutSlow
 	if room.next > 0 && (r.next == 0 || room.next < r.next) {
 		r.next = room.next

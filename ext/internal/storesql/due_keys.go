@@ -5,7 +5,7 @@ import "github.com/weirflow/weir/internal/storearg"
 // Limits of one statement of [store.ByKey.TakeByKey], as texts.
 const (
 	KeysLooked   = "1000" // keys, with due messages or not
-	OldestLooked = "100"  // messages without a key
+	OldestLooked = "100"  // due messages, of which those without a key are taken
 )
 
 // DueKeys are the next keys of a round that have due messages.
