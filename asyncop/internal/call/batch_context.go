@@ -107,20 +107,23 @@ func (b *Batch[IN, OUT]) Value(key any) any {
 // parent is like [Token.parent]. If the operator has ended a member, it has ended the
 // call. Otherwise a purge has ended the call if it has ended a member.
 func (b *Batch[IN, OUT]) parent() context.Context {
-	parent := b.host.Values
 	if b.ongoing() != nil {
-		return parent
+		return b.host.Values
 	}
+	isPurged := false
 	for i := range b.members {
-		switch p := b.members[i].parent(); p {
+		switch b.members[i].parent() {
 		case b.host.Life:
-			return p
+			return b.host.Life
 		case b.host.Values:
-		default:
-			parent = p // it has the cause message.ErrPurged
+		default: // a context with the cause message.ErrPurged
+			isPurged = true
 		}
 	}
-	return parent
+	if isPurged {
+		return WithEnd(b.host.Values, purged)
+	}
+	return b.host.Values
 }
 
 // batchStages is the [Reporter] of a batch. A report counts for all members.

@@ -173,7 +173,7 @@ type Model struct {
 	rest       []*Element    // failures that the sink gets after the end
 	readySince time.Duration // when retries began to wait for a permit
 	ahead      int           // elements of Source that were read for a barrier
-	discards   int           // upper limit of discarded elements
+	discards   int           // upper limit of discarded elements, with control elements
 	stats      observe.Stats
 }
 
@@ -629,8 +629,16 @@ func (m *Model) Stats() observe.Stats {
 		s.OldestAge = m.Now - m.Queue[oldest].accepted
 	}
 	if m.Ended {
+		discarded := 0
 		for i, in := range m.Source {
-			if in != (Input{}) && !(in.Control && i < m.ahead) && (m.ReadAhead == 0 || s.Discarded < int64(m.discards)) {
+			if in == (Input{}) || in.Control && i < m.ahead {
+				continue
+			}
+			if m.ReadAhead > 0 && discarded == m.discards {
+				break
+			}
+			discarded++
+			if !in.Control {
 				s.Discarded++
 			}
 		}
