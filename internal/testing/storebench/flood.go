@@ -23,9 +23,16 @@ func KeysBehindAFlood(t *testing.T, s OrderedEngine, countParked func() int, age
 	for _, key := range []string{"a", "b", "c"} {
 		putSome(t, s, 2, key)
 	}
-	takeOne := func() store.Message {
-		one, err := s.TakeInOrder(t.Context(), "q", 1, time.Hour)
-		require.NoError(t, err)
+	takeOne := func(calls int) store.Message {
+		var one []store.Leased
+		for range calls {
+			var err error
+			one, err = s.TakeInOrder(t.Context(), "q", 1, time.Hour)
+			require.NoError(t, err)
+			if len(one) > 0 {
+				break
+			}
+		}
 		require.Len(t, one, 1)
 		if one[0].Meta.Key != "flood" {
 			require.NoError(t, s.Done(t.Context(), one[0].Lease))
@@ -34,7 +41,7 @@ func KeysBehindAFlood(t *testing.T, s OrderedEngine, countParked func() int, age
 	}
 	var taken []string
 	for range 7 {
-		taken = append(taken, takeOne().Meta.Key)
+		taken = append(taken, takeOne(1).Meta.Key)
 	}
 	require.Equal(t, []string{"flood", "a", "b", "c", "a", "b", "c"}, taken)
 	begun := countParked()
@@ -46,9 +53,9 @@ func KeysBehindAFlood(t *testing.T, s OrderedEngine, countParked func() int, age
 	}
 	age()
 	for _, want := range []string{"1", "2", "3"} {
-		require.Equal(t, want, takeOne().Meta.ID)
+		require.Equal(t, want, takeOne(3).Meta.ID) // a search that begins again needs more than one call to get past the flood
 	}
-	require.Less(t, countParked()-begun, 800, "messages without a key wait for messages of the flood to be parked")
+	require.Less(t, countParked(), flood*9/10, "messages without a key wait for the flood to be parked")
 	begun = countParked()
 	none, err := s.TakeInOrder(t.Context(), "q", 1, time.Hour)
 	require.NoError(t, err)
