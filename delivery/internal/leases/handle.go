@@ -51,7 +51,7 @@ var _ message.Delivery = (*handle)(nil)
 type sourceOfHandle interface {
 	ownerOf() any
 	engineOf() store.Engine
-	leaseOf(h *handle) (l store.Lease, visit int, inFlight bool)
+	leaseOf(h *handle) (l heldLease, isInFlight bool)
 	noteVisitOver(ctx context.Context, h *handle, lease store.Lease)
 	asReceived(h *handle, encoded []byte) (payload, schema []byte, isSame bool)
 	setProvider(ctx context.Context, h *handle, provider string) (canKeep bool, err error)
@@ -86,20 +86,20 @@ func (s *Source[T]) asReceived(h *handle, encoded []byte) (payload, schema []byt
 }
 
 func (s *Source[T]) setProvider(ctx context.Context, h *handle, provider string) (canKeep bool, err error) {
-	lease, _, isInFlight := s.leaseOf(h)
+	lease, isInFlight := s.leaseOf(h)
 	if !isInFlight {
 		return false, nil
 	}
 	if provider == h.Provider() {
 		return true, nil
 	}
-	err = s.store.Amend(ctx, lease, store.Amendment{Provider: &provider})
+	err = s.store.Amend(ctx, lease.Lease, store.Amendment{Provider: &provider})
 	if err != nil {
 		return true, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h.lease != lease && h.Provider() != provider {
+	if h.lease != lease.Lease && h.Provider() != provider {
 		return true, fmt.Errorf("message %q was taken again meanwhile, with the provider %q", h.message.Meta.ID, h.Provider())
 	}
 	h.provider.Store(&provider)

@@ -39,13 +39,13 @@ func HandOver(ctx context.Context, engine store.Engine, queue string, ms []store
 			move.Message.Cause = settle.CauseOf(&move.Message.Meta, move.Message.Cause)
 		}
 		if isHandle && isInspector && storearg.IsSame(h.source.engineOf(), engine) {
-			lease, visit, inFlight := h.source.leaseOf(h)
+			lease, isInFlight := h.source.leaseOf(h)
 			// A program may acknowledge the message before it puts the result. Then the
 			// message may be missing because it was acknowledged, so a check would not
 			// show a purge: the result is put unchecked.
-			if inFlight {
-				move.Lease = lease
-				move.Visit = visit
+			if isInFlight {
+				move.Lease = lease.Lease
+				move.Visit = lease.visit
 				hasLease = true
 			}
 		}
@@ -198,10 +198,15 @@ func (s *Source[T]) findPurged(ctx context.Context, lost []*handle) (purged []*h
 
 func (s *Source[T]) engineOf() store.Engine { return s.store }
 
-// leaseOf returns the lease of a message with the visit of the lease, and whether the
-// message is in flight.
-func (s *Source[T]) leaseOf(h *handle) (l store.Lease, visit int, inFlight bool) {
+// heldLease is a lease with the visit that began with it.
+type heldLease struct {
+	store.Lease
+	visit int
+}
+
+// leaseOf returns the lease of a message, and whether the message is in flight.
+func (s *Source[T]) leaseOf(h *handle) (l heldLease, isInFlight bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return h.lease, h.leaseVisit, h.settlement == nil
+	return heldLease{h.lease, h.leaseVisit}, h.settlement == nil
 }
