@@ -180,9 +180,9 @@ func mustBeTenant(function, tenant string) {
 	}
 }
 
-// SetLimit changes how many calls may run at a time; with 0, no call starts. Running calls
-// continue. An adaptive limit adapts from n, within its bounds. With [Shared], n is the
-// limit of all processes, and must be set in each. It panics if n is negative.
+// SetLimit changes how many calls may run at a time; with 0, no call starts. Running
+// calls continue. An adaptive limit adapts from n, within its bounds. With [Shared], n is
+// the limit of all processes, and must be set in each. It panics if n is negative.
 func (b *Backend) SetLimit(n int) {
 	mustNotBeNegative("SetLimit", n)
 	t := b.now()

@@ -16,9 +16,9 @@ const unknownCall = time.Minute
 // Shared makes all processes that have a backend of this name on the same engine share
 // its [Limit], [Rate] and [CallRate] (law B5). Each process holds a lease on a share, in
 // a record of the engine. Free permits move within about two seconds to the processes
-// that need them, and a process without calls holds no permits. A process starts no call in its
-// first 1.3 s, or in the first 1.3 s after a minute without calls; in a busy fleet it is
-// about 1.9 s.
+// that need them, and a process without calls holds no permits. A process starts no call
+// in its first 1.3 s, or in the first 1.3 s after a minute without calls; in a busy fleet
+// it is about 1.9 s.
 //
 // keeper is any engine that keeps records: package memory (for the operators of one
 // process, and for tests), ext/sqlite (for the processes of one machine), ext/postgres

@@ -172,8 +172,8 @@ func (c *Coordinator) newReminder() *reminder {
 }
 
 // warn logs the participants that have not reported this checkpoint, and names the
-// participants that have never reported. Unless all is set, it logs only if there are such
-// participants.
+// participants that have never reported. Unless all is set, it logs only if there are
+// such participants.
 func (r *reminder) warn(run *run, all bool) {
 	r.total += r.wait
 	r.wait = r.total // doubles the total

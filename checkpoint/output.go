@@ -45,8 +45,8 @@ type Output[T any] interface {
 
 // FreshStarter is implemented by an [Output] that must act, or may refuse, when the run
 // does not resume from a checkpoint: it removes elements prepared by an earlier run, or
-// checks that such elements do not exist. An output that cannot undo published elements, such as a
-// topic, need not implement it.
+// checks that such elements do not exist. An output that cannot undo published elements,
+// such as a topic, need not implement it.
 type FreshStarter interface {
 	// FreshStart is called once, before all other methods, in place of Restore. After it,
 	// Commit must not publish elements of earlier runs. If it can neither keep nor undo

@@ -440,7 +440,7 @@ func (s *server) grouped(ctx context.Context, d *queueData) {
 		d.Groups = append(d.Groups, groupRow{one, s.address("/queue", filterValues(d.Queue, one.Filter))})
 	}
 	d.Rest += g.More
-	isOfOneError := d.Filter.Error != "" && len(g.Groups) == 1 // which proves nothing
+	isOfOneError := d.Filter.Error != "" && len(g.Groups) == 1 // the filter makes them alike
 	if len(g.Groups) > 0 && !isOfOneError {
 		d.Headline = headline(g)
 	}

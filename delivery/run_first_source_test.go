@@ -224,8 +224,8 @@ func TestRun_HeldKeyOfFirstSourceThatCannotLeaveOutKeys(t *testing.T) {
 	}
 }
 
-// People hold a key in both queues of a worker, and resume it in one after the other. Each
-// line of the log names the queue.
+// People hold a key in both queues of a worker, and resume it in one after the other.
+// Each line of the log names the queue.
 func TestRun_HeldKeyOfFirstSourceIsLogged(t *testing.T) {
 	eachNested(t, func(n *nested) {
 		lines := &bytes.Buffer{}

@@ -36,9 +36,9 @@ func (e *countsCalls) Records(ctx context.Context, kind, after string, limit int
 	return e.Engine.Records(ctx, kind, after, limit)
 }
 
-// A test may let days pass: an idle worker reports itself every 20 s. Every five minutes it
-// writes its history, and asks each of its three queues twice, since it looks for other
-// versions' layers. It does not poll.
+// A test may let days pass: an idle worker reports itself every 20 s. Every five minutes
+// it writes its history, and asks each of its three queues twice, since it looks for
+// other versions' layers. It does not poll.
 func TestRun_IdleForDays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const idle = 80 * time.Hour

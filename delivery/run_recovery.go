@@ -144,8 +144,8 @@ func (r *recovery) failedIn(ctx context.Context, from gate.Recovery) (f store.Fi
 	return f, err
 }
 
-// makeLayerDue makes messages of a layer due, at the pace of the backend, until it is down
-// again. It returns their number.
+// makeLayerDue makes messages of a layer due, at the pace of the backend, until it is
+// down again. It returns their number.
 func (r *recovery) makeLayerDue(ctx context.Context, layer, name string, from gate.Recovery, failedIn store.Filter) (total int, err error) {
 	page := store.Page{Max: recoveryPage}
 	for r.pace(from) > 0 {

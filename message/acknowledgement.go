@@ -14,8 +14,8 @@ type acknowledgement struct {
 	settle func(Settlement) // written once before use; nil for a part
 	meta   *Meta            // from the source; may be nil
 
-	// whole has the message that this is a part of. If Watch made this of a part, whole has
-	// that part. Otherwise nil.
+	// whole has the message that this is a part of. If Watch made this of a part, whole
+	// has that part. Otherwise nil.
 	whole *whole
 
 	// delivery is set by the source before it passes the message on. A part has the

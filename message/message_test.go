@@ -331,8 +331,9 @@ func TestWatch_NoteUnsafeToRepeat(t *testing.T) {
 	message.NoteUnsafeToRepeat(message.Message[int]{})
 }
 
-// Law X1: a call for one part has succeeded, and another part is rejected. The dead letter
-// of the whole is in doubt, because a merge would repeat the call for the first part.
+// Law X1: a call for one part has succeeded, and another part is rejected. The dead
+// letter of the whole is in doubt, because a merge would repeat the call for the first
+// part.
 func TestNoteUnsafeToRepeat_OfAPart(t *testing.T) {
 	for name, settle := range map[string]func(done, rejected message.Message[int]){
 		"the call has succeeded first": func(done, rejected message.Message[int]) {

@@ -27,8 +27,8 @@ type lastHour struct {
 	now     int // messages at the end
 }
 
-// lastHourOf returns the last hour of a queue. The engine has the hours of queues with
-// their layers, and of dead letters. A layer does not have one of its own.
+// lastHourOf returns the last hour of a queue. The engine keeps the hours of queues,
+// which include their layers, and of dead letters, but not of a single layer.
 func lastHourOf(s *topJSON, q counted) (h lastHour) {
 	base, isOfOutbox := storearg.OutboxOfDead(q.Queue)
 	part := storearg.PartOf(q.Queue)

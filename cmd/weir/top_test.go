@@ -144,8 +144,8 @@ func history(t *testing.T, dir, queue, format string) {
 	require.NoError(t, db.Close())
 }
 
-// The last hour of a queue has a sign for three minutes. Minutes without a point are gaps,
-// and minutes without a count are not.
+// The last hour of a queue has a sign for three minutes. Minutes without a point are
+// gaps, and minutes without a count are not.
 func TestTopLastHour(t *testing.T) {
 	now := time.Date(2026, 1, 1, 12, 0, 30, 0, time.UTC)
 	s := &topJSON{At: now, minutes: map[string][]jobs.HistoryPoint{}}

@@ -343,8 +343,8 @@ func TestPages_WidthsAndBarriers(t *testing.T) {
 	}
 }
 
-// On a phone, the row of a queue, a group, a message or a key has two lines: its name, and the
-// numbers that say something. A person looks at the queue first, not at zeros.
+// On a phone, the row of a queue, a group, a message or a key has two lines: its name,
+// and the numbers that say something. A person looks at the queue first, not at zeros.
 func TestPages_RowsOnAPhone(t *testing.T) {
 	e := memory.Open()
 	put(t, e, 1144)

@@ -99,8 +99,8 @@ func TestQueuePage_HistoryOfAnIdleQueue(t *testing.T) {
 	assert.Contains(t, caption("/queue?queue=orders"), "No worker reported in 16 min of 24 h")
 }
 
-// The overview has the last hour of each queue in the engine's history, with gaps, even if
-// this process has just begun.
+// The overview has the last hour of each queue in the engine's history, with gaps, even
+// if this process has just begun.
 func TestOverview_LastHour(t *testing.T) {
 	engines(t, func(t *testing.T, e store.Keeper) {
 		now := time.Date(2026, 3, 1, 15, 4, 5, 0, time.UTC)

@@ -95,8 +95,8 @@ func (m *orderModel) put(s store.InOrder) {
 	m.messages = append(m.messages, &orderedMessage{id: message.Meta.ID, key: message.Meta.Key, due: m.now + d, at: m.now + d})
 }
 
-// flood puts more messages of a key than a few calls of TakeInOrder park. Calls take other
-// messages all the same.
+// flood puts more messages of a key than a few calls of TakeInOrder park. Calls take
+// other messages all the same.
 func (m *orderModel) flood(s store.InOrder) {
 	flood := make([]store.Message, 1500)
 	for i := range flood {

@@ -83,9 +83,9 @@ func (j *Jobs) History(ctx context.Context, queue string) ([]HistoryPoint, error
 
 // Histories returns the points of all queues and outboxes since a time, by name, as
 // [Jobs.History] returns them for one. It reads the records of all queues together, and
-// two hours of 300 queues are 600 records. Workers are those of [Jobs.Workers]: while one
-// of a queue is live, and the queue is idle, Histories adds the minutes that its workers
-// have not written yet.
+// two hours of 300 queues are 600 records. workers is the result of [Jobs.Workers]: while
+// an idle queue has a live worker, Histories adds the minutes that its workers have not
+// written yet.
 func (j *Jobs) Histories(ctx context.Context, workers []Worker, since time.Time) (map[string][]HistoryPoint, error) {
 	of := map[string][]HistoryPoint{}
 	now := j.Clock.Now()
@@ -134,9 +134,10 @@ func pointsOf(r store.Record) (queue string, points []HistoryPoint) {
 }
 
 // withIdle adds the minutes of an idle queue that are not written yet, until the last
-// report of a worker of the queue. A busy queue lacks fewer minutes. The times of reports
-// and points are those of the engine's clock, which may differ from this process's. A
-// worker that has started after the last point does not know the minutes before.
+// report of a worker of the queue. A busy queue lacks fewer minutes. The engine's
+// clock, which may differ from the clock of this process, sets the times of reports and
+// points. A worker that has started after the last point does not know the minutes
+// before.
 func withIdle(points []HistoryPoint, w *Worker) []HistoryPoint {
 	last := points[len(points)-1]
 	next := last.At.Add(pointEach)

@@ -50,9 +50,9 @@ type Config struct {
 	Clock  clock.Clock   // for waits; default: the machine's
 	Logger *slog.Logger  // for failures, at warn level; default slog.Default()
 
-	// CountTime, unless it is 0, bounds the time for which [Jobs.Start] counts messages. If
-	// it does not suffice, the job is [Job].Uncounted, and its messages are counted when it
-	// runs.
+	// CountTime, unless it is 0, bounds the time for which [Jobs.Start] counts messages.
+	// If it does not suffice, the job is [Job].Uncounted, and its messages are counted
+	// when it runs.
 	CountTime time.Duration
 
 	// Local keeps jobs and log in this process, until its end, if the engine is a
@@ -197,8 +197,8 @@ func (j *Jobs) matchingNow(ctx context.Context, s *Spec) (matching, error) {
 	return matching{total: total + dead.total, isUncounted: dead.isUncounted, until: b.Last[s.Queue], bounds: b}, err
 }
 
-// matchingIn counts messages of a queue. If that takes longer than CountTime, it finds the
-// last position of the queue instead, which takes a few reads.
+// matchingIn counts messages of a queue. If that takes longer than CountTime, it finds
+// the last position of the queue instead, which takes a few reads.
 func (j *Jobs) matchingIn(ctx context.Context, queue string, f store.Filter) (matching, error) {
 	counting, cancel := ctx, context.CancelFunc(func() {})
 	if j.CountTime > 0 {

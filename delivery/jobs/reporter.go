@@ -15,15 +15,15 @@ const (
 	// mostTogether is how many workers report in one transaction. JetStream takes 1,000
 	// messages in a transaction.
 	mostTogether = 100
-	// togetherFor limits the time of this transaction, so that its workers can report alone
-	// before the next one.
+	// togetherFor limits the time of this transaction, so that its workers can report
+	// alone before the next one.
 	togetherFor = beatEach / 2
 )
 
 // reporter reports workers of this process that share an engine, every 20 s in one
 // transaction. So idle workers cost the engine little more than a single one. If the
-// transaction fails, or takes 10 s, each of these workers reports alone. So a report that
-// an engine refuses does not hold up the others. Safe for concurrent use.
+// transaction fails, or takes 10 s, each of these workers reports alone. So a refused
+// report does not delay the others. Safe for concurrent use.
 type reporter struct {
 	engine  store.Keeper
 	clock   clock.Clock

@@ -146,7 +146,8 @@ func TestWork_ReportsTogether_OneIsRefused(t *testing.T) {
 	})
 }
 
-// While an engine does not answer the transactions of several workers, each reports alone.
+// While an engine does not answer the transactions of several workers, each reports
+// alone.
 func TestWork_ReportsTogether_NoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &reports{Engine: memory.Open()}

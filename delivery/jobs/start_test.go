@@ -41,8 +41,8 @@ func keyed(id, key string) store.Message {
 	return store.Message{Meta: message.Meta{ID: id, Key: key}, Cause: store.Exhausted}
 }
 
-// Start does not wait longer than CountTime for a count. The job leaves alone the messages
-// that are put later, and counts its messages when it runs.
+// Start does not wait longer than CountTime for a count. The job leaves alone the
+// messages that are put later, and counts its messages when it runs.
 func TestConfig_CountTime(t *testing.T) {
 	for name, tt := range map[string]struct {
 		spec  jobs.Spec

@@ -85,11 +85,11 @@ func workersOf(ctx context.Context, from reader) (list []Worker, err error) {
 // Work reports a worker and runs jobs until ctx ends, as delivery.Run does beside its
 // messages. Without jobs that takes a transaction every 20 s, which up to 100 workers of
 // the process share, also after an error, which people may mend while the worker runs. If
-// the worker has a queue, its history ([Jobs.History]) takes another transaction a minute,
-// and less while it is idle. about returns the report, without the fields that name the
-// process. It must not block, since other workers wait for it. steer, which may be nil,
-// gets people's orders to backends, at the start and when they have changed, and perhaps
-// again. The worker also reports at once when the paused queues have changed.
+// the worker has a queue, its history ([Jobs.History]) takes another transaction a
+// minute, and less while it is idle. about returns the report, without the fields that
+// name the process. It must not block, since other workers wait for it. steer, which may
+// be nil, gets people's orders to backends, at the start and when they have changed, and
+// perhaps again. The worker also reports at once when the paused queues have changed.
 func (j *Jobs) Work(ctx context.Context, about func() Worker, steer func(BackendOrder)) {
 	b := newBeats(j, about)
 	defer b.runs.Wait()
@@ -153,7 +153,8 @@ type beats struct {
 	running map[string]bool // queues
 }
 
-// notKnown is the version of a record in a transaction, and after one that has failed.
+// notKnown is the version of a worker's record until a transaction that writes the record
+// is committed.
 const notKnown = -1
 
 func newBeats(j *Jobs, about func() Worker) *beats {

@@ -284,9 +284,9 @@ func (s *Engine) putAll(ctx context.Context, take func() []*putting) error {
 	})
 }
 
-// insertFrom puts the rows whose messages are still in their queues and were not replaced.
-// It returns the visits of the messages that are still in their queues. It locks them
-// against a purge and against Replace.
+// insertFrom puts the rows whose messages are still in their queues and were not
+// replaced. It returns the visits of the messages that are still in their queues. It
+// locks them against a purge and against Replace.
 func (s *Engine) insertFrom(ctx context.Context, q querier, rows []storesql.Row, of []origin) (left map[entry]int, err error) {
 	s.step()
 	_, args := s.insertion(rows)

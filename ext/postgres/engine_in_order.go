@@ -44,8 +44,8 @@ const parked = "'9999-12-30 00:00:00+00'::timestamptz"
 var inSteps = pgx.TxOptions{BeginQuery: "begin isolation level read committed; set local idle_in_transaction_session_timeout = '30s'"}
 
 // Candidates of a step of TakeInOrder: conditions on all messages that are due after the
-// place ($3, $4), up to $2, and on the messages at the positions $3 that are still due. The
-// expressions of the second keep PostgreSQL from reading all messages that are due.
+// place ($3, $4), up to $2, and on the messages at the positions $3 that are still due.
+// The expressions of the second keep PostgreSQL from reading all messages that are due.
 const (
 	candidatesDue = `queue = $1 AND at <= (SELECT now FROM clock) AND (at, position) > ($3::timestamptz, $4::bigint)` + storesql.ExceptRefused +
 		` ORDER BY at, position LIMIT $2`

@@ -278,8 +278,8 @@ func (s *Engine) newLease(ctx context.Context, queue string) storesql.Lease[stor
 
 // takeThese leases messages that query selects at the time of the transaction (law D3),
 // and counts the leases that have ended (law W2). query must use all parameters: $1
-// is argument (a JSON array of keys or positions, or ""), $2 the queue, $3 the time, $4 the
-// limit.
+// is argument (a JSON array of keys or positions, or ""), $2 the queue, $3 the time, $4
+// the limit.
 func (s *Engine) takeThese(ctx context.Context, queue, query, argument string, limit int, lease time.Duration) (taken []store.Leased, err error) {
 	err = s.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error {
 		rows, err := tx.QueryContext(ctx, `UPDATE weir_messages SET at = $5, leased = $5, fence = fence + 1, lapses = lapses + (leased IS NOT NULL)

@@ -255,7 +255,8 @@ func (w *watcher) watch(ctx context.Context) error {
 }
 
 // chooseQueues returns the queues to look at now: all watched queues if the database has
-// changed, otherwise those with a new consumer (fresh) or a message that has become due.
+// changed, otherwise only queues with a new consumer (fresh) or a message that has become
+// due.
 // Without consumers it notes that run ends.
 func (w *watcher) chooseQueues(now time.Time, hasChanged bool) (queues []string, fresh map[string]bool, isOver bool) {
 	w.mu.Lock()

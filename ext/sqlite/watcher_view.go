@@ -79,7 +79,8 @@ func (v *view) close() {
 // returns true.
 func (v *view) hasChanged(ctx context.Context) (bool, error) {
 	var version int64
-	// The pragma does not wait for others. A context that may end would cost two goroutines.
+	// The pragma does not wait for others. A context that may end would cost two
+	// goroutines.
 	err := v.version.QueryRowContext(context.WithoutCancel(ctx)).Scan(&version)
 	if err != nil {
 		return false, err

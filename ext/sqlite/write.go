@@ -312,8 +312,8 @@ func (t *Tx) tryExec(ctx context.Context, query string, args ...any) (refusal, e
 	if !isRefusal(err) {
 		return nil, err
 	}
-	// A trigger may have ended the transaction (RAISE(ROLLBACK)). BEGIN finds out: it fails
-	// inside a transaction.
+	// A trigger may have ended the transaction (RAISE(ROLLBACK)). BEGIN finds out: it
+	// fails inside a transaction.
 	_, beginErr := t.shared.tx.ExecContext(context.WithoutCancel(ctx), "BEGIN")
 	hasEnded := beginErr == nil
 	if hasEnded {

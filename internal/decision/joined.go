@@ -178,8 +178,8 @@ func (s *stages) latest() predicates.Stage {
 // Never is the pushback of a server that must not be called again.
 const Never = time.Duration(-1)
 
-// PushbackOf returns the longest wait demanded by the attempt's error, by one of its
-// branches, or by its results.
+// PushbackOf returns the longest wait that the error of an attempt, a branch of the
+// error, or a result demands.
 func PushbackOf[OUT any](a *predicates.Attempt[OUT]) (delay time.Duration, ok bool) {
 	if a.Err == nil {
 		for _, result := range a.Results {

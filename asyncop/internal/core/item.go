@@ -15,12 +15,12 @@ type Item[IN, OUT any] struct {
 
 	// The state of a restored element.
 
-	// First is the start of the first attempt that counts, in Unix nanoseconds. It is 0 if
-	// no attempt was ever made, so that the element is not in doubt.
+	// First is the start of the first attempt that counts, in Unix nanoseconds. It is 0
+	// if no attempt was ever made, so that the element is not in doubt.
 	//
 	// With KeepNothing, or without a timeout, attempts of earlier runs do not count. If
-	// there are no others, First only marks the doubt: it is the start of this run, or the
-	// instant that restoreFromScratch has set.
+	// there are no others, First only marks the doubt: it is the start of this run, or
+	// the instant that restoreFromScratch has set.
 	First    int64
 	Spent    time.Duration // used time of its timeout: see timeSpent
 	Wait     time.Duration // the rest of the back-off at the checkpoint, or 0
@@ -203,7 +203,7 @@ func (g *Machine[IN, OUT]) continueRestored(s *Slot[IN, OUT], it *Item[IN, OUT])
 type restoredLimits struct {
 	timeout time.Duration // whole
 	least   time.Duration // at least, for an attempt
-	before  time.Duration // what was left at the checkpoint
+	before  time.Duration // left at the checkpoint
 }
 
 // timeoutFailsRun reports whether the timeout of a restored element would fail the run,

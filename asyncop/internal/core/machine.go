@@ -24,10 +24,10 @@ type Config[IN, OUT any] struct {
 	Host   *call.Host                      // shared by the calls
 	User   User[IN, OUT]
 	Jobs   *[]call.Job[IN, OUT] // the core appends, the driver takes
-	// MakesJobs means that the function is blocking, so the core makes a job of each attempt
-	// in place of a call of User.Invoke. The exception is an attempt with a reservation, or
-	// with values that observers have added to its context. The core calls User.Invoke for
-	// it, which runs the function by RunBlocking.
+	// MakesJobs means that the function is blocking, so the core makes a job of each
+	// attempt in place of a call of User.Invoke. The exception is an attempt with a
+	// reservation, or with values that observers have added to its context. The core
+	// calls User.Invoke for it, which runs the function by RunBlocking.
 	MakesJobs bool
 
 	Policy *decision.Steps[OUT]
@@ -90,8 +90,9 @@ func (c *Config[IN, OUT]) longestAttempt() time.Duration {
 // restored element. The rest of its back-off always counts.
 type Restored struct {
 	Keep Keep
-	// ReserveDivisor is the timeout divided by the time that is reserved for an attempt, so
-	// that an element can end despite restarts. Operators use 1 to 10; 0 means no reserve.
+	// ReserveDivisor is the timeout divided by the time that is reserved for an attempt,
+	// so that an element can end despite restarts. Operators use 1 to 10; 0 means no
+	// reserve.
 	ReserveDivisor int
 }
 

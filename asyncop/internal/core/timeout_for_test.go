@@ -228,7 +228,8 @@ func TestTimeSpent_FromAttempt(t *testing.T) {
 
 // Laws C3, A3: the time of an element has passed while the pipeline was down, during a
 // back-off that would have ended in time. The element waits for the rest of the back-off,
-// and has the least time for an attempt. If it timed out before, every restart would fail.
+// and has the least time for an attempt. If it timed out before, every restart would
+// fail.
 func TestRestoredBackOff_LongerThanTheTimeLeft(t *testing.T) {
 	for name, tt := range map[string]struct {
 		in     string

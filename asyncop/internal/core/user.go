@@ -60,8 +60,8 @@ type UserErrors[IN any] interface {
 	RunError(r Report[IN]) error
 }
 
-// UserLog writes log lines, and keeps timelines. A method calls [Machine.NoteSlept] before
-// it runs user code, such as the log handler.
+// UserLog writes log lines, and keeps timelines. A method calls [Machine.NoteSlept]
+// before it runs user code, such as the log handler.
 type UserLog[IN any] interface {
 	// LogsDebug reports whether debug lines are written.
 	LogsDebug() bool

@@ -152,8 +152,8 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 	d.host.Clock = d.timers
 	e := cfg.Core
 	e.User = cfg.User
-	e.Timers, e.Host, e.MakesJobs = d.timers, d.host, cfg.BlockingCall != nil
-	e.Jobs = &d.jobs
+	e.Timers, e.Host = d.timers, d.host
+	e.Jobs, e.MakesJobs = &d.jobs, cfg.BlockingCall != nil
 	d.core = core.New(e)
 	d.messages, d.observing = d.core.Messages(), d.core.Observing()
 	d.batches, d.sink = d.core.Batches(), d.core.HandOver()

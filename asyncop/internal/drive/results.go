@@ -94,8 +94,8 @@ func (d *Driver[IN, OUT]) pull(e *ringPort[IN, OUT], r *Range[IN, OUT]) {
 	g.Returned()
 }
 
-// AwaitSlots waits until messages may be fetched, and returns how many, or 0 if ctx or the
-// operator has ended: see inlet.awaitSlots. The input of Messages calls it.
+// AwaitSlots waits until messages may be fetched, and returns how many, or 0 if ctx or
+// the operator has ended: see inlet.awaitSlots. The input of Messages calls it.
 func (d *Driver[IN, OUT]) AwaitSlots(ctx context.Context) int {
 	port, ok := d.attached.Load().port.(*ringPort[IN, OUT])
 	if !ok || port.in.ring.messages == nil {

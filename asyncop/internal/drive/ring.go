@@ -152,8 +152,8 @@ func (i *inlet[T]) freeSlots() int {
 	return int(i.slotTail.Load() - i.ring.tail.Load()) //nolint:gosec // two counts that are close to each other
 }
 
-// awaitSlots waits until freeSlots + surplus > 0, and returns how many values to fetch, or
-// 0 if values are no longer taken or ctx has ended. The feeder calls it.
+// awaitSlots waits until freeSlots + surplus > 0, and returns how many values to fetch,
+// or 0 if values are no longer taken or ctx has ended. The feeder calls it.
 //
 // Slots become free while values are fetched. The surplus estimates how many: as many as
 // became free during the last fetch, before its first value was put. Later ones do not

@@ -47,6 +47,6 @@
 // messages that wait behind them, named "<queue>-blocked". [Config.Others] names these
 // queues. They become inputs of the source. A ladder with InOrder delivers, for each key,
 // the messages of these queues before the messages of the queue itself. It does not move
-// them: a message of the queue is released as long as its key has messages in one of
-// these queues. Without InOrder they are delivered at once.
+// them: a message of the queue is released as long as its key has messages there. Without
+// InOrder they are delivered at once.
 package ladder

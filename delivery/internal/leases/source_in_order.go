@@ -62,7 +62,7 @@ func (s *Source[T]) replace(ctx context.Context, hs []*handle) error {
 
 // rejectInstead makes a dead letter of a message whose replacement the store refuses: the
 // history of a failure may have become too large, for example. The dead letter lacks the
-// calls of this visit, but it is in doubt if one of them is unsafe to repeat (law X1).
+// calls of this visit. If such a call is unsafe to repeat, it is in doubt (law X1).
 func (s *Source[T]) rejectInstead(h *handle, cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,10 +70,10 @@ func (s *Source[T]) rejectInstead(h *handle, cause error) {
 	h.replacement = nil
 }
 
-// addDoubt adds to m, which takes the place of the message of h or becomes its dead letter,
-// the call that another worker has left in doubt. That worker has stored it in the place
-// of the message, and this source has taken the message again while its own, late visit
-// was running. The outcome of the late visit does not end the doubt (law X1).
+// addDoubt adds to m, which takes the place of the message of h or becomes its dead
+// letter, the call that another worker has left in doubt. That worker has stored it in
+// the place of the message, and this source has taken the message again while its own,
+// late visit was running. The outcome of the late visit does not end the doubt (law X1).
 func (s *Source[T]) addDoubt(h *handle, m *store.Message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -129,8 +129,8 @@ func lateHandOver(t *testing.T, ofLate hung) (late *leases.Source[string], m mes
 	return late, m
 }
 
-// Two workers have failed in the same visit of a message. The message is not a dead letter
-// while it waits for its next visit in its place.
+// Two workers have failed in the same visit of a message. The message is not a dead
+// letter while it waits for its next visit in its place.
 func TestHandOver_ReplacedByAnotherWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
@@ -183,8 +183,8 @@ func takeAgain(t *testing.T, s *leases.Source[string]) {
 }
 
 // takenAgain returns a worker whose lease has ended during the first visit of a message,
-// and the message. Another worker has stored the message's next visit, changed by edit, and
-// the late worker has taken the message for that visit.
+// and the message. Another worker has stored the message's next visit, changed by edit,
+// and the late worker has taken the message for that visit.
 func takenAgain(t *testing.T, ofLate hung, edit func(next *store.Message)) (late *leases.Source[string], m message.Message[string]) {
 	t.Helper()
 	engine := ofLate.Engine
@@ -248,8 +248,8 @@ func TestHandOver_TakenAgainMeanwhile(t *testing.T) {
 	})
 }
 
-// The late worker has taken the message for its next visit before its failure in the first
-// visit is handed over. The failure is stored, and ends the message.
+// The late worker has taken the message for its next visit before its failure in the
+// first visit is handed over. The failure is stored, and ends the message.
 func TestHandOver_TakenAgainBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()

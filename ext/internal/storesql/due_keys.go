@@ -17,9 +17,9 @@ type DueKeys struct {
 	found  int     // of the same row
 }
 
-// Add adds a row: a key, and the number of keys with due messages before it. So the next
-// row tells whether the key has due messages. Rows come in key order. The last row has the
-// key after the visited ones, or nil at the end.
+// Add adds a row: a key, and the number of keys with due messages before it. The key has
+// due messages if the number of the next row is higher. Rows come in key order. The last
+// row has the key after the visited ones, or nil at the end.
 func (d *DueKeys) Add(key *string, found int) {
 	if d.before != nil {
 		if found > d.found {

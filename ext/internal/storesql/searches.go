@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// AheadInOrder is how many due messages a step of TakeInOrder reads, behind those that it
-// parks, in search of messages without a key. To read a message costs far less than to
-// park it.
+// AheadInOrder is how many due messages a step of TakeInOrder reads in search of messages
+// without a key. They come after the messages that the step parks. Reading a message
+// costs far less than parking it.
 const AheadInOrder = 1000
 
-// searchShare bounds how often a search begins again: the search itself took at most this
-// part of the time between.
+// searchShare bounds how often a search begins again: ten times as long after it began as
+// it took.
 const searchShare = 10
 
 // Place is a place in the order in which the messages of a queue are due. The zero place

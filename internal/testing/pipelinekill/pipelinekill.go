@@ -117,8 +117,8 @@ type Config struct {
 }
 
 // Run kills and pauses workers while they work: three times by default, six times in CI,
-// 80 times with WEIR_LONG=1. In the end each element is in its partition's output once, and
-// all are in order (laws C1, P1).
+// 80 times with WEIR_LONG=1. In the end each element is in its partition's output once,
+// and all are in order (laws C1, P1).
 func Run(t *testing.T, c Config) {
 	t.Helper()
 	kills, every := 3, 3

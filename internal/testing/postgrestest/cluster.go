@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// initial has the files of a new database cluster. initdb takes about a second, so it runs
-// once in a process.
+// initial has the files of a new database cluster. initdb takes about a second, so it
+// runs once in a process.
 var initial struct {
 	mu    sync.Mutex
 	files []clusterFile // in the order of their paths; guarded by mu

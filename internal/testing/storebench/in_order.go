@@ -28,9 +28,9 @@ type OrderedEngine interface {
 
 // InOrder measures a queue whose keys are in order: ten thousand keys alone, and behind a
 // million messages of another key. It logs the p99 of the other keys, and how long calls
-// of TakeInOrder take, while the messages of the flood are parked and afterwards. It takes
-// minutes of real time, so it needs WEIR_LONG. open also returns a function that counts
-// the parked messages.
+// of TakeInOrder take, while the messages of the flood are parked and afterwards. It
+// takes minutes of real time, so it needs WEIR_LONG. open also returns a function that
+// counts the parked messages.
 func InOrder(t *testing.T, open func() (s OrderedEngine, countParked func() int)) {
 	t.Helper()
 	if !suite.Long() {

@@ -97,9 +97,9 @@ func noteCall(ctx context.Context, e Engine, k keyed) error {
 
 // RunInOrder kills eight workers of a queue with delivery.WithOrdered at random, while
 // messages fail at each of their visits: 300 messages of 30 keys by default, 1,200 of 60
-// keys in CI, and 20,000 of 200 keys with WEIR_LONG=1. In the end no message of a key was called, or has its
-// result, before an earlier one. No message is lost, and each has a result or is a dead
-// letter, once (laws D1, D4).
+// keys in CI, and 20,000 of 200 keys with WEIR_LONG=1. In the end no message of a key was
+// called, or has its result, before an earlier one. No message is lost, and each has a
+// result or is a dead letter, once (laws D1, D4).
 func RunInOrder(t *testing.T, c Config) {
 	t.Helper()
 	keys := 30

@@ -316,8 +316,8 @@ func (c Config) length() length {
 }
 
 // Run kills workers while they work, and pauses them for longer than their leases: three
-// times by default, six times in CI, 120 times with WEIR_LONG=1. In the end each message was
-// done once, every message is there, retries were not early, the dead letters are the
+// times by default, six times in CI, 120 times with WEIR_LONG=1. In the end each message
+// was done once, every message is there, retries were not early, the dead letters are the
 // poison, and stuck has not blocked others (laws D1 to D4).
 func Run(t *testing.T, c Config) {
 	t.Helper()

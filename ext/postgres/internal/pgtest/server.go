@@ -24,8 +24,8 @@ func Start(t testing.TB) *Server {
 	return &Server{postgrestest.Start(t), t}
 }
 
-// Shared returns a server that all tests of the process share, for tests that neither stop
-// nor freeze it. TestMain must call [StopShared].
+// Shared returns a server that all tests of the process share, for tests that neither
+// stop nor freeze it. TestMain must call [StopShared].
 func Shared(t testing.TB) *Server {
 	t.Helper()
 	return &Server{postgrestest.Shared(t), t}
