@@ -116,19 +116,10 @@ func (s *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease
 }
 
 // takeFromBehind takes messages that are due behind many messages of other keys.
-func (s *Engine) takeFromBehind(ctx context.Context, queue string, limit int, lease time.Duration) (taken []store.Leased, err error) {
-	isKeysFirst := s.searches.SwitchTurn(queue)
-	if isKeysFirst {
-		taken, err = s.takeOfNextKeys(ctx, queue, limit, lease)
-		if err != nil || len(taken) > 0 {
-			return taken, err
-		}
-	}
-	taken, err = s.takeWithoutKey(ctx, queue, limit, lease)
-	if isKeysFirst || err != nil || len(taken) > 0 {
-		return taken, err
-	}
-	return s.takeOfNextKeys(ctx, queue, limit, lease)
+func (s *Engine) takeFromBehind(ctx context.Context, queue string, limit int, lease time.Duration) ([]store.Leased, error) {
+	ofKeys := func() ([]store.Leased, error) { return s.takeOfNextKeys(ctx, queue, limit, lease) }
+	withoutKey := func() ([]store.Leased, error) { return s.takeWithoutKey(ctx, queue, limit, lease) }
+	return s.searches.TakeByTurns(queue, ofKeys, withoutKey)
 }
 
 // takeWithoutKey takes messages without a key among the next messages that are due. They

@@ -3,6 +3,8 @@ package storesql
 import (
 	"sync"
 	"time"
+
+	"github.com/weirflow/weir/delivery/store"
 )
 
 // AheadInOrder is how many due messages a step of TakeInOrder reads in search of messages
@@ -101,9 +103,23 @@ func (s *Searches) Continue(queue string, ahead *Ahead, now time.Time) {
 	s.set(queue, of)
 }
 
-// SwitchTurn reports whether a call takes messages of keys before it searches for
-// messages without a key. The calls of a queue alternate.
-func (s *Searches) SwitchTurn(queue string) (isKeysFirst bool) {
+// TakeByTurns calls ofKeys, which takes messages of keys, and withoutKey, which searches
+// for messages without a key, until one has taken messages. The calls for a queue
+// alternate which is first.
+func (s *Searches) TakeByTurns(queue string, ofKeys, withoutKey func() ([]store.Leased, error)) ([]store.Leased, error) {
+	first, second := ofKeys, withoutKey
+	if !s.switchTurn(queue) {
+		first, second = withoutKey, ofKeys
+	}
+	taken, err := first()
+	if err != nil || len(taken) > 0 {
+		return taken, err
+	}
+	return second()
+}
+
+// switchTurn reports whether this call takes messages of keys first.
+func (s *Searches) switchTurn(queue string) (isKeysFirst bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	of := s.of[queue]

@@ -1,10 +1,13 @@
 package storesql
 
 import (
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/delivery/store"
 )
 
 func TestAheadLimit(t *testing.T) {
@@ -48,11 +51,28 @@ func TestSearches(t *testing.T) {
 	require.Equal(t, Place{}, short.Begin("q", now), "a search of one step begins again at once")
 }
 
-func TestSearchesSwitchTurn(t *testing.T) {
+// The calls for a queue alternate, and take from the second source only if the first has no
+// messages.
+func TestSearches_TakeByTurns(t *testing.T) {
 	var s Searches
-	require.True(t, s.SwitchTurn("q"))
+	errTaking := errors.New("the connection is lost")
+	turn := func(queue string, taken int, err error) (calls string) {
+		take := func(name string) func() ([]store.Leased, error) {
+			return func() ([]store.Leased, error) {
+				calls += name
+				return make([]store.Leased, taken), err
+			}
+		}
+		got, gotErr := s.TakeByTurns(queue, take("k"), take("w"))
+		require.Len(t, got, taken)
+		require.Equal(t, err, gotErr)
+		return calls
+	}
+	require.Equal(t, "k", turn("q", 1, nil))
 	require.Equal(t, Place{}, s.Begin("q", time.Unix(1000, 0)))
-	require.False(t, s.SwitchTurn("q"))
-	require.True(t, s.SwitchTurn("q"))
-	require.True(t, s.SwitchTurn("other"))
+	require.Equal(t, "w", turn("q", 1, nil))
+	require.Equal(t, "kw", turn("q", 0, nil))
+	require.Equal(t, "wk", turn("q", 0, nil))
+	require.Equal(t, "k", turn("q", 0, errTaking))
+	require.Equal(t, "k", turn("other", 1, nil))
 }
