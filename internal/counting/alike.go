@@ -100,30 +100,27 @@ const maxText = 200
 // Alike returns a text that is equal for similar failures: # replaces each word that
 // contains a digit, such as a number, an address or an id, and each quoted word.
 func Alike(text string) string {
-	return alike(text, func(string) bool { return false })
+	return AlikeBut(text, func(string) bool { return false })
 }
 
-// AlikeParts returns the text of [Alike], and the words that # replaces, each behind the
+// AlikeParts returns the text of [Alike], and the words that # replaces, each after the
 // word before it, such as "account 13".
 func AlikeParts(text string) (common string, replaced []string) {
-	common = alike(text, func(word string) bool {
+	common = AlikeBut(text, func(word string) bool {
 		replaced = append(replaced, word)
 		return false
 	})
 	return common, replaced
 }
 
-// AlikeBut returns the text of [Alike] with the words that keeps returns true for. keeps
-// gets each word that # would replace, behind the word before it.
-func AlikeBut(text string, keeps func(word string) bool) string { return alike(text, keeps) }
-
-// alike returns the text of [Alike], but for words that keeps returns true for.
-func alike(text string, keeps func(word string) bool) string {
+// AlikeBut is [Alike] except for words for which keeps returns true: # does not replace
+// them. keeps gets each word as [AlikeParts] returns it.
+func AlikeBut(text string, keeps func(word string) bool) string {
 	before := ""
 	replaced := func(word, written string) string {
-		behind := strings.TrimSpace(before + " " + word)
+		part := strings.TrimSpace(before + " " + word)
 		before = word
-		if keeps(behind) {
+		if keeps(part) {
 			return written
 		}
 		return "#"
