@@ -41,10 +41,7 @@ func Start(t testing.TB) *Server {
 	t.Helper()
 	s := newServer(t)
 	t.Cleanup(s.remove)
-	s.makeCluster()
-	s.port = freePort(t)
-	s.Start()
-	s.met = true
+	s.startFirst()
 	return s
 }
 
@@ -67,9 +64,7 @@ func Shared(t testing.TB) *Server {
 				s.remove()
 			}
 		}()
-		s.makeCluster()
-		s.port = freePort(t)
-		s.Start()
+		s.startFirst()
 		shared.server = s
 	}
 	own := *shared.server
@@ -101,6 +96,15 @@ func newServer(t testing.TB) *Server {
 	}
 	s.makeDir()
 	return s
+}
+
+// startFirst creates the database cluster, and starts the server on a new port.
+func (s *Server) startFirst() {
+	s.t.Helper()
+	s.makeCluster()
+	s.port = freePort(s.t)
+	s.Start()
+	s.met = true
 }
 
 // URL returns the connection string.
