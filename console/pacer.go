@@ -47,7 +47,8 @@ func (p *pacer) reserveFirst(ctx context.Context) (release func(), err error) {
 
 // reserveKeys is reserve for a count by key, which people wait for: it waits neither for
 // the counts of queues and groups nor for their rests, but delays them. It waits for the
-// rests of first answers only as they do.
+// rests of earlier counts by key, and for the rests of first answers if they reach further
+// than mostAhead.
 func (p *pacer) reserveKeys(ctx context.Context) (release func(), err error) {
 	return p.await(ctx, p.keys, p.restOfKeys)
 }

@@ -83,9 +83,8 @@ func (v *survey) useGroups(g grouping) {
 	}
 }
 
-// useGroup does the same with the group that a filter is for, from a count of all groups,
-// unless the end of the filter leaves out messages of the group. The filter may find more
-// messages.
+// useGroup does the same with a count of all groups, if f is the filter of one of them. It
+// does not use a group that has messages after the end of the filter (Filter.Before).
 func (v *survey) useGroup(all grouping, queue string, f store.Filter) {
 	before := f.Before
 	f.Before = time.Time{}
@@ -94,7 +93,7 @@ func (v *survey) useGroup(all grouping, queue string, f store.Filter) {
 		isWhole := before.IsZero() || g.Last.Before(before)
 		if isWhole && g.Count > v.Count && filterValues(queue, g.Filter).Encode() == address {
 			v.Count, v.CountedAt = g.Count, all.At
-			v.IsAtLeast = true
+			v.IsAtLeast = true // the filter may find messages of other groups, too
 		}
 	}
 }
