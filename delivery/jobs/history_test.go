@@ -44,16 +44,9 @@ func (f *flowing) work(t *testing.T, e store.Engine) (end func()) {
 func (f *flowing) workOn(t *testing.T, e store.Engine, queue string) (end func()) {
 	t.Helper()
 	j := newJobs(t, e)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() { // ends with ctx
-		defer close(ended)
+	return runEach(t, 1, 0, func(ctx context.Context, _ int) {
 		j.Work(ctx, func() jobs.Worker { return f.aboutOf(queue) }, nil)
-	}()
-	return func() {
-		cancel()
-		<-ended
-	}
+	})
 }
 
 func newJobs(t *testing.T, e store.Engine) *jobs.Jobs {

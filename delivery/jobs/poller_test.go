@@ -49,23 +49,14 @@ func (e *silentEngine) Records(ctx context.Context, kind, after string, limit in
 // different times of a second.
 func (e *silentEngine) readers(t *testing.T, n int, took func(worker int, held []jobs.KeyOrder, err error)) (stop func()) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	var ended sync.WaitGroup
-	for i := range n {
-		ended.Go(func() { // ends with ctx
-			time.Sleep(time.Duration(i) * time.Second / time.Duration(n))
-			j, err := jobs.New(e, jobs.Config{Logger: slog.New(slog.DiscardHandler), KeysHeld: func(held []jobs.KeyOrder, err error) { took(i, held, err) }})
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			j.Work(ctx, func() jobs.Worker { return jobs.Worker{Reads: "orders", HoldsKeys: true} }, e.steer)
-		})
-	}
-	return func() {
-		cancel()
-		ended.Wait()
-	}
+	return runEach(t, n, time.Second, func(ctx context.Context, worker int) {
+		j, err := jobs.New(e, jobs.Config{Logger: slog.New(slog.DiscardHandler), KeysHeld: func(held []jobs.KeyOrder, err error) { took(worker, held, err) }})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		j.Work(ctx, func() jobs.Worker { return jobs.Worker{Reads: "orders", HoldsKeys: true} }, e.steer)
+	})
 }
 
 // On an engine that cannot announce changes, the number of workers of a process does not

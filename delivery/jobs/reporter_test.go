@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -69,18 +68,7 @@ func (t *reportsTx) Write(ctx context.Context, r store.Record) error {
 // run runs n workers until stop is called. They start at different times of 20 s.
 func (e *reports) run(t *testing.T, n int) (stop func()) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	var ended sync.WaitGroup
-	for i := range n {
-		ended.Go(func() { // ends with ctx
-			time.Sleep(time.Duration(i) * 20 * time.Second / time.Duration(n))
-			e.work(ctx, t, i)
-		})
-	}
-	return func() {
-		cancel()
-		ended.Wait()
-	}
+	return runEach(t, n, 20*time.Second, func(ctx context.Context, worker int) { e.work(ctx, t, worker) })
 }
 
 func (e *reports) work(ctx context.Context, t *testing.T, i int) {
@@ -173,19 +161,13 @@ func TestWork_ReportsTogether_WorkersEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &reports{Engine: memory.Open()}
 		stop := e.run(t, 10)
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() { // ends with ctx
-			defer close(ended)
-			e.work(ctx, t, 10)
-		}()
+		end := runEach(t, 1, 0, func(ctx context.Context, _ int) { e.work(ctx, t, 10) })
 		time.Sleep(45 * time.Second)
 		e.together.Store(1)
 		time.Sleep(20 * time.Second)
 		require.EqualValues(t, 1, e.waits.Load(), "a transaction waits")
 		begun := time.Now()
-		cancel()
-		<-ended
+		end()
 		require.LessOrEqual(t, time.Since(begun), time.Second)
 		n, _ := e.workers(t)
 		require.Equal(t, 10, n)

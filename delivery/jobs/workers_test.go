@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -53,6 +54,24 @@ func TestJobsWork_SilentWorkers_ReportFromTheFuture(t *testing.T) {
 		time.Sleep(4 * time.Minute)
 		require.Empty(t, listed())
 	})
+}
+
+// runEach runs work for n workers until stop is called. They start at different times of a
+// period. work returns when ctx ends.
+func runEach(t *testing.T, n int, period time.Duration, work func(ctx context.Context, worker int)) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var ended sync.WaitGroup
+	for i := range n {
+		ended.Go(func() { // ends with ctx
+			time.Sleep(time.Duration(i) * period / time.Duration(n))
+			work(ctx, i)
+		})
+	}
+	return func() {
+		cancel()
+		ended.Wait()
+	}
 }
 
 // silentWorkers returns functions to write the report of a worker whose id has one
