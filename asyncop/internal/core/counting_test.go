@@ -53,8 +53,8 @@ func TestCountersAreCalledOnceATurn(t *testing.T) {
 	r.end()
 }
 
-// A call keeps its direct path, because counters add no values to its context.
-func TestCountersLeaveDirectCalls(t *testing.T) {
+// Counters add no values to the context of a call, so workers make it.
+func TestMakesJobs_WithCounters(t *testing.T) {
 	r := newRig(t, nil, func(cfg *setup) { cfg.Counters, cfg.MakesJobs = []counting.Counter{&sheet{}}, true })
 	r.Accept("a", call.Message{})
 	jobs := 0
