@@ -41,7 +41,7 @@ shares has one state and one limit: see backend.Shared.
 60 MINUTES is the number of messages in the last hour, from the history that
 workers write into the engine: a sign is the highest number of three minutes,
 the present one at the right, and a gap means that no worker reported. CHANGE is
-by how many it has grown since. Both are of a queue with its layers. DONE/S and
+its growth in that hour. Both include the layers of a queue. DONE/S and
 FAILED/S of a worker are averages between its last two reports, which come every
 20 s; at first, over its whole life. SINCE of a backend is how long its state
 lasts, or its outage. 20 MINUTES is its worst state in each of the last 20
