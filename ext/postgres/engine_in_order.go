@@ -59,9 +59,9 @@ const (
 const committedLate = "interval '1 s'"
 
 // selectAhead reads messages of the queue $1 that are due behind the place ($2, $3). It
-// returns those without a key and the last one from which the search continues, and how
-// many it has read. A refused message is not free: ExceptRefused extends the expression
-// of is_free by a condition.
+// returns the messages without a key, the message from which the search continues, and
+// the number of messages that it has read. A refused message is not free: ExceptRefused
+// extends the expression of is_free by a condition.
 func (s *Engine) selectAhead() string {
 	return `WITH clock AS MATERIALIZED (SELECT ` + s.now + ` AS now), ahead AS MATERIALIZED (
 			SELECT at, position, meta->>'key' IS NULL` + storesql.ExceptRefused + ` AS is_free, at <= (SELECT now FROM clock) - ` + committedLate + ` AS is_settled FROM weir_messages
@@ -257,9 +257,7 @@ func (s *Engine) takeWithoutKey(ctx context.Context, queue string, after place, 
 			return nil, err
 		}
 	}
-	if len(taken) == 0 || len(taken) == len(ahead.Free) { // else the next call takes the others
-		s.searches.Continue(queue, &ahead, s.clock.Now())
-	}
+	s.searches.Continue(queue, &ahead, len(taken), s.clock.Now())
 	return taken, nil
 }
 

@@ -38,10 +38,11 @@ var (
 	candidatesGiven = candidate + ` WHERE position IN (SELECT value FROM json_each($1)) AND +queue = $2 AND +at <= $3` + storesql.ExceptRefused + ` ORDER BY at, position LIMIT $4`
 )
 
-// selectAhead reads messages of the queue $1 behind the place ($2, $3). It returns those
-// without a key that are due at $4, and the last due message, and how many are due. Two
-// ranges, since SQLite does not compare both columns by the index. A refused message is
-// not free: ExceptRefused extends the expression of is_free by a condition.
+// selectAhead reads messages of the queue $1 behind the place ($2, $3). It returns the
+// messages without a key that are due at $4, the last due message, and the number of due
+// messages. It reads two ranges, since SQLite does not compare both columns by the index.
+// A refused message is not free: ExceptRefused extends the expression of is_free by a
+// condition.
 var selectAhead = `WITH ahead AS MATERIALIZED (
 		SELECT * FROM (` + ahead + ` AND at = $2 AND position > $3` + limitAhead + `)
 		UNION ALL SELECT * FROM (` + ahead + ` AND at > $2` + limitAhead + `)` + limitAhead + `
@@ -140,9 +141,7 @@ func (s *Engine) takeWithoutKey(ctx context.Context, queue string, limit int, le
 			return nil, err
 		}
 	}
-	if len(taken) == 0 || len(taken) == len(ahead.Free) { // else the next call takes the others
-		s.searches.Continue(queue, &ahead, s.clock.Now())
-	}
+	s.searches.Continue(queue, &ahead, len(taken), s.clock.Now())
 	return taken, nil
 }
 

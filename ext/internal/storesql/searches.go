@@ -89,8 +89,13 @@ func (s *Searches) Begin(queue string, now time.Time) Place {
 	return of.to
 }
 
-// Continue notes that a step has searched the messages up to a place.
-func (s *Searches) Continue(queue string, ahead *Ahead, now time.Time) {
+// Continue notes that a step has searched the messages up to a place, and has taken some
+// of the messages without a key. If it has left others, the next step takes them, unless
+// this one could take no message at all.
+func (s *Searches) Continue(queue string, ahead *Ahead, taken int, now time.Time) {
+	if taken > 0 && taken < len(ahead.Free) {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	of := s.of[queue]

@@ -31,23 +31,31 @@ func TestSearches(t *testing.T) {
 	now := time.Unix(1000, 0)
 	var s Searches
 	require.Equal(t, Place{}, s.Begin("q", now))
-	s.Continue("q", &Ahead{To: Place{5, 2}}, now)
+	s.Continue("q", &Ahead{To: Place{5, 2}}, 0, now)
 	require.Equal(t, Place{5, 2}, s.Begin("q", now))
 	require.Equal(t, Place{}, s.Begin("other", now))
-	s.Continue("q", &Ahead{To: Place{5, 1}}, now)
+	s.Continue("q", &Ahead{To: Place{5, 1}}, 0, now)
 	require.Equal(t, Place{5, 2}, s.Begin("q", now), "a concurrent step has come further")
 	now = now.Add(time.Second)
-	s.Continue("q", &Ahead{To: Place{6, 1}, IsEnd: true}, now)
+	s.Continue("q", &Ahead{To: Place{6, 1}, IsEnd: true}, 0, now)
 	require.Equal(t, Place{6, 1}, s.Begin("q", now.Add(searchShare*time.Second-2*time.Second)))
-	s.Continue("q", &Ahead{To: Place{7, 1}, IsEnd: true}, now.Add(time.Second))
+	s.Continue("q", &Ahead{To: Place{7, 1}, IsEnd: true}, 0, now.Add(time.Second))
 	now = now.Add((searchShare - 1) * time.Second)
 	require.Equal(t, Place{}, s.Begin("q", now), "a message that was held may come before the place")
-	s.Continue("q", &Ahead{To: Place{1, 1}}, now)
+	s.Continue("q", &Ahead{To: Place{1, 1}}, 0, now)
 	require.Equal(t, Place{1, 1}, s.Begin("q", now.Add(time.Hour)), "it has not reached the end")
+	some := &Ahead{Free: []Place{{At: 2}, {At: 3}, {At: 4}}, To: Place{4, 0}}
+	s.Continue("q", some, 1, now)
+	require.Equal(t, Place{1, 1}, s.Begin("q", now), "the next step takes the others")
+	s.Continue("q", some, 3, now)
+	require.Equal(t, Place{4, 0}, s.Begin("q", now))
+	some.To = Place{5, 0}
+	s.Continue("q", some, 0, now)
+	require.Equal(t, Place{5, 0}, s.Begin("q", now), "it has passed messages that cannot be taken")
 
 	var short Searches
 	require.Equal(t, Place{}, short.Begin("q", now))
-	short.Continue("q", &Ahead{To: Place{5, 2}, IsEnd: true}, now)
+	short.Continue("q", &Ahead{To: Place{5, 2}, IsEnd: true}, 0, now)
 	require.Equal(t, Place{}, short.Begin("q", now), "a search of one step begins again at once")
 }
 
