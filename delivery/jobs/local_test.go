@@ -175,8 +175,7 @@ func TestLocal_StepThatFails(t *testing.T) {
 			require.NoError(t, s.Put(t.Context(), "dead", letter(i)))
 		}
 		e := &full{Engine: s, until: time.Now().Add(time.Minute)}
-		j, err := jobs.New(e, jobs.Config{Logger: slog.New(slog.DiscardHandler)})
-		require.NoError(t, err)
+		j := newJobs(t, e)
 		job, err := j.Start(t.Context(), jobs.Spec{Do: store.Merge, Queue: "dead", To: "orders", By: "ann", Why: "test"})
 		require.NoError(t, err)
 		failure := ""
@@ -223,8 +222,7 @@ func TestLocal_RefusedMessage(t *testing.T) {
 		for i := range 20 {
 			require.NoError(t, s.Put(t.Context(), "dead", letter(i)))
 		}
-		j, err := jobs.New(&refusing{s}, jobs.Config{Logger: slog.New(slog.DiscardHandler)})
-		require.NoError(t, err)
+		j := newJobs(t, &refusing{s})
 		job, err := j.Start(t.Context(), jobs.Spec{Do: store.Merge, Queue: "dead", To: "orders", By: "ann", Why: "test"})
 		require.NoError(t, err)
 		job, err = j.Run(t.Context(), job.ID, nil)

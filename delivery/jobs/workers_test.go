@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -80,8 +79,7 @@ func runEach(t *testing.T, n int, period time.Duration, work func(ctx context.Co
 func silentWorkers(t *testing.T) (report func(id string, seen time.Time), listed func() []string, work func() context.CancelFunc) {
 	t.Helper()
 	engine := memory.Open()
-	j, err := jobs.New(engine, jobs.Config{Logger: slog.New(slog.DiscardHandler)})
-	require.NoError(t, err)
+	j := newJobs(t, engine)
 	report = func(id string, seen time.Time) {
 		require.NoError(t, engine.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {
 			return tx.Write(ctx, store.Record{Kind: "worker", Name: id, Value: fmt.Sprintf(`{"id":%q,"seen":%q}`, id, seen.Format(time.RFC3339))})
@@ -122,8 +120,7 @@ func (e refusesUpdates) Update(ctx context.Context, f func(context.Context, stor
 // granted meanwhile.
 func TestJobsWork_HeartbeatsAfterAPermanentError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		j, err := jobs.New(refusesUpdates{memory.Open(), time.Now().Add(time.Minute)}, jobs.Config{Logger: slog.New(slog.DiscardHandler)})
-		require.NoError(t, err)
+		j := newJobs(t, refusesUpdates{memory.Open(), time.Now().Add(time.Minute)})
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		go j.Work(ctx, func() jobs.Worker { return jobs.Worker{} }, nil) // ends with ctx
