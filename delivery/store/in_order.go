@@ -43,7 +43,7 @@ type InOrder interface {
 	//
 	// Parking a due message that is not a head costs one write. After a flood of one key
 	// each call parks some, and takes messages of other keys meanwhile. It also reads
-	// some of the messages behind them, and takes those without a key.
+	// some of the messages behind the flood, and takes messages without a key there.
 	TakeInOrder(ctx context.Context, queue string, max int, lease time.Duration) ([]Leased, error)
 
 	// Replace changes taken messages and ends their leases. They keep their positions, so

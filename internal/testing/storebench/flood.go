@@ -12,10 +12,11 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// KeysBehindAFlood checks that keys, and messages without a key, behind many messages of
-// another key are taken before all of those are parked, and keys in turn. The others are
-// parked by calls that are made when the store wakes a consumer. countParked counts the
-// parked messages. age lets two seconds pass for the engine.
+// KeysBehindAFlood checks messages behind a flood, which is many messages of one key. The
+// messages of other keys are taken in turn, and messages without a key as well, before the
+// flood is parked. Its rest is parked by calls that are made when the store wakes a
+// consumer. countParked counts the parked messages. age lets two seconds pass for the
+// engine.
 func KeysBehindAFlood(t *testing.T, s OrderedEngine, countParked func() int, age func()) {
 	t.Helper()
 	const flood = 4000
