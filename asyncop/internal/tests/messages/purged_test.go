@@ -134,8 +134,8 @@ func TestEndPurged_Batch(t *testing.T) {
 			_, err := p.call(ctx, len(ins))
 			return make([]asyncop.Result[int], len(ins)), err
 		}
-		op := asyncop.UnorderedWait(asyncop.Batched(call, 2, 0), 0, 3, silent)
-		ended := p.start(t, op, 3)
+		op := asyncop.UnorderedWait(asyncop.Batched(call, 2, time.Minute), 0, 4, silent)
+		ended := p.start(t, op, 4)
 		synctest.Wait()
 		p.deliveries[0].isPurged.Store(true)
 		op.EndPurged()
@@ -144,7 +144,7 @@ func TestEndPurged_Batch(t *testing.T) {
 		p.deliveries[1].isPurged.Store(true)
 		op.EndPurged()
 		synctest.Wait()
-		require.Equal(t, []int{2, 1}, p.called())
+		require.Equal(t, []int{2, 2}, p.called())
 		require.Equal(t, []error{message.ErrPurged}, p.ended())
 		release()
 		<-ended
