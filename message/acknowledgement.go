@@ -14,8 +14,8 @@ type acknowledgement struct {
 	settle func(Settlement) // written once before use; nil for a part
 	meta   *Meta            // from the source; may be nil
 
-	// whole has the message that this is a part of. If Watch made this of a part, whole
-	// has that part. Otherwise nil.
+	// whole.of is the message that this was made from, if this is a part, or watches a
+	// part. Otherwise whole is nil.
 	whole *whole
 
 	// delivery is set by the source before it passes the message on. A part has the
@@ -32,8 +32,9 @@ const (
 
 func (a *acknowledgement) isSettled() bool { return a.state.Load()&bitSettled != 0 }
 
-// behind returns the message in whole, or nil.
-func (a *acknowledgement) behind() *acknowledgement {
+// madeFrom returns the message that a is a part of, or the part that a watches. It
+// returns nil for other messages.
+func (a *acknowledgement) madeFrom() *acknowledgement {
 	if a.whole == nil {
 		return nil
 	}
@@ -46,14 +47,14 @@ func (a *acknowledgement) resolve(v Settlement) {
 		return
 	}
 	before := a.state.Or(bitSettled)
-	if before&bitSettled != 0 {
+	wasSettled := before&bitSettled != 0
+	if wasSettled {
 		return
 	}
 	if v.Kind == Rejected {
 		a.state.Or(bitRejected)
-	}
-	if v.Kind == Rejected && before&bitUnsafeToRepeat != 0 {
-		v.UnsafeToRepeat = true
+		isUnsafe := before&bitUnsafeToRepeat != 0
+		v.UnsafeToRepeat = v.UnsafeToRepeat || isUnsafe
 	}
 	isPart := a.settle == nil
 	if isPart {
@@ -79,7 +80,8 @@ func (a *acknowledgement) history() Meta {
 	return m
 }
 
-// path returns the suffix of parts for the id.
+// path returns the suffix of the id of a part, such as "#2", or "#2#1" for part 1 of part
+// 2. It returns "" for other messages.
 func (a *acknowledgement) path() string {
 	if a == nil || a.part == 0 {
 		return ""
@@ -87,13 +89,13 @@ func (a *acknowledgement) path() string {
 	return a.whole.of.path() + "#" + strconv.FormatUint(uint64(a.part), 10)
 }
 
-// whole is a message that was split, or a watched part.
+// whole is a message that was split. For a watched part it has only the field of.
 type whole struct {
 	of *acknowledgement
 
 	mu         sync.Mutex // guards the fields below; not held during settle
 	left       int        // parts that are not settled
-	settlement Settlement // of the settled parts
+	settlement Settlement // of the settled parts together: see Settlement.and
 }
 
 // add notes the settlement of a part. The last part settles the whole, so that a

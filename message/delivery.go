@@ -11,16 +11,16 @@ import (
 // of package delivery make it. Its methods are safe for concurrent use, and their cost
 // does not depend on the number of messages in flight.
 type Delivery interface {
-	// Owner identifies the queue that received the message. It is only compared.
+	// Owner identifies the queue that received the message. It is only compared with the
+	// owners of other deliveries.
 	Owner() any
 
-	// Visit returns the received id, visit and merges. A part of the message has another
-	// id, and so has a renamed message.
+	// Visit returns the id, visit and merges of the message as received. They differ from
+	// the Meta of a part of the message, and of a message that the program has renamed.
 	Visit() (id string, visit, merges int)
 
-	// AsReceived returns the received payload and schema. isSame reports whether they
-	// decode to a value that encodes to encoded: then the program has not changed the
-	// value.
+	// AsReceived returns the received payload and schema. isSame reports whether the
+	// received value encodes to encoded. Then the program has not changed the value.
 	AsReceived(encoded []byte) (payload, schema []byte, isSame bool)
 
 	// IsPurged reports whether the source has found that the message was purged. Then its

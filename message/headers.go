@@ -35,9 +35,9 @@ const (
 	headerMergeJob       = "Weir-Merge-Job"
 )
 
-// ours has the lower-case names of the headers that this version writes. It passes on
-// names of later versions (law W4). Every engine keeps headers, so a message gets new
-// fields only as headers, here and in JSON.
+// ours has the lower-case names of the headers that this version writes. Other reserved
+// names are of later versions: their headers are passed on (law W4). A later version adds
+// fields of a message only as headers, here and in JSON, since every engine keeps headers.
 var ours = func() map[string]bool {
 	var m Meta
 	names := map[string]bool{
@@ -55,14 +55,15 @@ var ours = func() map[string]bool {
 	return names
 }()
 
-// text is a header with a text; long bounds its bytes.
+// text is a header with a text of at most limit bytes.
 type text struct {
 	name  string
 	value *string
-	long  int
+	limit int
 }
 
-// The fields of a Meta that are headers, in arrays to save allocations.
+// The functions texts, counts and instants return the fields of a Meta that are headers,
+// in arrays to save allocations.
 
 func (m *Meta) texts() [10]text {
 	return [...]text{
@@ -178,9 +179,11 @@ func (m Meta) ToHeaders() (map[string]string, error) {
 
 // MetaFromHeaders returns the Meta that [Meta.ToHeaders] has written. The names of weir's
 // headers are not case-sensitive. Other headers, of the user or a later weir, are in
-// Meta.Headers, unless they are over 1 MiB or one has no name. The error names anything
-// damaged, over its limit, or there twice. Weir's other headers are in the Meta all the
-// same.
+// Meta.Headers.
+//
+// The error names each header of weir that is damaged, over its limit, or there twice. The
+// Meta lacks this header, and has all others. It is also an error if the headers of the
+// user or a later weir are over 1 MiB, or one lacks a name. Then Meta.Headers is nil.
 func MetaFromHeaders(h map[string]string) (Meta, error) {
 	m, err := metaFromHeaders(h)
 	if err != nil {
@@ -193,10 +196,10 @@ func metaFromHeaders(h map[string]string) (m Meta, err error) {
 	r := headerReader{ours: make(map[string]string)}
 	m.Headers = r.sort(h)
 	for _, f := range m.texts() {
-		if value, ok := r.take(f.name, f.long); ok {
+		if value, ok := r.take(f.name, f.limit); ok {
 			text, err := unescape(value)
-			if err == nil && len(text) > f.long {
-				err = fmt.Errorf("%d bytes, at most %d are allowed", len(text), f.long)
+			if err == nil && len(text) > f.limit {
+				err = fmt.Errorf("%d bytes, at most %d are allowed", len(text), f.limit)
 			}
 			if r.note(f.name, value, err) {
 				*f.value = text
@@ -277,18 +280,18 @@ func (r *headerReader) sort(h map[string]string) (others map[string]string) {
 }
 
 // take returns the value of a header. ok is false if it is missing, or longer than an
-// escaped text of long bytes can be.
-func (r *headerReader) take(name string, long int) (value string, ok bool) {
+// escaped text of limit bytes can be.
+func (r *headerReader) take(name string, limit int) (value string, ok bool) {
 	canonical := strings.ToLower(name)
 	value, ok = r.ours[canonical]
-	if len(value) > maxEscaped*long {
+	if len(value) > maxEscaped*limit {
 		r.err = errors.Join(r.err, fmt.Errorf("header %s has %d bytes", name, len(value)))
 		return "", false
 	}
 	return value, ok
 }
 
-// note notes an error about a header, if any, and returns whether the header is sound.
+// note adds an error about a header to r.err. isSound is true if err is nil.
 func (r *headerReader) note(name, value string, err error) (isSound bool) {
 	if err != nil {
 		r.err = errors.Join(r.err, fmt.Errorf("header %s: %q: %w", name, cut(value, maxReason), err))

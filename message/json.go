@@ -11,8 +11,8 @@ import (
 	"github.com/weirflow/weir/internal/unknown"
 )
 
-// storedMeta is Meta as JSON. Identifiers, perhaps not UTF-8, are escaped as in headers;
-// descriptions are made UTF-8.
+// storedMeta is Meta as JSON. Identifiers may not be UTF-8, so they are escaped as in
+// headers. Invalid characters of descriptions are replaced.
 type storedMeta struct {
 	ID             string            `json:"id,omitempty"`
 	Key            string            `json:"key,omitempty"`
@@ -88,8 +88,8 @@ func (m Meta) MarshalJSON() ([]byte, error) {
 	return metaMembers.Append(b, members), err
 }
 
-// storedHeader returns a field as a value of storedMeta.Headers: the text of its header,
-// escaped as ToHeaders does, is escaped once more, like all values of the map.
+// storedHeader returns a field as a value of storedMeta.Headers. It is escaped twice: once
+// as ToHeaders does, and once more like all values of the map.
 func storedHeader(text string) string { return escape(escape(text, ""), "") }
 
 // UnmarshalJSON reads the output of MarshalJSON. An unknown member becomes a header whose
@@ -158,8 +158,9 @@ func metaFromJSON(b []byte) (m Meta, err error) {
 	return m, m.fit()
 }
 
-// readOwnHeaders moves headers that are fields of Meta, stored so by this or an earlier
-// version, to the fields. A header does not replace a field that m has already.
+// readOwnHeaders moves the headers that are fields of Meta to these fields. This version
+// stores some fields as headers, and an earlier version passes on headers that it does not
+// know. A header does not replace a field that m has already.
 func (m Meta) readOwnHeaders() (Meta, error) {
 	own := maps.Clone(m.Headers)
 	maps.DeleteFunc(own, func(name, _ string) bool { return !isOurs(name) })

@@ -91,11 +91,11 @@ func (m Message[T]) Pending() bool { return m.a != nil && !m.a.isSettled() }
 // IsRejected reports whether the message was settled as [Rejected].
 func (m Message[T]) IsRejected() bool { return m.a != nil && m.a.state.Load()&bitRejected != 0 }
 
-// NoteUnsafeToRepeat notes that a call for m has succeeded and must not happen twice. If
-// m, a result of it or the message that it is a part of is rejected later, the settlement
-// has UnsafeToRepeat set. Operators call it.
+// NoteUnsafeToRepeat notes that a call for m has succeeded and must not happen twice.
+// Operators call it. If m or a result of m is rejected later, the settlement has
+// UnsafeToRepeat set. If m is a part, the same holds for the message that was split.
 func NoteUnsafeToRepeat[T any](m Message[T]) {
-	for a := m.a; a != nil; a = a.behind() {
+	for a := m.a; a != nil; a = a.madeFrom() {
 		a.state.Or(bitUnsafeToRepeat)
 	}
 }
@@ -105,20 +105,24 @@ func NoteUnsafeToRepeat[T any](m Message[T]) {
 func With[A, B any](m Message[A], v B) Message[B] { return Message[B]{v, m.a} }
 
 // Split returns a message for each value: they are parts of m and take its place. m is
-// settled when the last part is:
+// settled when the last part is, so a redelivery of m does not run beside parts of m. The
+// first row that applies counts:
 //
-//   - failed, if any part has failed, or else released, if any part was; the longest
-//     delay of all parts counts
-//   - else rejected, if any part was, with the error of the first; with UnsafeToRepeat if
-//     any of the rejected parts has it, if a call for any part has succeeded and must not
-//     happen twice ([NoteUnsafeToRepeat]), or if any part was handed over, because its
-//     calls are repeated without m
-//   - else handed over, if any part was
-//   - else done
+//	a part has failed         failed, with the longest delay of all parts
+//	a part was released       released, with the longest delay of all parts
+//	a part was rejected       rejected, with the error of the first rejected part
+//	a part was handed over    handed over
+//	otherwise                 done
 //
-// So a redelivery of m does not run beside parts of m, and a rejected part does not
-// prevent the redelivery of another (law D1). Without values m is acknowledged at once. A
-// single value takes the place of m as by [With].
+// So a rejected part does not prevent the redelivery of another part (law D1). If m is
+// rejected, its settlement has UnsafeToRepeat set in these cases:
+//
+//   - a rejected part has it
+//   - a call for a part has succeeded and must not happen twice ([NoteUnsafeToRepeat])
+//   - a part was handed over: its calls are repeated without m
+//
+// Without values m is acknowledged at once. A single value takes the place of m as by
+// [With].
 func Split[A, B any](m Message[A], vs ...B) []Message[B] {
 	switch {
 	case len(vs) == 0:
@@ -142,8 +146,8 @@ func Split[A, B any](m Message[A], vs ...B) []Message[B] {
 }
 
 // FromElement returns an element of a stream as a message, whatever the type of its
-// value; ok is false for other elements. To keep a message without its value, keep
-// With(m, struct{}{}): it has the size of a pointer.
+// value. ok is false if the element is not a Message. To keep a message without its
+// value, keep With(m, struct{}{}): it has the size of a pointer.
 func FromElement(element any) (m Message[any], ok bool) {
 	e, ok := element.(ofAnyType)
 	if !ok {

@@ -12,10 +12,13 @@ import (
 // Meta describes a message: its origin, and its history so far (law D6). It is replaced
 // at each hop, never appended to. It travels as [Meta.ToHeaders], and is stored as JSON.
 type Meta struct {
-	// ID names the message in all queues that it passes. On an engine with leases, a
-	// queue keeps one message of each ID, Put, Visit and Merges, so a hand-over repeated
-	// after a crash has no effect while the first copy is there. A put sets the id, or it
-	// is random; other sources derive it ([Origin.ID]). At most 1,024 bytes.
+	// ID names the message in all queues that it passes. delivery.ID sets it at a put;
+	// otherwise it is random. Sources other than queues derive it ([Origin.ID]). At most
+	// 1,024 bytes.
+	//
+	// On an engine with leases, a queue keeps one message of each ID, Put, Visit and
+	// Merges. So a hand-over that is repeated after a crash has no effect while the first
+	// copy is there.
 	ID string
 	// Key is the key by which messages are ordered or taken in turn, or "". At most 1,024
 	// bytes, perhaps not text.
@@ -26,18 +29,20 @@ type Meta struct {
 	Origin Origin
 
 	// Put is the origin of the put: the place in the queue that took the message first,
-	// such as "orders//5", and "" until then. Queues set it, and pass it on to other
-	// queues, where it distinguishes the message from a later put under the same id (law
-	// W5). At most 1,024 bytes. Its stored name is Weir-Put.
+	// such as "orders//5". It is "" while the message waits there for its first visit.
+	// Queues set it, and pass it on to other queues. There it distinguishes the message
+	// from a later put under the same id (law W5). At most 1,024 bytes. Its stored name
+	// is Weir-Put.
 	Put string
 
-	// Visit is the number of the visit, which is a passage through an operator with its
-	// attempts: 1 more than the last visit whose failure was handed over, or 1 without
-	// such a failure. So a visit does not count if the message was released or nacked in
-	// it, or if its worker died.
+	// Visit is the number of the visit, from 1. A visit is a passage through an operator
+	// with its attempts. It counts if its failure was handed over. If the message was
+	// released or nacked in it, or its worker died, the next visit has the same number. A
+	// stored message has the number of the last visit that counts, or 0. A merge resets
+	// it to 0.
 	Visit int
-	// Attempts counts the calls begun in the earlier visits that Visit counts, which are
-	// visits since the last merge.
+	// Attempts counts the calls begun in the earlier visits that count. A merge resets it
+	// to 0.
 	Attempts int
 	// FirstFailure and LastFailure are when visits failed; zero without a failure.
 	FirstFailure, LastFailure time.Time
@@ -54,30 +59,39 @@ type Meta struct {
 	// Timeline lists the calls of all visits. A stored form has the first 8 and the last
 	// 24.
 	Timeline []Step
-	// UnsafeToRepeat is true if a failed call may have taken effect, is not idempotent,
-	// and no predicate asked for a repeat (asyncop.Failure.UnsafeToRepeat). It is also
-	// true if a call that is not idempotent has succeeded and its result was rejected
-	// ([NoteUnsafeToRepeat]), or if parts of the message were handed over and another was
-	// rejected ([Split]). It stays true until a server answers the request with a refusal
-	// that it keeps for all attempts, or until a person sends the message back after
-	// Remembered. Its stored names are Weir-Outcome-Unknown and outcomeUnknown.
+	// UnsafeToRepeat reports that a call for the message is in doubt: a second call may do
+	// harm. It is set in these cases:
+	//
+	//   - A failed call may have taken effect, is not idempotent, and no predicate asked
+	//     for a repeat (asyncop.Failure.UnsafeToRepeat).
+	//   - A call that is not idempotent has succeeded, and its result was rejected
+	//     ([NoteUnsafeToRepeat]).
+	//   - A part of the message was handed over, and another part was rejected ([Split]).
+	//
+	// It stays true until a server answers the request with a refusal that it keeps for
+	// all attempts, or until a person sends the message back after Remembered. Its stored
+	// names are Weir-Outcome-Unknown and outcomeUnknown.
 	UnsafeToRepeat bool
-	// Request is the id under which that call was made, in the form of exactlyonce.ID, or
-	// "". The next visit uses it again, so the server finds the call. exactlyonce/caller
-	// appends ";only=1" if only the request of its step (exactlyonce.ID.Step) may have
-	// taken effect: if the server refuses it in a later visit, the call is not in doubt.
-	// At most 1,024 bytes.
+	// Request is the id of the request that is in doubt, in the form of exactlyonce.ID. It
+	// is "" if the id is unknown, or if no call is in doubt. The next visit uses it again,
+	// so the server recognises the request. At most 1,024 bytes.
+	//
+	// exactlyonce/caller appends ";only=1" if only the request of its step
+	// (exactlyonce.ID.Step) may have taken effect. If the server refuses that request in
+	// a later visit, the call is no longer in doubt.
 	Request string
-	// Remembered is the time until which the server remembers that call, so that it may
-	// be repeated under the same id; zero if it does not.
+	// Remembered is the time until which the server remembers the request that is in
+	// doubt. Until then the call may be repeated under the same id. It is zero if the
+	// server does not remember the request.
 	Remembered time.Time
 	// Provider is the external system chosen for the message and its later calls, or "".
 	// At most 1,024 bytes.
 	Provider string
-	// Outage names the outage of a backend that made the last visit fail, if the message
-	// waits in a layer: the visit, how much earlier than Due the message may be delivered
-	// when the backend recovers, and the backend, such as "2;9m59s;payments". Queues set
-	// it. At most 1,024 bytes. Its stored name is Weir-Outage.
+	// Outage describes the outage that made the last visit fail, for a message that waits
+	// in a layer. "2;9m59s;payments" means: visit 2 failed because of an outage of the
+	// backend payments, and the message may be delivered up to 9m59s earlier than Due if
+	// the backend recovers. It is "" after other failures. Queues set it. At most 1,024
+	// bytes. Its stored name is Weir-Outage.
 	Outage string
 	// Merges counts the returns from the dead letters.
 	Merges int
@@ -108,9 +122,9 @@ const longestID = 200
 // source is deleted and created again: see [Origin.IDIn].
 func (o Origin) ID() string { return o.IDIn("") }
 
-// IDIn is ID for a source that can be deleted and created again. incarnation is different
-// each time, such as the id of a topic or the time at which a stream was created:
-// "orders:Q3pX9aVn/0/17". With the incarnation "" it is ID.
+// IDIn is ID for a source that can be deleted and created again. incarnation differs each
+// time, such as the id of a topic or the time at which a stream was created. It becomes
+// part of the id: "orders:Q3pX9aVn/0/17". With the incarnation "" IDIn returns ID.
 func (o Origin) IDIn(incarnation string) string {
 	if o == (Origin{}) {
 		return ""

@@ -13,14 +13,19 @@ type Settlement struct {
 	// Delay is the least time until the redelivery of a Released or Failed message, from
 	// now; 0 means at once. It is 0 for other kinds.
 	Delay time.Duration
-	// Err is the reason. Done: nil. HandedOver: the error of the failure. Released: nil,
-	// an error that matches [ErrBackendDown] or [ErrPurged], or the error of a call that
-	// has snoozed the message (predicates.WithSnooze). Failed: the error of the failure,
-	// [ErrLost], or nil if the caller gave no error. Rejected: never nil.
+	// Err is the reason:
+	//
+	//	Done        nil
+	//	HandedOver  the error of the failure
+	//	Released    nil; or an error that matches [ErrBackendDown] or [ErrPurged]; or the
+	//	            error of a call that has snoozed the message (predicates.WithSnooze)
+	//	Failed      the error of the failure, or [ErrLost]; nil if the caller gave no error
+	//	Rejected    never nil
 	Err error
-	// Refused reports that a call for a HandedOver or Failed message was refused for
-	// good: its service has answered, so the flood guard of a worker does not count the
-	// failure. It does not concern [ErrRefused].
+	// Refused reports that the service has refused a call for a HandedOver or Failed
+	// message for good. So the service answers, and the flood guard of a worker
+	// (delivery.WithFloodGuard) does not count the failure. A store or sink that refuses
+	// a message does not set it: see [ErrRefused].
 	Refused bool
 	// UnsafeToRepeat reports that a call for a Rejected message, or for a part of it, may
 	// have taken effect or has succeeded ([NoteUnsafeToRepeat]), and that a second call
@@ -38,8 +43,8 @@ const (
 	// among the dead letters, or was dropped by the failure policy. The source may forget
 	// it.
 	HandedOver
-	// Released: the message was not processed, or not to the end. That is no failure, and
-	// its visit does not count. The source redelivers it after Delay.
+	// Released: the message was not processed, or not to the end. That is not a failure,
+	// and its visit does not count. The source redelivers it after Delay.
 	Released
 	// Failed: the message has failed, and its failure was not handed over. The source
 	// redelivers it after Delay.
@@ -95,9 +100,9 @@ var (
 	ErrRefused = errors.New("it can never be stored")
 
 	// ErrBackendDown is matched by the error of a message that waited for its backend
-	// until its operator's timeout had passed. If it was not called in this visit, or all
-	// its calls were throttled, it is Released. Otherwise it has failed, and the visit
-	// counts once the failure is handed over.
+	// until its operator's timeout had passed. If a call was made in this visit, the
+	// message has failed, and the visit counts once the failure is handed over. But if
+	// there was no call, or all calls were throttled, the message is Released.
 	ErrBackendDown = errors.New("the backend is down")
 
 	// ErrPurged is the cause of the end of the context of a call (context.Cause) whose
@@ -107,7 +112,7 @@ var (
 	errNoReason = errors.New("delivery: rejected without an error")
 )
 
-// weight ranks the settlements of parts: the heaviest decides about the message.
+// weight ranks the settlements of parts: the greatest weight decides about the message.
 func (k Kind) weight() int {
 	switch k {
 	case Done:
@@ -124,9 +129,9 @@ func (k Kind) weight() int {
 	return 0 // no part is settled
 }
 
-// and returns the settlement of a message of two parts. Law D1: the whole is done when
-// all parts are. If one part is redelivered and another rejected, the message is
-// redelivered: then that part is rejected again.
+// and returns the settlement of a message whose two parts have the settlements v and w.
+// Law D1: the message is done when all parts are. If one part is redelivered and the
+// other rejected, the message is redelivered, and that part is rejected again.
 func (v Settlement) and(w Settlement) Settlement {
 	heavier, lighter := v, w
 	if v.Kind.weight() < w.Kind.weight() {
@@ -141,7 +146,9 @@ func (v Settlement) and(w Settlement) Settlement {
 		}
 	}
 	if heavier.Kind == Rejected && lighter.Kind == HandedOver {
-		heavier.UnsafeToRepeat = true // law X1: that part has a history and further visits of its own
+		// Law X1: the handed-over part has further visits of its own, which repeat its
+		// calls.
+		heavier.UnsafeToRepeat = true
 	}
 	return heavier
 }

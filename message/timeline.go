@@ -21,7 +21,7 @@ type Step struct {
 
 // Limits of a timeline in a stored form.
 const (
-	maxSteps     = 32 // the first and the last
+	maxSteps     = 32 // firstSteps from the beginning, the others from the end
 	firstSteps   = 8
 	maxStepError = 120 // bytes
 	maxStepName  = 60  // bytes of a reason or a state
