@@ -25,6 +25,7 @@ type reports struct {
 	refuses  atomic.Bool  // transactions that write the report of worker 7
 	together atomic.Int64 // the next transactions with several reports that wait until their contexts end
 	waits    atomic.Int64 // these transactions so far
+	hangs    atomic.Bool  // a transaction with only the report of worker 7 waits until its context ends
 	slow     atomic.Int64 // the next transaction begins so much later, in ns
 }
 
@@ -32,15 +33,21 @@ func (e *reports) Update(ctx context.Context, f func(context.Context, store.Tx) 
 	e.updates.Add(1)
 	time.Sleep(time.Duration(e.slow.Swap(0)))
 	written := 0
+	hangs := false
 	err := e.Engine.Update(ctx, func(ctx context.Context, tx store.Tx) error {
 		t := &reportsTx{Tx: tx, engine: e}
 		err := f(ctx, t)
 		written = t.written
-		if err == nil && written > 1 && e.together.Load() > 0 {
+		hangs = written == 1 && t.hasSeven && e.hangs.Load()
+		if err == nil && (hangs || written > 1 && e.together.Load() > 0) {
 			return errors.New("rolled back")
 		}
 		return err
 	})
+	if hangs {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
 	if written > 1 && e.together.Add(-1) >= 0 {
 		e.waits.Add(1)
 		<-ctx.Done()
@@ -51,14 +58,17 @@ func (e *reports) Update(ctx context.Context, f func(context.Context, store.Tx) 
 
 type reportsTx struct {
 	store.Tx
-	engine  *reports
-	written int // reports
+	engine   *reports
+	written  int  // reports
+	hasSeven bool // the report of worker 7 is one of them
 }
 
 func (t *reportsTx) Write(ctx context.Context, r store.Record) error {
 	if r.Kind == "worker" && r.Value != "" {
 		t.written++
-		if t.engine.refuses.Load() && strings.Contains(r.Value, `"queues":["queue-7"]`) {
+		isSeven := strings.Contains(r.Value, `"queues":["queue-7"]`)
+		t.hasSeven = t.hasSeven || isSeven
+		if isSeven && t.engine.refuses.Load() {
 			return errors.New("the report of worker 7 is refused")
 		}
 	}
@@ -151,6 +161,42 @@ func TestWork_ReportsTogether_NoAnswer(t *testing.T) {
 		require.EqualValues(t, 5, e.waits.Load())
 		time.Sleep(20 * time.Second)
 		_, oldest := e.workers(t)
+		require.LessOrEqual(t, oldest, 20*time.Second)
+	})
+}
+
+// A worker whose own transaction is not answered does not hold up the others, which report
+// together without it, and workers that start and end.
+func TestWork_ReportsTogether_OneHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &reports{Engine: memory.Open()}
+		defer e.run(t, 50)()
+		time.Sleep(45 * time.Second)
+		e.hangs.Store(true)
+		e.together.Store(1) // then each reports alone
+		time.Sleep(40 * time.Second)
+		before := e.updates.Load()
+		for range 100 {
+			time.Sleep(time.Second)
+			_, oldest := e.workers(t)
+			require.LessOrEqual(t, oldest, 20*time.Second)
+		}
+		require.EqualValues(t, 5, e.updates.Load()-before)
+	})
+}
+
+// A worker does not remove its own report, although it has not reported for long: its
+// transaction was slow.
+func TestWork_RemovesSilentWorkers_NotItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &reports{Engine: memory.Open()}
+		defer e.run(t, 1)()
+		time.Sleep(45 * time.Second)
+		e.slow.Store(int64(2 * jobs.SilentAfter))
+		time.Sleep(15*time.Second + 2*jobs.SilentAfter + time.Second)
+		require.Zero(t, e.slow.Load())
+		n, oldest := e.workers(t)
+		require.Equal(t, 1, n)
 		require.LessOrEqual(t, oldest, 20*time.Second)
 	})
 }

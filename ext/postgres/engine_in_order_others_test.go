@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/benbjohnson/clock"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
@@ -212,4 +213,81 @@ func TestEngineTakeInOrder_SetAsideMessage(t *testing.T) {
 		require.Equal(t, id, taken[0].Meta.ID)
 		require.NoError(t, s.Done(t.Context(), taken[0].Lease))
 	}
+}
+
+// betweenFloods returns an engine whose queue has two floods of 1,100 messages, two seconds
+// apart, and between them the messages without a key that put puts.
+func betweenFloods(t *testing.T, put func(pool *pgxpool.Pool, s *postgres.Engine)) (s *postgres.Engine, mock *clock.Mock) {
+	t.Helper()
+	pool := connect(t, schemas(t)(t))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
+	s = postgres.New(pool)
+	mock = clock.NewMock()
+	postgres.SetClock(s, mock)
+	flood := func(name string) {
+		ms := make([]store.Message, 1100)
+		for i := range ms {
+			ms[i] = keyed(name+"/"+strconv.Itoa(i), "flood")
+		}
+		require.NoError(t, s.Put(t.Context(), "q", ms...))
+	}
+	postgres.SetNow(s, "timestamptz '2026-01-01 00:00:00'")
+	flood("first")
+	postgres.SetNow(s, "timestamptz '2026-01-01 00:00:02'")
+	put(pool, s)
+	flood("second")
+	require.Equal(t, "first/0", takeID(t, s))
+	return s, mock
+}
+
+// takeID takes a message, and returns its id.
+func takeID(t *testing.T, s *postgres.Engine) string {
+	t.Helper()
+	taken, err := s.TakeInOrder(t.Context(), "q", 1, time.Hour)
+	require.NoError(t, err)
+	require.Len(t, taken, 1)
+	return taken[0].Meta.ID
+}
+
+// A message without a key is committed late, and a search has already read messages that
+// are due at the same time. The next step of the search finds it.
+func TestEngineTakeInOrder_CommittedBehindASearch(t *testing.T) {
+	var late pgx.Tx
+	s, mock := betweenFloods(t, func(pool *pgxpool.Pool, s *postgres.Engine) {
+		var err error
+		late, err = pool.Begin(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, postgres.Stage(t.Context(), s, late, "q", keyed("late", "")))
+		require.NoError(t, s.Put(t.Context(), "q", keyed("other", "")))
+	})
+	defer s.Close()
+	defer late.Rollback(t.Context()) //nolint:errcheck // it was committed
+	require.Equal(t, "other", takeID(t, s))
+	require.NoError(t, late.Commit(t.Context()))
+	mock.Add(time.Minute) // a search that ends now begins again after ten minutes
+	require.Equal(t, "late", takeID(t, s))
+}
+
+// Another call locks a message without a key that a search has found, and leaves it alone.
+// The next step of the search finds it again.
+func TestEngineTakeInOrder_LockedBehindAFlood(t *testing.T) {
+	var other pgx.Tx
+	s, mock := betweenFloods(t, func(pool *pgxpool.Pool, s *postgres.Engine) {
+		require.NoError(t, s.Put(t.Context(), "q", keyed("locked", ""), keyed("free", "")))
+		var err error
+		other, err = pool.Begin(t.Context())
+		require.NoError(t, err)
+		_, err = other.Exec(t.Context(), "SELECT FROM weir_messages WHERE meta->>'id' = 'locked' FOR UPDATE")
+		require.NoError(t, err)
+	})
+	defer s.Close()
+	defer other.Rollback(t.Context()) //nolint:errcheck // it was rolled back
+	postgres.SetNow(s, "timestamptz '2026-01-01 00:00:04'")
+	taken, err := s.TakeInOrder(t.Context(), "q", 2, time.Hour)
+	require.NoError(t, err)
+	require.Len(t, taken, 1)
+	require.Equal(t, "free", taken[0].Meta.ID)
+	require.NoError(t, other.Rollback(t.Context()))
+	mock.Add(time.Minute) // a search that ends now begins again after ten minutes
+	require.Equal(t, "locked", takeID(t, s))
 }

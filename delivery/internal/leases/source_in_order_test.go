@@ -204,7 +204,7 @@ func replacedByAnother(t *testing.T, engine *memory.Engine, edit func(next *stor
 	taken, err := engine.TakeInOrder(t.Context(), "q", 1, time.Minute)
 	require.NoError(t, err)
 	next := taken[0].Clone()
-	next.Meta.Visit = 1
+	next.Meta.Visit++
 	edit(&next)
 	require.NoError(t, engine.Replace(t.Context(), store.Replacement{Lease: taken[0].Lease, Message: next}))
 }
@@ -232,6 +232,7 @@ func TestHandOver_TakenAgainMeanwhile(t *testing.T) {
 		defer s.Close(t.Context())
 		m := receive(t, s)
 		replacedByAnother(t, engine.Engine, func(*store.Message) {})
+		s.OnPurge(func() { t.Error("the message was not purged") })
 		engine.meanwhile = func() { takeAgain(t, s) }
 		letter := store.Message{Meta: m.Meta(), Cause: store.Permanent, Payload: []byte(`"a"`)}
 		isGone, err := leases.HandOver(t.Context(), engine, "dead", []store.Message{letter}, []message.Delivery{message.DeliveryOf(m)})
@@ -358,4 +359,79 @@ func TestHandOver_TakenAgainInDoubt(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Law X1: the visit of another worker has ended the doubt of the visit before. A late visit
+// that was taken again after both does not bring it back.
+func TestSource_TakenAgainAfterADoubt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		s, m := takenAgain(t, hung{engine, &atomic.Int64{}}, func(next *store.Message) {
+			next.Meta.UnsafeToRepeat, next.Meta.Request = true, "theirs"
+		})
+		defer s.Close(t.Context())
+		replacedByAnother(t, engine, func(next *store.Message) {
+			next.Meta.UnsafeToRepeat, next.Meta.Request = false, ""
+		})
+		takeAgain(t, s)
+		m.Reject(context.Canceled)
+		synctest.Wait()
+		letters := dead(t, engine)
+		require.Len(t, letters, 1)
+		require.False(t, letters[0].Meta.UnsafeToRepeat)
+	})
+}
+
+// Law X1: a message was in doubt when it was received, and is in the same doubt when it is
+// taken again. The call can still be repeated. Law D6: a late visit that has not left a
+// doubt of its own does not replace the history of another worker.
+func TestSource_TakenAgainInTheSameDoubt(t *testing.T) {
+	remembered := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	for _, isReplaced := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			engine := memory.Open()
+			meta := message.Meta{ID: "a", Key: "k", UnsafeToRepeat: true, Request: "first", Remembered: remembered}
+			require.NoError(t, engine.Put(t.Context(), "q", store.Message{Meta: meta, Payload: []byte(`"a"`)}))
+			ofLate := hung{engine, &atomic.Int64{}}
+			s := leases.NewSource(ofLate, "q", "dead", codec.JSON[string](), quiet, leases.WithOrder(ofLate))
+			defer s.Close(t.Context())
+			m := receive(t, s)
+			replacedByAnother(t, engine, func(next *store.Message) { next.Meta.Attempts = 7 })
+			takeAgain(t, s)
+			if isReplaced {
+				require.True(t, message.DeliveryOf(m).(leases.InPlace).ReplaceBy(replacedLater(m)))
+				m.Ack()
+				again := receive(t, s)
+				require.Equal(t, 7, again.Meta().Attempts)
+				again.Ack()
+				return
+			}
+			m.Reject(context.Canceled)
+			synctest.Wait()
+			letters := dead(t, engine)
+			require.Len(t, letters, 1)
+			require.True(t, letters[0].Meta.UnsafeToRepeat)
+			require.True(t, remembered.Equal(letters[0].Meta.Remembered))
+		})
+	}
+}
+
+// A result is a message of its own: the doubt of the message that it was made from is not
+// a doubt about the result.
+func TestHandOver_ResultOfAMessageInDoubt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		ofLate := hung{engine, &atomic.Int64{}}
+		s, m := takenAgain(t, ofLate, func(next *store.Message) { next.Meta.UnsafeToRepeat = true })
+		defer s.Close(t.Context())
+		result := store.Message{Meta: message.Meta{ID: "result"}, Payload: []byte(`"a"`)}
+		_, err := leases.HandOver(t.Context(), ofLate, "results", []store.Message{result}, []message.Delivery{message.DeliveryOf(m)})
+		require.NoError(t, err)
+		m.Ack()
+		results, err := engine.List(t.Context(), "results", store.Filter{}, store.Page{Max: 9})
+		require.NoError(t, err)
+		require.Len(t, results, 1)
+		require.False(t, results[0].Meta.UnsafeToRepeat)
+		require.Empty(t, results[0].Cause)
+	})
 }
