@@ -1,5 +1,4 @@
 // Package message has the message: an element of a stream with its acknowledgement and
 // its history. A [Settlement] is an acknowledgement (laws D1 and D2), and [Meta] has the
-// history (law D6). Package delivery and operators share this package. Package delivery
-// has aliases of these names: use the aliases, unless you cannot import package delivery.
+// history (law D6). Package delivery and operators share this package.
 package message

@@ -37,7 +37,8 @@ const (
 
 // ours has the lower-case names of the headers that this version writes. Other reserved
 // names are of later versions: their headers are passed on (law W4). A later version adds
-// fields of a message only as headers, here and in JSON, since every engine keeps headers.
+// fields of a message only as headers, here and in JSON, since every engine keeps
+// headers.
 var ours = func() map[string]bool {
 	var m Meta
 	names := map[string]bool{
@@ -181,9 +182,9 @@ func (m Meta) ToHeaders() (map[string]string, error) {
 // headers are not case-sensitive. Other headers, of the user or a later weir, are in
 // Meta.Headers.
 //
-// The error names each header of weir that is damaged, over its limit, or there twice. The
-// Meta lacks this header, and has all others. It is also an error if the headers of the
-// user or a later weir are over 1 MiB, or one lacks a name. Then Meta.Headers is nil.
+// The error names each header of weir that is damaged, over its limit, or there twice.
+// The Meta lacks this header, and has all others. It is also an error if the headers of
+// the user or a later weir are over 1 MiB, or one lacks a name. Then Meta.Headers is nil.
 func MetaFromHeaders(h map[string]string) (Meta, error) {
 	m, err := metaFromHeaders(h)
 	if err != nil {

@@ -88,8 +88,8 @@ func (m Meta) MarshalJSON() ([]byte, error) {
 	return metaMembers.Append(b, members), err
 }
 
-// storedHeader returns a field as a value of storedMeta.Headers. It is escaped twice: once
-// as ToHeaders does, and once more like all values of the map.
+// storedHeader returns a field as a value of storedMeta.Headers. It is escaped twice:
+// once as ToHeaders does, and once more like all values of the map.
 func storedHeader(text string) string { return escape(escape(text, ""), "") }
 
 // UnmarshalJSON reads the output of MarshalJSON. An unknown member becomes a header whose
@@ -159,8 +159,8 @@ func metaFromJSON(b []byte) (m Meta, err error) {
 }
 
 // readOwnHeaders moves the headers that are fields of Meta to these fields. This version
-// stores some fields as headers, and an earlier version passes on headers that it does not
-// know. A header does not replace a field that m has already.
+// stores some fields as headers, and an earlier version passes on headers that it does
+// not know. A header does not replace a field that m has already.
 func (m Meta) readOwnHeaders() (Meta, error) {
 	own := maps.Clone(m.Headers)
 	maps.DeleteFunc(own, func(name, _ string) bool { return !isOurs(name) })

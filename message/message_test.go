@@ -302,8 +302,8 @@ func TestContextWithMeta_MetaFromContext(t *testing.T) {
 	require.Equal(t, 2, m.Visit)
 }
 
-// A call for a message has succeeded and must not be repeated: every rejection of a result
-// reports that, and no other settlement does.
+// A call for a message has succeeded and must not be repeated: every rejection of a
+// result reports that, and no other settlement does.
 func TestWatch_NoteUnsafeToRepeat(t *testing.T) {
 	for name, settle := range map[string]func(m message.Message[int]){
 		"the message":       func(m message.Message[int]) { m.Reject(errTest) },

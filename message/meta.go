@@ -59,8 +59,8 @@ type Meta struct {
 	// Timeline lists the calls of all visits. A stored form has the first 8 and the last
 	// 24.
 	Timeline []Step
-	// UnsafeToRepeat reports that a call for the message is in doubt: a second call may do
-	// harm. It is set in these cases:
+	// UnsafeToRepeat reports that a call for the message is in doubt: a second call may
+	// do harm. It is set in these cases:
 	//
 	//   - A failed call may have taken effect, is not idempotent, and no predicate asked
 	//     for a repeat (asyncop.Failure.UnsafeToRepeat).
@@ -72,9 +72,9 @@ type Meta struct {
 	// all attempts, or until a person sends the message back after Remembered. Its stored
 	// names are Weir-Outcome-Unknown and outcomeUnknown.
 	UnsafeToRepeat bool
-	// Request is the id of the request that is in doubt, in the form of exactlyonce.ID. It
-	// is "" if the id is unknown, or if no call is in doubt. The next visit uses it again,
-	// so the server recognises the request. At most 1,024 bytes.
+	// Request is the id of the request that is in doubt, in the form of exactlyonce.ID.
+	// It is "" if the id is unknown, or if no call is in doubt. The next visit uses it
+	// again, so the server recognises the request. At most 1,024 bytes.
 	//
 	// exactlyonce/caller appends ";only=1" if only the request of its step
 	// (exactlyonce.ID.Step) may have taken effect. If the server refuses that request in

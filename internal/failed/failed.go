@@ -17,8 +17,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// History returns the Meta from ctx ([message.MetaFromContext]) with the failure of this
-// visit (law D6).
+// History returns the Meta of the message in ctx with the failure of this visit added
+// (law D6).
 func History[T any](ctx context.Context, f asyncop.Failure[T], now time.Time) message.Meta {
 	meta, _ := message.MetaFromContext(ctx)
 	settle.DropPointsTo(&meta)
@@ -45,9 +45,10 @@ func History[T any](ctx context.Context, f asyncop.Failure[T], now time.Time) me
 	return meta
 }
 
-// wasRefused reports whether the server has refused request for good in this visit, after
-// earlier visits left it in doubt. ctx may have the tracker of an outer operator, so
-// request is compared with the tracker's latest request (Carried).
+// wasRefused reports whether the server has refused request for good in this visit.
+// request is the request that earlier visits have left in doubt. The tracker in ctx may
+// be of an outer operator, with another request. So wasRefused also requires that request
+// is the tracker's latest request (Carried).
 func wasRefused(ctx context.Context, request string) bool {
 	e, ok := ctx.Value(ctxkey.Tracked{}).(ctxkey.TrackedElement)
 	return ok && e.AllRefused() && isSameRequest(request, e.Carried())
@@ -84,9 +85,9 @@ func Onward(m message.Meta) message.Meta {
 	}
 }
 
-// ResetForMerge resets the history of a dead letter that is merged back. If the server no
-// longer remembers the request of a call in doubt, it removes the doubt: a person has
-// decided to repeat the call as another request.
+// ResetForMerge resets the history of a dead letter that is merged back. The doubt about
+// a call stays while the server remembers the request. Otherwise ResetForMerge removes
+// the doubt: a person has decided to repeat the call as another request.
 func ResetForMerge(meta *message.Meta, now time.Time) {
 	meta.Visit, meta.Attempts = 0, 0
 	meta.Merges++
@@ -102,10 +103,10 @@ func EndDoubt(meta *message.Meta) {
 	meta.Remembered = time.Time{}
 }
 
-// maxDemand limits the delay that a server demands. Some servers send a time instead of
-// seconds, which would be decades.
+// maxDemand limits the delay that a server demands. Some servers send a time in place of
+// a number of seconds, which would be a delay of decades.
 const maxDemand = 24 * time.Hour
 
-// Demand returns the delay that the server demands, for instance with Retry-After: at
-// most maxDemand.
+// Demand returns the delay that the server demands, for instance with Retry-After. It is
+// at most maxDemand.
 func Demand[T any](f asyncop.Failure[T]) time.Duration { return min(f.Demanded, maxDemand) }

@@ -10,8 +10,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Outage is a backend's outage that made a visit fail, as [message.Meta].Outage stores
-// it.
+// Outage is the outage of a backend that made a visit fail. [message.Meta].Outage has its
+// stored form, such as "2;9m59s;payments".
 type Outage struct {
 	Visit   int
 	Early   time.Duration // how long before Meta.Due the message may be delivered once the backend recovers
@@ -43,21 +43,26 @@ func ReadOutage(text string) (o Outage, ok bool) {
 }
 
 // noteOutage notes the outage that made the visit fail, for a message that goes to a
-// layer. early is the part of its delay that its service has not demanded. A message that
-// has already returned early waits for its delay, so that a backend that fails and
-// recovers again and again does not use up its visits.
+// layer. The message may then return early, when the backend recovers. early is the part
+// of its delay that its service has not demanded.
+//
+// A message that has returned early before must wait for its delay this time. Otherwise a
+// backend that fails and recovers again and again would use up its visits.
 func (r *Router[T]) noteOutage(ctx context.Context, to *Route, early time.Duration) {
-	name, _ := ctx.Value(ctxkey.Outage{}).(string)
+	backend, _ := ctx.Value(ctxkey.Outage{}).(string)
 	meta := &to.Meta
-	if name != "" && early > 0 && r.HasLeases && r.hasWaited(meta) {
-		meta.Outage = Outage{Visit: meta.Visit, Early: early, Backend: name}.String()
+	isOutage := backend != ""
+	canReturnEarly := early > 0 && r.HasLeases
+	if isOutage && canReturnEarly && r.hasWaited(meta) {
+		meta.Outage = Outage{Visit: meta.Visit, Early: early, Backend: backend}.String()
 	}
 }
 
-// hasWaited reports whether the message has waited for all layers before this visit.
-// After a merge that is known only for visit 1: FirstFailure is from before the merge.
+// hasWaited reports whether the message has waited for the full delay of each layer
+// before this visit.
 func (r *Router[T]) hasWaited(meta *message.Meta) bool {
-	if meta.Merges > 0 && meta.Visit > 1 {
+	isUnknown := meta.Merges > 0 && meta.Visit > 1 // FirstFailure is from before the merge
+	if isUnknown {
 		return false
 	}
 	return meta.LastFailure.Sub(meta.FirstFailure) >= r.delaysBefore(meta.Visit)

@@ -23,15 +23,16 @@ type RefusalCounter interface {
 	SettlementsRefused() int
 }
 
-// PurgeFinder is a source that finds that messages in flight were purged. delivery.Run
+// PurgeFinder is a source that finds messages in flight that were purged. delivery.Run
 // then makes its operator end their calls.
 type PurgeFinder interface {
-	// OnPurge sets a function that is called when the source has found such messages. f
-	// must return at once. It is called by any goroutine.
+	// OnPurge sets a function f. The source calls f when it has found purged messages, on
+	// any goroutine. f must return at once.
 	OnPurge(f func())
-	// LookForPurged looks whether messages in flight with this key were purged, or
-	// messages with any key if it is "". Without it, the source finds that when it next
-	// extends its leases. It returns when it has looked, or when ctx has ended.
+	// LookForPurged looks for purged messages among the messages in flight with this key.
+	// The key "" means messages with any key. LookForPurged returns when it has looked,
+	// or when ctx has ended. A source also finds purged messages without this call, when
+	// it next extends its leases.
 	LookForPurged(ctx context.Context, key string)
 }
 
@@ -42,17 +43,17 @@ type Buffer interface {
 	ReleaseBuffered()
 }
 
-// KeyLimiter is a source that can leave out messages of some keys: they stay in their
-// queue at a cost that does not depend on their number.
+// KeyLimiter is a source that can leave out messages of some keys. Messages that are left
+// out stay in their queue, at a cost that does not depend on their number. Any goroutine
+// may call the methods.
 type KeyLimiter interface {
-	// RestrictKeys sets a function that returns the keys that are not up, and the time
-	// after which it may allow more of their messages. The source calls it before it
-	// takes messages. A key that the source limits by a number gets its share of that.
-	// RestrictKeys returns false if the source cannot leave out keys. Any goroutine may
-	// call it.
+	// RestrictKeys sets a function f, which the source calls before it takes messages. f
+	// returns the keys that are not up, each with its share of the usual limit of a key,
+	// and the time after which it may return higher shares. RestrictKeys returns false if
+	// the source cannot leave out keys.
 	RestrictKeys(f func() (list []gate.Restriction, next time.Duration)) bool
-	// HoldKeys makes the source leave out the messages of these keys, and take the
-	// messages of keys that it has left out before. It returns false if the source cannot
-	// leave out keys. Any goroutine may call it.
+	// HoldKeys sets the keys that people hold: the source leaves out their messages, and
+	// takes the messages of keys that are no longer held. It returns false if the source
+	// cannot leave out keys.
 	HoldKeys(keys map[string]bool) bool
 }

@@ -21,9 +21,10 @@ const shortError = 256 // bytes
 //   - a pointer in plain ASCII: the message without its bytes, with the place where it
 //     stays ([store.HeaderPointsTo])
 //
-// put puts the message with or without its bytes. isWhole is false if only the pointer
-// was put: then the caller leaves the message where it is, and does not deliver it again.
-// The error matches [message.ErrRefused] if the store has refused all three.
+// put puts the message with or without its bytes. where names the place of the message,
+// for the pointer. isWhole is false if only the pointer was put. Then the caller leaves
+// the message where it is, and does not deliver it again. The error matches
+// [message.ErrRefused] if the store has refused all three forms.
 func Bury(meta message.Meta, where string, put func(meta message.Meta, withBytes bool) error) (isWhole bool, err error) {
 	DropPointsTo(&meta)
 	err = put(meta, true)
@@ -38,10 +39,11 @@ func Bury(meta message.Meta, where string, put func(meta message.Meta, withBytes
 	if !errors.Is(err, message.ErrRefused) {
 		return true, err
 	}
-	short.LastError = fmt.Sprintf("%s; the message cannot be stored among the dead letters and stays in %s: %s",
+	pointer := short
+	pointer.LastError = fmt.Sprintf("%s; the message cannot be stored among the dead letters and stays in %s: %s",
 		short.LastError, plain(where), plain(guard.Text(err)))
-	short.Headers = map[string]string{store.HeaderPointsTo: plain(where)}
-	return false, put(short, false)
+	pointer.Headers = map[string]string{store.HeaderPointsTo: plain(where)}
+	return false, put(pointer, false)
 }
 
 // plain returns the beginning of s as printable ASCII, with other characters as in a Go

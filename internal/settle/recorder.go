@@ -24,11 +24,12 @@ type Hooks struct {
 	// is not recorded yet. It is nil if the source does not have leases.
 	Extend func(ctx context.Context)
 	// Record writes some of the settlements, in a time that is short compared to a lease.
-	// next is the time until its next call: 0 if settlements are left that can be written
-	// now, Idle if Kick starts the next call. After an error the source keeps the
-	// settlements that were not written.
+	// next is the time until its next call. It is 0 if settlements are left that can be
+	// written now, and Idle if all are written: then Kick starts the next call. After an
+	// error the source keeps the settlements that were not written, and Record is called
+	// again.
 	Record func(ctx context.Context) (next time.Duration, err error)
-	// Failed is called with each error of Record, which is then repeated.
+	// Failed is called with each error of Record.
 	Failed func(err error)
 }
 
@@ -51,11 +52,11 @@ type Recorder struct {
 	ended chan struct{} // closed when run returns
 
 	mu      sync.Mutex
-	failure error // of the last Record, until Failure returns it; guarded by mu
+	failure error // see Failure; guarded by mu
 }
 
-// Start starts a recorder. lease is the length of the leases, closed the cause of
-// contexts that Close ends.
+// Start starts a recorder. lease is the length of the leases. closed is the cause
+// (context.Cause) of Open and Calls after Close has ended them.
 func Start(c clock.Clock, lease time.Duration, closed error, h Hooks) *Recorder {
 	r := &Recorder{hooks: h, kick: make(chan struct{}, 1), ended: make(chan struct{})}
 	open, shut := context.WithCancelCause(context.Background())
@@ -120,8 +121,8 @@ func (r *Recorder) run(extend *clock.Ticker, retry *clock.Timer) {
 // Kick makes the recorder call Record, because there are settlements.
 func (r *Recorder) Kick() { Wake(r.kick) }
 
-// Failure returns the error of the last Record, or nil if it succeeded. It returns each
-// error once.
+// Failure returns the error of the last Record, or nil if that succeeded, or if Failure
+// has returned the error already.
 func (r *Recorder) Failure() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -11,10 +11,13 @@ import (
 )
 
 // CauseOf returns the cause of a dead letter: store.UnsafeToRepeat if a call of the
-// message, in this or an earlier visit, is unsafe to repeat, otherwise cause. It sets the
-// cause of each dead letter, with three exceptions: a message that cannot be decoded is
-// Undecodable, a message whose workers died is Lapsed, and failed.Router sets
-// UnsafeToRepeat itself if the next visit must not repeat a call in doubt.
+// message, in this or an earlier visit, is unsafe to repeat, otherwise cause. Each cause
+// of a dead letter is from CauseOf, with three exceptions:
+//
+//   - A message that cannot be decoded is Undecodable.
+//   - A message whose workers died is Lapsed.
+//   - failed.Router returns UnsafeToRepeat itself if the next visit must not repeat a
+//     call in doubt.
 func CauseOf(meta *message.Meta, cause store.Cause) store.Cause {
 	if meta.UnsafeToRepeat {
 		return store.UnsafeToRepeat
@@ -30,8 +33,8 @@ func NoteFailure(meta *message.Meta, now time.Time) {
 	}
 }
 
-// LateError rejects a message that came too late for a visit, after its store has refused
-// to put it among the dead letters.
+// LateError is the error with which a message is rejected that came too late for a visit.
+// Its store has refused to put it among the dead letters with its whole history.
 type LateError struct {
 	Cause store.Cause // of the dead letter
 	Err   error       // the refusal
@@ -53,8 +56,7 @@ func RecordRejection(meta *message.Meta, v message.Settlement, now time.Time) st
 		meta.LastError = guard.Text(v.Err)
 	}
 	if isUnreadable || isLate {
-		// The source has counted a visit that did not take place. (A message that has
-		// lapsed keeps the number: its visit began in the workers that died.)
+		// The source has counted a visit that did not take place.
 		meta.Visit--
 	}
 	if isUnreadable {
@@ -63,7 +65,7 @@ func RecordRejection(meta *message.Meta, v message.Settlement, now time.Time) st
 		return store.Undecodable
 	}
 	NoteFailure(meta, now)
-	_, isLapsed := errors.AsType[LapsedError](v.Err)
+	_, isLapsed := errors.AsType[LapsedError](v.Err) // its visit has begun in the workers that died, and counts
 	switch {
 	case isLate:
 		return CauseOf(meta, late.Cause)
