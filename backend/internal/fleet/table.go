@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -181,72 +182,32 @@ func (r *PauseRecord) UnmarshalJSON(text []byte) (err error) {
 	return err
 }
 
-type needy struct {
-	id     string
-	need   int
-	ticket int64
-}
-
 // target returns how many of limit permits a member should have. Members that need less
-// than an equal part get their need, and the others share the rest.
+// than an equal part get their need, and the others share the rest. Surplus permits are
+// divided, too. If there are fewer permits than members with a need, the members with the
+// lowest tickets get one each.
 func (t Table) target(id string, limit int) int {
-	mine := t.Members[id]
-	if mine.Need <= 0 {
+	if t.Members[id].Need <= 0 {
 		return 0
 	}
-	var all []needy
-	for other, x := range t.Members {
-		if x.Need > 0 {
-			all = append(all, needy{other, x.Need, x.Ticket})
+	needy := slices.DeleteFunc(slices.Collect(maps.Keys(t.Members)), func(id string) bool { return t.Members[id].Need <= 0 })
+	if limit < len(needy) {
+		slices.SortFunc(needy, func(a, b string) int {
+			return cmp.Or(cmp.Compare(t.Members[a].Ticket, t.Members[b].Ticket), cmp.Compare(a, b))
+		})
+		return min(1, max(0, limit-slices.Index(needy, id)))
+	}
+	slices.SortFunc(needy, func(a, b string) int {
+		return cmp.Or(cmp.Compare(t.Members[a].Need, t.Members[b].Need), cmp.Compare(a, b))
+	})
+	left, mine := limit, 0
+	for i, other := range needy {
+		equal := left / (len(needy) - i)
+		part := min(t.Members[other].Need, equal)
+		left -= part
+		if other == id {
+			mine = part
 		}
 	}
-	slices.SortFunc(all, func(a, b needy) int { return cmp.Or(cmp.Compare(a.need, b.need), cmp.Compare(a.id, b.id)) })
-	left := limit
-	for i, x := range all {
-		short := all[i:] // members without their part
-		if x.need > left/len(short) {
-			return part(short, id, left, mine.Need)
-		}
-		left -= x.need
-	}
-	return mine.Need + equalPart(all, id, left) // surplus permits
-}
-
-// part divides left among the members that are short, for the member id. Other members
-// get their need.
-func part(short []needy, id string, left, need int) int {
-	isShort := slices.ContainsFunc(short, func(x needy) bool { return x.id == id })
-	switch {
-	case !isShort:
-		return need
-	case left >= len(short):
-		return equalPart(short, id, left)
-	}
-	mine := short[slices.IndexFunc(short, func(x needy) bool { return x.id == id })]
-	before := 0
-	for _, x := range short {
-		if cmp.Or(cmp.Compare(x.ticket, mine.ticket), cmp.Compare(x.id, id)) < 0 {
-			before++
-		}
-	}
-	if before < left {
-		return 1
-	}
-	return 0
-}
-
-// equalPart returns a member's part of n permits. The remainder goes to the first members
-// by id.
-func equalPart(all []needy, id string, n int) int {
-	before := 0
-	for _, x := range all {
-		if x.id < id {
-			before++
-		}
-	}
-	equal := n / len(all)
-	if before < n%len(all) {
-		equal++
-	}
-	return equal
+	return mine + (left+slices.Index(needy, id))/len(needy)
 }
