@@ -486,16 +486,12 @@ func (f *fleetShare) local(need int) fleet.Local {
 	b := f.backend
 	t := b.now()
 	b.advance(nil, t)
-	isPaced := false
-	for _, p := range b.waiting {
-		isPaced = isPaced || b.startWait(t, p.cost) > 0
-	}
 	if b.state == Up {
 		f.pace = math.Round(b.pace.perSecond(t)*10) / 10
 	}
 	return fleet.Local{
 		Limit: f.limit, Running: f.permits.counted, Need: min(need, f.limit), Longest: f.longest,
-		Started: b.counts.Started, IsPaced: isPaced, Pace: f.pace,
+		Started: b.counts.Started, Pace: f.pace,
 		Waits: !b.dryRun && (len(b.waiting) > 0 || f.waits > 0), Probing: f.isProbing(t),
 	}
 }

@@ -54,8 +54,8 @@
 //
 // Permits are divided by need: a process that needs fewer than an equal part gets them,
 // and the others share the rest. Surplus permits are divided among the processes that
-// need any. If there are fewer permits than processes, they take turns: a process that
-// has had a permit for at least four seconds gets the highest ticket, and low tickets
-// come first. While the service is down, it gets that ticket when it passes on the right
-// to probe.
+// need any. If there are fewer permits than processes, they take turns: low tickets come
+// first, and a process that has had a permit for at least four seconds gets the highest
+// ticket. A turn does not end before a call, because a process may wait for its part of
+// a rate, or for the right to probe.
 package fleet

@@ -40,10 +40,8 @@ const (
 	// leastPause is the shortest pause that is passed on. Others would read a shorter one
 	// too late.
 	leastPause = time.Second
-	// probeTurn is how long a process may have the right to probe unused.
-	probeTurn = 4 * time.Second
 	// probeAgain is how long a process that has passed on the right to probe leaves it to
-	// others, after the pause.
+	// others.
 	probeAgain = time.Second
 	// maxTarget bounds a ramp's target, so that products with times do not overflow.
 	maxTarget = 1e9
@@ -374,41 +372,36 @@ func (m *Machine) noteWritten() {
 // is used when others have written since, and so have seen the claim. So at most one
 // process has the right, whichever writes the engine loses.
 func (m *Machine) planProbe(now Instant, version int64, t Table, h Health, l Local) {
-	isShared := t.othersNeed(m.id) // others could probe, too
-	isDown := h.State == Down
+	isShared := t.othersNeed(m.id)            // others could probe, too
 	hasPermit := m.share > 0 || l.Running > 0 // a running call can lend its permit
+	mayClaim := h.State == Down && l.Waits && hasPermit
+	isTaken := m.isProbeTaken(now, t)
 	switch {
 	case l.Probing: // until its probe has ended
-	case m.probe && (!isDown || !l.Waits || !hasPermit):
+	case m.probe && !mayClaim:
 		m.passProbe(now)
-	case m.probe && isShared && (m.written != nil || now.Mono-m.probeSince >= probeTurn): // its probe was lost
+	case m.probe && isShared && (m.written != nil || now.Mono-m.probeSince >= turn): // its probe was lost
 		m.passProbe(now)
-	}
-	isTaken := m.isProbeTaken(now, t)
-	if isTaken {
-		m.wasLast = false
 	}
 	if m.probe && !m.mayProbe && isTaken { // the engine has lost the other process's claim, which was recorded again
 		m.probe = false
 	}
-	m.nextProbe = m.probe
-	m.nextProbeAt = m.probeAt
-	m.nextMayProbe = m.mayProbe
-	rests := isShared && m.wasLast && now.Mono < max(m.probePassed, h.Until)+probeAgain
+	m.next.probe, m.next.mayProbe = m.probe, m.mayProbe
+	rests := isShared && now.Mono < m.probePassed+probeAgain
 	switch {
 	case m.probe:
-		m.nextMayProbe = m.mayProbe || m.isNoticed(now, t, m.probeAt)
-	case l.Probing || !isDown || !l.Waits || !hasPermit || rests || isTaken || t.isStopped():
+		m.next.mayProbe = m.mayProbe || m.isNoticed(now, t, m.probeAt)
+	case l.Probing || !mayClaim || rests || isTaken || t.isStopped():
 	default:
-		m.nextProbe = true
-		m.nextProbeAt = version + 1
+		m.next.probe = true
+		m.next.probeAt = version + 1
 		m.probeSince = max(now.Mono, h.Until)
 	}
 }
 
+// passProbe passes the right to probe on to other processes.
 func (m *Machine) passProbe(now Instant) {
 	m.probe, m.mayProbe = false, false
-	m.wasLast, m.hasProbed = true, true
 	m.probePassed = now.Mono
 }
 

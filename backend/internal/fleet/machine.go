@@ -29,7 +29,7 @@ const (
 	// MaxLongest bounds the longest call, so that sums of times do not overflow.
 	MaxLongest = 365 * 24 * time.Hour
 	// turn is how long a process keeps a permit at least if there are fewer permits than
-	// processes. While the service is down, a turn ends with a probe.
+	// processes, and how long it may have the right to probe unused.
 	turn = 4 * time.Second
 )
 
@@ -44,7 +44,6 @@ type Local struct {
 	Need    int           // usable permits, including Running; 0 if idle
 	Longest time.Duration // time of a call
 	Started int64         // calls so far
-	IsPaced bool          // the next call waits for a rate
 	Waits   bool          // an element waits, and may probe
 	Probing bool          // its probe is under way
 	Pace    float64       // calls started in a second while the service is up
@@ -54,14 +53,13 @@ type Local struct {
 type Machine struct {
 	id string
 
-	// The lease. share ≤ claim: the process uses share, and the others count claim.
-	share   int
-	claim   int
-	renewed Instant // start of the last step that renewed the lease
+	plan
+	next plan // after the step under way
+
+	// The lease.
+	renewed Instant // start of the last step that renewed it
 	leased  bool    // there was such a step since the process started, left, or lost its lease
 	leases  int     // ended leases
-
-	claimedAt int64 // version that recorded the part of claim beyond share
 
 	// The latest series of successful steps without a long gap.
 	settles bool          // there is one
@@ -75,31 +73,30 @@ type Machine struct {
 	stopped   time.Duration // no growth until then, because the engine has lost writes
 
 	// The turn, while permits are fewer than processes.
-	ticket    int64
-	tookTurn  time.Duration // when the share rose from 0 while the service was up
-	started   int64         // Local.Started then
-	wasPaced  bool          // Local.IsPaced in the step before
-	hasProbed bool          // it has passed on the right to probe in this turn
+	ticket   int64
+	tookTurn time.Duration // when the turn began
+	started  int64         // Local.Started then
 
 	service
 
 	// The right to probe the service.
-	probe       bool          // it is claimed
-	probeAt     int64         // version that recorded the claim
-	mayProbe    bool          // the process has it
 	probeSince  time.Duration // when it could first be used
-	wasLast     bool          // no other process has claimed it since it was passed on
 	probePassed time.Duration // when it was last passed on
 
-	// Of the step under way.
-	began         Instant
-	nextShare     int
-	nextClaim     int
-	nextClaimedAt int64
-	nextPaced     bool
-	nextProbe     bool
-	nextProbeAt   int64
-	nextMayProbe  bool
+	began Instant // start of the step under way
+}
+
+// plan is the use of permits between two steps.
+type plan struct {
+	// share ≤ claim: the process uses share, and the others count claim.
+	share     int
+	claim     int
+	claimedAt int64 // version that recorded the part of claim beyond share
+
+	// The right to probe is claimed like a permit.
+	probe    bool  // it is claimed
+	probeAt  int64 // version that recorded the claim
+	mayProbe bool  // the process has it
 }
 
 type sighting struct {
@@ -162,42 +159,42 @@ func (m *Machine) Begin(start, now Instant, version int64, read Table, l Local) 
 	if now.Mono < m.stopped {
 		mine.Stopped, mine.Longest = true, longest
 	}
-	mine.Ticket = m.passTurn(now, next, health, l)
+	mine.Ticket = m.passTurn(now, next, l)
 	next.Members[m.id] = mine
-	m.plan(now, version, next, l)
+	m.planShare(now, version, next, l)
 	m.planProbe(now, version, next, health, l)
-	mine.Share = max(m.nextClaim, l.Running)
-	mine.Probe = m.nextProbe || l.Probing
+	mine.Share = max(m.next.claim, l.Running)
+	mine.Probe = m.next.probe || l.Probing
 	next.Members[m.id] = mine
 	return next
 }
 
-// plan sets the share and the claim after the step. t has the counted members.
+// planShare sets the share and the claim after the step. t has the counted members.
 //
 // Law B5: only free permits are claimed, and a claim is used when all other members have
 // written since it was recorded.
-func (m *Machine) plan(now Instant, version int64, t Table, l Local) {
+func (m *Machine) planShare(now Instant, version int64, t Table, l Local) {
 	target := t.target(m.id, l.Limit)
 	free := l.Limit - t.others(m.id)
-	m.nextClaimedAt = m.claimedAt
 	if target <= m.share {
 		m.share, m.claim = target, target
-		m.nextShare, m.nextClaim = target, target
+		m.next = m.plan
 		return
 	}
-	m.nextShare, m.nextClaim = m.share, m.share
+	m.next = m.plan
+	m.next.claim = m.share
 	if t.isStopped() {
 		return
 	}
 	if m.hasClaim() && m.isNoticed(now, t, m.claimedAt) {
-		m.nextShare = max(m.share, min(m.claim, target, free))
+		m.next.share = max(m.share, min(m.claim, target, free))
 	}
-	switch mayUse := max(m.nextShare, min(target, free)); {
-	case m.hasClaim() && m.nextShare == m.share: // a larger claim would wait anew
-		m.nextClaim = max(m.share, min(m.claim, mayUse))
+	switch mayUse := max(m.next.share, min(target, free)); {
+	case m.hasClaim() && m.next.share == m.share: // a larger claim would wait anew
+		m.next.claim = max(m.share, min(m.claim, mayUse))
 	default:
-		m.nextClaim = mayUse
-		m.nextClaimedAt = version + 1
+		m.next.claim = mayUse
+		m.next.claimedAt = version + 1
 	}
 }
 
@@ -232,11 +229,7 @@ func (m *Machine) isNoticed(now Instant, t Table, claimedAt int64) bool {
 func (m *Machine) Commit(now Instant, version int64) {
 	m.version = version
 	m.committed = m.tried
-	m.share, m.claim = m.nextShare, m.nextClaim
-	m.claimedAt, m.wasPaced = m.nextClaimedAt, m.nextPaced
-	m.probe = m.nextProbe
-	m.probeAt = m.nextProbeAt
-	m.mayProbe = m.nextMayProbe
+	m.plan = m.next
 	m.renewed, m.leased = m.began, true
 	m.noteWritten()
 	if !m.settles {
@@ -323,47 +316,22 @@ func (m *Machine) findLoss(now Instant, version int64, read Table, longest time.
 }
 
 // passTurn returns the process's ticket. Low tickets come first if there are fewer
-// permits than members. A process goes to the end after its turn.
-func (m *Machine) passTurn(now Instant, t Table, h Health, l Local) int64 {
-	_, isMember := t.Members[m.id]
-	if m.isTurnOver(now, h, l) || !isMember && m.ticket == 0 {
-		last := int64(0)
+// permits than members. A process goes to the end when its turn is over. A turn ends only
+// after a call, because a process may wait for its part of a rate, or for the right to
+// probe.
+func (m *Machine) passTurn(now Instant, t Table, l Local) int64 {
+	hasCalled := l.Running > 0 || l.Started > m.started
+	isOver := m.share > 0 && hasCalled && now.Mono-m.tookTurn >= turn
+	if isOver || m.ticket == 0 {
+		m.ticket++
 		for _, x := range t.Members {
-			last = max(last, x.Ticket)
+			m.ticket = max(m.ticket, x.Ticket+1)
 		}
-		m.ticket = last + 1
-		m.beginTurn(now, l)
+	}
+	if isOver || m.share == 0 {
+		m.tookTurn, m.started = now.Mono, l.Started
 	}
 	return m.ticket
-}
-
-// isTurnOver reports whether the process has had a permit for a turn. If it waits for a
-// rate, it keeps the permit until it has started a call, because its part of the rate
-// would be lost. While the service is down, the turn ends when the process passes on the
-// right to probe, however long that takes: the right is noticed later than the permit,
-// and the engine may be slow. A process whose elements do not wait for a probe does not
-// claim the right.
-func (m *Machine) isTurnOver(now Instant, h Health, l Local) bool {
-	isPaced := l.IsPaced || m.wasPaced // a call whose time has come starts before the next step
-	m.nextPaced = l.IsPaced
-	switch {
-	case m.share == 0:
-		m.beginTurn(now, l)
-		return false
-	case h.State == Down && m.hasProbed:
-		return true
-	case (h.State == Down || h.State == Held) && l.Waits:
-		m.beginTurn(now, l)
-		return false
-	}
-	m.hasProbed = false
-	hasCalled := l.Started > m.started
-	return now.Mono-m.tookTurn >= turn && (hasCalled || !isPaced)
-}
-
-func (m *Machine) beginTurn(now Instant, l Local) {
-	m.tookTurn, m.started = now.Mono, l.Started
-	m.hasProbed = false
 }
 
 func (t Table) isStopped() bool {
