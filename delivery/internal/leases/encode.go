@@ -19,8 +19,8 @@ func Encode[T any](c codec.Codec[T], v T, meta message.Meta) (m store.Message, e
 	return store.Message{Meta: meta, Schema: schema, Payload: payload}, err
 }
 
-// EncodeAll is [Encode] for the values of messages, without metadata. It calls the codec
-// for all of them on one goroutine; Encode starts one for each call.
+// EncodeAll is [Encode] for the values of messages, without metadata. It starts one
+// goroutine that calls the codec for all values; Encode starts one for each value.
 func EncodeAll[T any](c codec.Codec[T], values []message.Message[T]) (ms []store.Message, errs []error) {
 	ms = make([]store.Message, len(values))
 	errs = guard.Each(len(ms), func(i int) (err error) {

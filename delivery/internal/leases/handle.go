@@ -10,44 +10,50 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// handle is the [message.Delivery] of a taken message that is not settled in the store.
-// source, position and message are written once. Source.mu guards the fields from lease
-// to due.
+// handle is the [message.Delivery] of a taken message, until the message is settled in
+// the store.
 type handle struct {
+	// Written once, before the message is delivered.
 	source   sourceOfHandle
-	position int64         // if the store is a [store.Inspector]
-	message  store.Message // as received; see provider for its provider
+	position int64         // in the queue, if the store is a [store.Inspector]
+	message  store.Message // as received; the field provider has its present provider
 
-	lease      store.Lease
-	leaseVisit int                 // that began with the lease: after join, perhaps later than Visit
-	until      time.Time           // end of the lease, by the source's clock
-	settlement *message.Settlement // nil while the message is in flight
-	// replacement takes the place of the message when its acknowledgement is recorded, or
-	// is nil: see InPlace.
+	// Guarded by Source.mu. If the source takes the message again while the call runs,
+	// join changes the lease.
+	lease       store.Lease
+	leaseVisit  int       // the visit that begins with the lease; the call may be of an earlier one
+	leaseEnd    time.Time // by the source's clock
+	isLeaseLost bool      // and counted in leasesLost
+
+	// settlement is nil while the message is in flight. Guarded by Source.mu.
+	settlement *message.Settlement
+	// replacement takes the place of the message when its acknowledgement is recorded:
+	// see InPlace. It is nil if the message leaves its queue. Guarded by Source.mu.
 	replacement *store.Message
-	forgotten   bool // removed from the source, since it is settled in the store
-	// hasNextLease reports that the lease is for the next visit, although this visit is
-	// over: with an order of keys, this source has taken the message again after another
-	// worker had replaced it in its place. settle releases the lease.
-	hasNextLease bool
-	lost         bool // the lease was lost, and is counted
-	// doubt has the call in doubt of another worker's visit, with which the message was
-	// taken again, or is zero: see addDoubt.
-	doubt message.Meta
+	refusals    int       // how often the store has refused the settlement; guarded by Source.mu
+	nextTry     time.Time // not recorded before; guarded by Source.mu
+	isForgotten bool      // settled in the store, and removed from the source; guarded by Source.mu
 
-	refusals int       // how often the store has refused the settlement
-	due      time.Time // next try to record the settlement
-
-	provider atomic.Pointer[string] // current provider; written under mu
-	isPurged atomic.Bool            // the visit is over because the message was purged; written under mu
-	// isVisitOver reports that the outcome of this delivery must not be stored: the
-	// message was purged, or another worker has stored an outcome of the visit. With an
-	// order of keys the message may still be in its queue. Written under mu.
+	// isVisitOver reports that the outcome of the call must not be stored: the message
+	// was purged, or another worker has stored an outcome of the visit. With an order of
+	// keys the message may still be in its queue. Written under Source.mu.
 	isVisitOver atomic.Bool
+	isPurged    atomic.Bool // isVisitOver because of a purge; written under Source.mu
+	// hasNextLease reports that the visit is over, and that the source has taken the
+	// message again for its next visit. settle releases that lease, so that the next
+	// visit can begin. Guarded by Source.mu.
+	hasNextLease bool
+
+	// othersDoubt has the call that another worker has left in doubt before the source
+	// took the message again, or is zero: see addDoubt. Guarded by Source.mu.
+	othersDoubt message.Meta
+
+	provider atomic.Pointer[string] // the present one; written under Source.mu
 }
 
 var _ message.Delivery = (*handle)(nil)
 
+// sourceOfHandle is a [Source] with values of any type.
 type sourceOfHandle interface {
 	ownerOf() any
 	engineOf() store.Engine
@@ -99,7 +105,8 @@ func (s *Source[T]) setProvider(ctx context.Context, h *handle, provider string)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h.lease != lease.Lease && h.Provider() != provider {
+	wasTakenAgain := h.lease != lease.Lease
+	if wasTakenAgain && h.Provider() != provider {
 		return true, fmt.Errorf("message %q was taken again meanwhile, with the provider %q", h.message.Meta.ID, h.Provider())
 	}
 	h.provider.Store(&provider)

@@ -9,16 +9,20 @@ import (
 )
 
 // HeadStarts gives suspects a head start, one after the other. A suspect is a message
-// whose lease has ended: it may have killed its process, and messages beside it would be
-// lost with it (law D4). Until the suspect is settled, at most for a set time, no source
-// begins to take other messages. A source that was already taking messages releases the
-// suspects among them, and delivers the others. Messages in flight continue. The sources
-// of a queue and its layers share a HeadStarts. Safe for concurrent use.
+// whose lease has ended before it was settled. It may have killed its process, and may
+// kill the next one, with the messages beside it (law D4).
+//
+// A head start lasts until the suspect is settled, but not longer than a set time.
+// Meanwhile no source begins to take other messages. Messages in flight continue. A
+// source that was already taking messages delivers them, except for suspects, which it
+// releases.
+//
+// The sources of a queue and its layers share a HeadStarts. Safe for concurrent use.
 type HeadStarts struct {
-	mu      sync.Mutex // guards the fields below
-	suspect suspect    // has the head start, or zero
-	until   time.Time  // latest end of the head start
-	waiting map[chan struct{}]bool
+	mu      sync.Mutex             // guards the fields below
+	suspect suspect                // has the head start, or zero
+	until   time.Time              // latest end of the head start
+	waiting map[chan struct{}]bool // wake channels of the sources that wait for its end
 }
 
 type suspect struct{ queue, entry string }
@@ -45,8 +49,8 @@ func (h *HeadStarts) begin(s suspect, now time.Time, d time.Duration) bool {
 	return true
 }
 
-// watch returns how long no message may be taken: 0 without a head start. Otherwise end
-// sends to wake if the head start ends earlier.
+// watch returns how long no message may be taken. It is 0 without a head start. If the
+// head start ends earlier, end sends to wake.
 func (h *HeadStarts) watch(now time.Time, wake chan struct{}) (left time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -61,7 +65,8 @@ func (h *HeadStarts) isRunning(now time.Time) bool {
 	return h.suspect != suspect{} && h.until.After(now)
 }
 
-// end ends the head start of a message that was settled, if any.
+// end ends the head start of a message that was settled. It has no effect if the message
+// does not have the head start.
 func (h *HeadStarts) end(s suspect) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

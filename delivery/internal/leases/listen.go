@@ -15,11 +15,13 @@ import (
 
 const listenAgain = time.Second // after Wake has failed
 
-// Listen lets a store that can do so wake a consumer of a queue, until ctx ends. It
-// begins again a second after a failure. Similar failures are logged once a minute, with
-// their number: if it works again before that, the number is logged at the next failure,
-// or at the end. misses reports that the consumer has to poll: the store may miss events,
-// or has failed.
+// Listen lets a store that is a [store.Waker] wake a consumer of a queue, until ctx ends.
+// It returns at once for other stores. misses reports that the consumer has to poll,
+// because the store may miss events, or has failed.
+//
+// Listen begins again a second after a failure. Similar failures are logged once a
+// minute, with their number. If the store works again within the minute, their number is
+// logged at the next failure, or at the end.
 func Listen(ctx context.Context, s store.Store, queue string, c clock.Clock, l *slog.Logger, wake func(misses bool)) {
 	waker, ok := s.(store.Waker)
 	if !ok {

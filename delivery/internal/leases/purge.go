@@ -11,21 +11,22 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// HandOver puts messages into a queue. from[i] is the delivery of the message in flight
-// that ms[i] was made from, or nil. isGone[i] is true if ms[i] was not put because that
-// message is gone: it was purged (law W5), or its lease had ended, and another worker has
-// stored an outcome of its visit. The caller settles it as if ms[i] had been put. If the
-// source has taken the message again meanwhile, it is not gone: see join.
+// HandOver puts messages into a queue. ms[i] was made from the message in flight whose
+// delivery is from[i]. from[i] is nil if there is no such message.
+//
+// isGone[i] is true if ms[i] was not put because that message is gone: it was purged (law
+// W5), or its lease had ended, and another worker has stored an outcome of its visit. The
+// caller settles the message as if ms[i] had been put. But if the source has taken the
+// message again meanwhile, it is not gone: see join.
 //
 // If the message was received from the same engine, and that is a [store.Inspector], the
-// engine checks when it puts. Otherwise HandOver uses what the source has found before,
-// and a purge may come in between.
+// engine checks in the transaction that puts. Otherwise HandOver uses what the source has
+// found before, so a purge may come in between.
 func HandOver(ctx context.Context, engine store.Engine, queue string, ms []store.Message, from []message.Delivery) (isGone []bool, err error) {
-	inspector, isInspector := engine.(store.Inspector)
 	isGone = make([]bool, len(ms))
 	moves := make([]store.Move, 0, len(ms)) // of messages that are not gone
 	at := make([]int, 0, len(ms))           // index in ms of each move
-	hasLease := false
+	isChecked := false
 	for i := range ms {
 		h, isHandle := from[i].(*handle)
 		if isHandle && h.isVisitOver.Load() {
@@ -33,22 +34,10 @@ func HandOver(ctx context.Context, engine store.Engine, queue string, ms []store
 			continue
 		}
 		move := store.Move{Queue: queue, Message: ms[i]}
-		isLetter := ms[i].Cause != ""
-		if isHandle && isLetter {
-			h.source.addDoubt(h, &move.Message)
-			move.Message.Cause = settle.CauseOf(&move.Message.Meta, move.Message.Cause)
+		if isHandle {
+			h.prepare(&move, engine)
 		}
-		if isHandle && isInspector && storearg.IsSame(h.source.engineOf(), engine) {
-			lease, isInFlight := h.source.leaseOf(h)
-			// A program may acknowledge the message before it puts the result. Then the
-			// message may be missing because it was acknowledged, so a check would not
-			// show a purge: the result is put unchecked.
-			if isInFlight {
-				move.Lease = lease.Lease
-				move.Visit = lease.visit
-				hasLease = true
-			}
-		}
+		isChecked = isChecked || move.Lease != store.Lease{}
 		moves = append(moves, move)
 		at = append(at, i)
 	}
@@ -56,9 +45,10 @@ func HandOver(ctx context.Context, engine store.Engine, queue string, ms []store
 	if areAllGone {
 		return isGone, nil
 	}
-	if !hasLease {
+	if !isChecked {
 		return isGone, putUnchecked(ctx, engine, queue, moves, isGone)
 	}
+	inspector := engine.(store.Inspector) // prepare has checked the type
 	err = inspector.HandOver(ctx, moves...)
 	lost, isLost := errors.AsType[*store.LeaseError](err)
 	if !isLost {
@@ -76,6 +66,31 @@ func HandOver(ctx context.Context, engine store.Engine, queue string, ms []store
 		}
 	}
 	return isGone, nil
+}
+
+// prepare completes a move of a message that was made from the message of h: it adds a
+// doubt that another worker has left, and the lease with which the engine checks that the
+// message of h is not gone.
+func (h *handle) prepare(move *store.Move, engine store.Engine) {
+	isDeadLetter := move.Message.Cause != ""
+	if isDeadLetter {
+		h.source.addDoubt(h, &move.Message)
+		move.Message.Cause = settle.CauseOf(&move.Message.Meta, move.Message.Cause)
+	}
+	_, isInspector := engine.(store.Inspector)
+	canCheck := isInspector && storearg.IsSame(h.source.engineOf(), engine)
+	if !canCheck {
+		return
+	}
+	lease, isInFlight := h.source.leaseOf(h)
+	if !isInFlight {
+		// The program has acknowledged the message before it puts the result. So the
+		// message may be missing although it was not purged, and a check would not show
+		// anything: the result is put unchecked.
+		return
+	}
+	move.Lease = lease.Lease
+	move.Visit = lease.visit
 }
 
 // putUnchecked puts the messages of moves without checking their originals. The Errs of a
@@ -119,7 +134,7 @@ func (s *Source[T]) OnPurge(f func()) {
 // the leases of purged messages.
 func (s *Source[T]) LookForPurged(ctx context.Context, key string) {
 	s.mu.Lock()
-	s.purgeSearches++ // before the read, so that a running take looks again
+	s.purgeSearches++ // before the search, so that a running take searches again
 	s.mu.Unlock()
 	s.lookInFlight(ctx, key)
 }
@@ -134,18 +149,20 @@ func (s *Source[T]) purgeSearchesBegun() int {
 	return s.purgeSearches
 }
 
-// noteVisitOver notes that the visit of h is over, as the store has found for a lease of
-// h. While the lease lasts, no other worker can have settled the message, so it was
-// purged. If h has a newer lease, this source has taken the message again since, so it
-// was replaced (see hasNextLease).
+// noteVisitOver notes that the visit of h is over. The store has found that for a lease
+// of h: there are three reasons.
+//
+//	h has a newer lease        another worker has replaced the message (see hasNextLease)
+//	the lease has not ended    the message was purged: another worker cannot have taken it
+//	otherwise                  another worker has settled the message, or it was purged
 func (s *Source[T]) noteVisitOver(ctx context.Context, h *handle, lease store.Lease) {
 	s.mu.Lock()
-	isReplaced := h.lease != lease
-	isPurged := !isReplaced && s.clock.Now().Before(h.until)
+	hasNewerLease := h.lease != lease
+	isPurged := !hasNewerLease && s.clock.Now().Before(h.leaseEnd)
 	isNew := h.isVisitOver.CompareAndSwap(false, true)
 	switch {
 	case !isNew:
-	case isReplaced:
+	case hasNewerLease:
 		h.hasNextLease = true // join has counted the lost lease
 	case isPurged:
 		h.isPurged.Store(true)
@@ -169,8 +186,9 @@ func (s *Source[T]) noteVisitOver(ctx context.Context, h *handle, lease store.Le
 	}
 }
 
-// findPurged returns the messages of lost that were purged: they are no longer in the
-// queue, and their leases have not ended, so another worker cannot have settled them.
+// findPurged returns the messages of lost that were purged. A message was purged if it is
+// no longer in the queue although its lease has not ended: another worker cannot have
+// settled it.
 func (s *Source[T]) findPurged(ctx context.Context, lost []*handle) (purged []*handle) {
 	inspector, ok := s.store.(store.Inspector)
 	if !ok {
@@ -178,15 +196,15 @@ func (s *Source[T]) findPurged(ctx context.Context, lost []*handle) (purged []*h
 	}
 	for _, h := range lost {
 		s.mu.Lock()
-		mayBe := s.clock.Now().Before(h.until)
+		hasEnded := !s.clock.Now().Before(h.leaseEnd)
 		s.mu.Unlock()
-		if !mayBe {
+		if hasEnded {
 			continue
 		}
 		found, err := inspector.List(ctx, s.queue, store.Filter{}, store.Page{After: h.position - 1, Until: h.position, Max: 1})
 		if err != nil {
-			// The lease counts as lost, even if the message was purged. While the
-			// message is in flight, the next Extend repeats the search.
+			// The caller counts the lease as lost, even if the message was purged. While
+			// the message is in flight, the next Extend repeats the search.
 			return purged
 		}
 		if len(found) == 0 {
@@ -198,7 +216,7 @@ func (s *Source[T]) findPurged(ctx context.Context, lost []*handle) (purged []*h
 
 func (s *Source[T]) engineOf() store.Engine { return s.store }
 
-// heldLease is a lease with the visit that began with it.
+// heldLease is a lease with the visit that begins with it.
 type heldLease struct {
 	store.Lease
 	visit int

@@ -59,7 +59,7 @@ func (s *Source[T]) extendSome(ctx context.Context, choose func(*handle) bool) {
 	s.mu.Lock()
 	for l, h := range extended {
 		if h.lease == l {
-			h.until = asked.Add(s.lease)
+			h.leaseEnd = asked.Add(s.lease)
 		}
 	}
 	s.mu.Unlock()
@@ -69,11 +69,11 @@ func (s *Source[T]) extendSome(ctx context.Context, choose func(*handle) bool) {
 }
 
 // noteLost notes messages whose leases are lost. The visit of a purged message is over.
-// Others stay in flight: if they are delivered again, the redelivery joins them.
+// The others stay in flight: if the source takes them again, join gives them a new lease.
 //
-// It leaves out messages that were settled since extendSome asked, because the recorder
-// may have settled them in the store, and messages that this source has taken again,
-// which have a newer lease.
+// noteLost leaves out two kinds of messages. The recorder may have settled a message in
+// the store since extendSome asked. And the source may have taken a message again, so
+// that it has a newer lease.
 func (s *Source[T]) noteLost(ctx context.Context, lost map[store.Lease]*handle, err error) {
 	purged := s.findPurged(ctx, slices.Collect(maps.Values(lost)))
 	s.mu.Lock()
@@ -101,8 +101,8 @@ func (s *Source[T]) noteLost(ctx context.Context, lost map[store.Lease]*handle, 
 
 // lose counts a lost lease, once. Called with mu held.
 func (s *Source[T]) lose(h *handle) {
-	if !h.lost {
-		h.lost = true
+	if !h.isLeaseLost {
+		h.isLeaseLost = true
 		s.leasesLost++
 	}
 }
@@ -112,18 +112,20 @@ var (
 	_ settle.RefusalCounter = (*Source[any])(nil)
 )
 
-// LeasesLost implements [settle.LeaseCounter]: it returns how many leases have ended
-// before their messages were settled, and were given to others or to this source again.
+// LeasesLost implements [settle.LeaseCounter]. It returns how many leases have ended
+// before their messages were settled, so that a source took these messages again: another
+// source, or this one.
 func (s *Source[T]) LeasesLost() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.leasesLost
 }
 
-// How often a refused settlement is tried, and the waits in between: 3 s in all.
+// A settlement that the store refuses is tried maxRefusals times, with waits of 100 ms,
+// 200 ms and so on, 3 s in all.
 const (
-	maxRefusals  = 6
-	firstRefusal = 100 * time.Millisecond // it doubles
+	maxRefusals      = 6
+	firstRefusalWait = 100 * time.Millisecond
 )
 
 // SettlementsRefused implements [settle.RefusalCounter].
@@ -133,30 +135,32 @@ func (s *Source[T]) SettlementsRefused() int {
 	return s.settlementsRefused
 }
 
-// record writes some settlements, in a few calls, so that the recorder can extend leases
-// between two calls. It returns the time until its next call, as [settle.Hooks].Record
-// does. last is true when the source closes.
-func (s *Source[T]) record(ctx context.Context, last bool) (next time.Duration, err error) {
-	due := s.dueSettlements(last)
+// record writes some settlements, at most maxRecorded, so that the recorder can extend
+// leases between two calls. It returns the time until its next call, as
+// [settle.Hooks].Record does. When the source closes, settlements that wait for another
+// try are tried at once.
+func (s *Source[T]) record(ctx context.Context, isClosing bool) (next time.Duration, err error) {
+	due := s.collectDue(isClosing)
 	if s.inOrder != nil && len(due.done)+len(due.rejected) > 0 {
 		defer settle.Wake(s.wake) // the next messages of their keys may be due
 	}
 	for _, hs := range [][]*handle{due.done, due.replaced, due.released} {
-		err := s.recordTogether(ctx, hs, last)
+		err := s.recordTogether(ctx, hs, isClosing)
 		if err != nil {
 			return 0, err
 		}
 	}
 	if due.hasOtherDelays {
-		// The next call releases the others first: dead letters that cannot be stored
-		// must not delay them (law D3).
+		// The next call comes at once, and releases the other messages. Dead letters are
+		// recorded after that: if they cannot be stored, they must not delay releases
+		// (law D3).
 		return 0, nil
 	}
-	err = s.recordTogether(ctx, due.rejected, last)
+	err = s.recordTogether(ctx, due.rejected, isClosing)
 	if err != nil {
 		return 0, err
 	}
-	return s.nextRecord(last), nil
+	return s.nextRecord(isClosing), nil
 }
 
 // dueSettlements are the settled messages that record writes now, by what the store does
@@ -167,10 +171,10 @@ type dueSettlements struct {
 	released []*handle // all with the same delay, for one call of Release
 	rejected []*handle // moved to the dead letters
 
-	hasOtherDelays bool // messages with other delays are left to be released
+	hasOtherDelays bool // further messages are to be released, with other delays
 }
 
-func (s *Source[T]) dueSettlements(last bool) (due dueSettlements) {
+func (s *Source[T]) collectDue(isClosing bool) (due dueSettlements) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.clock.Now()
@@ -179,13 +183,13 @@ func (s *Source[T]) dueSettlements(last bool) (due dueSettlements) {
 		if n == maxRecorded {
 			break
 		}
-		if !last && h.due.After(now) {
+		if !isClosing && h.nextTry.After(now) {
 			continue
 		}
 		n++
-		if h.wasReplaced() {
+		if h.replacesAgain() {
 			// The failure that the other worker has stored stays, with its history (law
-			// D6), and the next visit begins.
+			// D6). Release lets the next visit begin.
 			h.settlement = &message.Settlement{Kind: message.Released}
 			h.replacement = nil
 		}
@@ -194,19 +198,21 @@ func (s *Source[T]) dueSettlements(last bool) (due dueSettlements) {
 	return due
 }
 
-// wasReplaced reports whether h would replace its message a second time for the same
-// visit: another worker has replaced it, and this source has taken it again. A call that
-// this visit has left in doubt must be stored all the same (law X1). Called with mu held.
-func (h *handle) wasReplaced() bool {
-	if h.replacement == nil || h.leaseVisit <= h.message.Meta.Visit {
+// replacesAgain reports whether h would replace its message a second time for the same
+// visit, since another worker has replaced it already: see join. It returns false if this
+// visit has left a call in doubt, since the doubt must be stored (law X1). Called with mu
+// held.
+func (h *handle) replacesAgain() bool {
+	wasReplaced := h.leaseVisit > h.message.Meta.Visit
+	if h.replacement == nil || !wasReplaced {
 		return false
 	}
 	leavesDoubt := h.replacement.Meta.UnsafeToRepeat && !h.message.Meta.UnsafeToRepeat
 	return !leavesDoubt
 }
 
-// add adds a message by its settlement, unless its delay differs from the released
-// messages before it.
+// add adds a message by its settlement. But a message that is to be released with another
+// delay than the messages before it waits for the next call of record.
 func (d *dueSettlements) add(h *handle) {
 	switch h.settlement.Kind {
 	case message.Done, message.HandedOver:
@@ -226,23 +232,24 @@ func (d *dueSettlements) add(h *handle) {
 	}
 }
 
-func (s *Source[T]) nextRecord(last bool) time.Duration {
+func (s *Source[T]) nextRecord(isClosing bool) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.settled) == 0 {
 		return settle.Idle
 	}
-	first := slices.MinFunc(s.settled, func(a, b *handle) int { return a.due.Compare(b.due) })
-	if last {
+	first := slices.MinFunc(s.settled, func(a, b *handle) int { return a.nextTry.Compare(b.nextTry) })
+	if isClosing {
 		return 0
 	}
-	return max(0, first.due.Sub(s.clock.Now()))
+	return max(0, first.nextTry.Sub(s.clock.Now()))
 }
 
 // recordTogether records messages that were settled in the same way. If the store refuses
-// one, the others are recorded without it (law D4): the messages are halved until the
-// refused one is alone. An error is a failure of the store, not of a message.
-func (s *Source[T]) recordTogether(ctx context.Context, hs []*handle, last bool) error {
+// one of them, the others are recorded without it (law D4): recordTogether halves the
+// messages until the refused message is alone. It returns an error if the store fails,
+// and nil if the store refuses messages.
+func (s *Source[T]) recordTogether(ctx context.Context, hs []*handle, isClosing bool) error {
 	if len(hs) == 0 {
 		return nil
 	}
@@ -251,14 +258,14 @@ func (s *Source[T]) recordTogether(ctx context.Context, hs []*handle, last bool)
 	case !errors.Is(err, message.ErrRefused):
 		return err
 	case len(hs) == 1:
-		return s.noteRefusal(ctx, hs[0], err, last)
+		return s.noteRefusal(ctx, hs[0], err, isClosing)
 	}
 	half := len(hs) / 2
-	err = s.recordTogether(ctx, hs[:half], last)
+	err = s.recordTogether(ctx, hs[:half], isClosing)
 	if err != nil {
 		return err
 	}
-	return s.recordTogether(ctx, hs[half:], last)
+	return s.recordTogether(ctx, hs[half:], isClosing)
 }
 
 func (s *Source[T]) recordSame(ctx context.Context, hs []*handle) error {
@@ -282,11 +289,11 @@ func (s *Source[T]) recordSame(ctx context.Context, hs []*handle) error {
 	}
 }
 
-// noteRefusal notes that the store has refused a settlement. The settlement is
-// tried again with the others that are due by then, and recordTogether separates it from
-// them if it is refused again. After maxRefusals tries, or at once if the source closes,
-// the message is set aside. A message whose replacement is refused is rejected instead.
-func (s *Source[T]) noteRefusal(ctx context.Context, h *handle, cause error, last bool) error {
+// noteRefusal notes that the store has refused the settlement of h. record tries it
+// again, together with the settlements that are due by then. After maxRefusals tries, or
+// at once if the source closes, the message is set aside. But a message whose replacement
+// is refused is rejected.
+func (s *Source[T]) noteRefusal(ctx context.Context, h *handle, cause error, isClosing bool) error {
 	if h.replacement != nil {
 		s.rejectInstead(h, cause)
 		return nil
@@ -294,9 +301,9 @@ func (s *Source[T]) noteRefusal(ctx context.Context, h *handle, cause error, las
 	s.mu.Lock()
 	s.settlementsRefused++
 	h.refusals++
-	wait := firstRefusal << (h.refusals - 1)
-	h.due = s.clock.Now().Add(wait)
-	isLastTry := last || h.refusals >= maxRefusals
+	wait := firstRefusalWait << (h.refusals - 1)
+	h.nextTry = s.clock.Now().Add(wait)
+	isLastTry := isClosing || h.refusals >= maxRefusals
 	s.mu.Unlock()
 	if isLastTry {
 		return s.setAside(ctx, h, cause)
@@ -311,7 +318,7 @@ func (s *Source[T]) noteRefusal(ctx context.Context, h *handle, cause error, las
 func (s *Source[T]) setAside(ctx context.Context, h *handle, cause error) error {
 	fate := "it stays in its queue and is not delivered again"
 	hs := []*handle{h}
-	var releaseErr error // also a lost lease, which write notes and does not return
+	var releaseErr error // write does not return a lost lease, so it is kept here
 	err := s.write(hs, func(leases []store.Lease) error {
 		releaseErr = s.store.Release(ctx, forGood, leases...)
 		return releaseErr
@@ -332,9 +339,9 @@ func (s *Source[T]) setAside(ctx context.Context, h *handle, cause error) error 
 	return nil
 }
 
-// write settles messages in the store by f, and forgets them, including messages whose
-// lease was lost, since another consumer settles them. But if this source has taken a
-// message again meanwhile, it is settled with its newer lease.
+// write settles messages in the store by f, and forgets them. It also forgets messages
+// whose lease was lost, since another source settles them. But if this source has taken
+// such a message again, the message is settled with its newer lease.
 func (s *Source[T]) write(hs []*handle, f func([]store.Lease) error) error {
 	if len(hs) == 0 {
 		return nil
@@ -371,10 +378,10 @@ func (s *Source[T]) write(hs []*handle, f func([]store.Lease) error) error {
 // forget removes settled messages. Called with mu held.
 func (s *Source[T]) forget(hs []*handle) {
 	for _, h := range hs {
-		h.forgotten = true
+		h.isForgotten = true
 		delete(s.handles, h.lease.Entry)
 	}
-	s.settled = slices.DeleteFunc(s.settled, func(h *handle) bool { return h.forgotten })
+	s.settled = slices.DeleteFunc(s.settled, func(h *handle) bool { return h.isForgotten })
 }
 
 func (s *Source[T]) noteSettledAfterLoss(hs []*handle) {
@@ -442,10 +449,10 @@ func (s *Source[T]) putPointer(ctx context.Context, to store.Move) error {
 	return s.store.Put(ctx, to.Queue, to.Message)
 }
 
-// moveAll settles leases and puts a message in another queue for each: in one transaction
-// if the store is a [store.Inspector]. In other stores the messages are put first, so a
-// crash in between doubles messages instead of losing them (law D1), and messages whose
-// lease was lost are put as well.
+// moveAll settles leases, and puts a message into another queue for each lease. It does
+// so in one transaction if the store is a [store.Inspector]. In other stores the messages
+// are put first, so that a crash in between does not lose messages (law D1): it doubles
+// them. There messages whose lease was lost are put as well.
 func moveAll(ctx context.Context, s store.Store, moves ...store.Move) error {
 	if i, ok := s.(store.Inspector); ok {
 		return i.Move(ctx, moves...)

@@ -7,8 +7,8 @@ import (
 )
 
 // forGood is the delay of a message that is set aside: about 100 years. The message stays
-// in its queue, and is no longer taken. Its dead letter points to it, or the log names
-// it. Only its due time shows that it was set aside (IsSetAside).
+// in its queue, and is no longer taken. A dead letter points to it, or the log names it.
+// Only its due time shows that it was set aside (IsSetAside).
 const forGood = storearg.ForGood
 
 // longestNack limits the delay of a user's release or nack to about 25 years, so that
@@ -16,6 +16,6 @@ const forGood = storearg.ForGood
 const longestNack = forGood / 4
 
 // IsSetAside reports whether a message in a layer, or behind others of its key, was set
-// aside: it is due in more than 50 years. The others are due within their layer's delay,
-// or within longestNack.
+// aside. Such a message is due in more than 50 years. Other messages are due within their
+// layer's delay, or within longestNack.
 func IsSetAside(due, now time.Time) bool { return due.Sub(now) > forGood/2 }

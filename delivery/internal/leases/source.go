@@ -36,21 +36,20 @@ var errSourceClosed = errors.New("weir: the source is closed")
 
 // Source returns the messages of a queue, as a delivery.Source.
 //
+// The Visit of a received message is one more than the stored Visit. If the source takes
+// a message again that is in flight here, because its lease had ended, the message joins
+// the delivery in flight, and is not delivered a second time (law D2).
+//
 // A message that was rejected, or whose payload the codec cannot read, goes to the dead
-// letters, with its bytes as received and the reason in its history. If the store fails
-// to record settlements, they are tried again until the source is closed. If the store
-// refuses to record one message's settlement, that settlement is tried again, for 3 s;
-// then the message stays in its queue, and is not delivered again. When the source
-// closes, the first refusal is enough.
+// letters, with its bytes as received and the reason in its history.
 //
-// A message whose lease has ended may have killed its process. It is returned alone. The
-// next message follows when it is settled, or after a head start of 100 ms to 5 s, which
-// grows with the number of its ended leases. After five ended leases a message goes to
-// the dead letters.
+// If the store fails to record settlements, they are tried again until the source is
+// closed. If the store refuses to record the settlement of a message, that settlement is
+// tried again, for 3 s. Then the message stays in its queue, and is not delivered again.
+// When the source closes, the first refusal is enough.
 //
-// The Visit of a received message is one more than the stored visits. If a message in
-// flight here is taken again, because its lease had ended, it joins the delivery in
-// flight, and is not delivered a second time (law D2).
+// A message whose lease has ended before may have killed its process. It gets a head
+// start: see [HeadStarts]. After five ended leases a message goes to the dead letters.
 type Source[T any] struct {
 	store       store.Store
 	queue, dead string
@@ -69,18 +68,20 @@ type Source[T any] struct {
 	receiving chan struct{} // capacity 1: held by a Receive
 	rounds    keyRounds     // owned by the Receive
 
-	// takesOne makes the next take ask for one message, because the last take has found a
-	// suspect. Suspects often follow each other, since all messages of a dead process are
-	// suspects, and a message taken beside a suspect is released behind others. Owned by
-	// the Receive.
+	// takesOne makes the next take ask for one message. It is set if the last take has
+	// found a suspect: all messages of a dead process are suspects, so further suspects
+	// often follow. A message taken beside a suspect is released, and so loses its place.
+	// Owned by the Receive.
 	takesOne bool
 
 	// releasing has capacity 1, and is a lock. The recorder holds it while it releases
-	// messages in the store, until they are removed from handles. take holds it after it
-	// has taken messages, while it adds them to handles. Without it, a message would be
-	// lost until its lease ends: the recorder releases it, take leases it again, choose
-	// still finds its handle and treats it as in flight, and the recorder removes the
-	// handle.
+	// messages in the store and removes them from handles. take holds it while it adds
+	// messages to handles. It prevents this sequence:
+	//
+	//	the recorder releases a message in the store
+	//	take leases the message again
+	//	choose finds the old handle, and treats the message as in flight
+	//	the recorder removes the handle, so the message waits for the end of its lease
 	releasing chan struct{}
 
 	mu      sync.Mutex
@@ -102,7 +103,7 @@ type sourceSettings struct {
 	maxPerKey int                                                                          // most messages of a key in flight; 0 means no limit
 	inFlight  *KeysInFlight                                                                // used if byKey is not nil
 	inOrder   store.InOrder                                                                // nil without an order of keys
-	putOff    func(ctx context.Context, queue string, taken []store.Leased) []store.Leased // see WithPutOff; may be nil
+	putOff    func(ctx context.Context, queue string, taken []store.Leased) []store.Leased // see WithPutOff, or nil
 
 	headStarts *HeadStarts
 	owner      any // the source's ladder: see message.Delivery.Owner
@@ -220,7 +221,7 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], e
 		}
 		// Even if ctx has ended, Receive returns due messages. It only does not wait for
 		// more.
-		ms, found, err := s.take(n)
+		ms, hasFound, err := s.take(n)
 		if s.recorder.Open.Err() != nil {
 			return nil, errSourceClosed // Close releases what was taken
 		}
@@ -233,7 +234,7 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], e
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		if found { // others may be due behind them
+		if hasFound { // further messages may be due
 			continue
 		}
 		wait := poll
@@ -266,15 +267,17 @@ func (s *Source[T]) wait(ctx context.Context, d time.Duration) bool {
 	return false
 }
 
-// take takes messages. The context of Receive does not end it, because an interrupted
-// Take may have leased messages, which would wait for the end of their leases. Close
-// waits for it. found is true even if no message is to be delivered.
-func (s *Source[T]) take(n int) (ms []message.Message[T], found bool, err error) {
+// take takes messages, and returns the messages to deliver. hasFound is true if it has
+// taken messages, even if it delivers none of them.
+//
+// The context of Receive does not end take: an interrupted Take may have leased messages,
+// which would wait for the end of their leases. Close waits for take.
+func (s *Source[T]) take(n int) (ms []message.Message[T], hasFound bool, err error) {
 	if s.takesOne {
 		n = 1
 	}
 	asked := s.clock.Now()
-	looksBefore := s.purgeSearchesBegun()
+	searchesBefore := s.purgeSearchesBegun()
 	taken, err := s.takeNext(s.recorder.Calls, n)
 	if err != nil || len(taken) == 0 {
 		return nil, false, err
@@ -300,7 +303,7 @@ func (s *Source[T]) take(n int) (ms []message.Message[T], found bool, err error)
 			ms = append(ms, m)
 		}
 	}
-	if s.purgeSearchesBegun() != looksBefore { // it may have missed messages that were purged after the take
+	if s.purgeSearchesBegun() != searchesBefore { // that search lacked these messages
 		s.lookInFlight(s.recorder.Calls, "")
 	}
 	return ms, true, nil
@@ -322,7 +325,7 @@ func (s *Source[T]) deliver(l *store.Leased, until time.Time) (m message.Message
 	if l.External && l.Schema == nil {
 		l.Schema = codec.SchemaOf(s.codec)
 	}
-	h := &handle{source: s, position: l.Position, lease: l.Lease, until: until, message: l.Message}
+	h := &handle{source: s, position: l.Position, lease: l.Lease, leaseEnd: until, message: l.Message}
 	h.message.Meta.Visit++
 	h.leaseVisit = h.message.Meta.Visit
 	h.message.Meta.Put = storearg.OriginOfPut(s.queue, &l.Meta, l.Position, l.Lease.Entry) // law W5
@@ -362,13 +365,14 @@ func Same[T any](d *decoder.Decoder[T], c codec.Codec[T], schema, payload, encod
 	return err == nil && bytes.Equal(same.Payload, encoded)
 }
 
-// choose returns the messages to deliver, and the leases to release. A message in flight
-// here stays in flight with its new lease, and is not delivered again (law D2). Messages
-// with too many ended leases pass through deliver only to be rejected. A message of a key
-// at its limit is released, and the next take leaves out the key.
+// choose divides the taken messages. It returns the messages for deliver, and the leases
+// to release:
 //
-// A suspect is delivered alone, and begins its head start: see [HeadStarts]. If another
-// source has begun a head start since take looked, the suspects are released.
+//	in flight here already       joins that delivery, and is not delivered again (law D2)
+//	its key is at its limit      is released; the next take leaves out the key
+//	too many leases have ended   passes to deliver, which rejects it
+//	suspect                      see giveHeadStart
+//	any other                    is delivered, unless a suspect begins a head start
 func (s *Source[T]) choose(taken []store.Leased, until time.Time) (chosen []store.Leased, back []store.Lease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -392,43 +396,59 @@ func (s *Source[T]) choose(taken []store.Leased, until time.Time) (chosen []stor
 		}
 	}
 	s.takesOne = len(suspects) > 0
-	if len(suspects) == 0 {
-		return append(chosen, others...), back
+	delivered := others
+	var released []store.Leased
+	if len(suspects) > 0 {
+		delivered, released = s.giveHeadStart(suspects, others)
 	}
-	first := &suspects[0]
-	begins := s.headStarts.begin(suspectOf(first.Lease, s.queue), s.clock.Now(), settle.HeadStart(first.Lapses))
-	deliver := []store.Leased{*first}
-	release := slices.Concat(suspects[1:], others)
-	if !begins {
-		// Another source has begun a head start since the take. Only suspects wait for
-		// it.
-		deliver = others
-		release = suspects
-	}
-	for _, l := range release {
+	for _, l := range released {
 		s.leave(l.Meta.Key)
 		back = append(back, l.Lease)
 	}
-	return append(chosen, deliver...), back
+	return append(chosen, delivered...), back
 }
 
-// join gives a message in flight the lease with which it was taken again. The outcome of
-// the running call then counts for the visit of the new lease, since its settlement ends
-// that lease. It does not count if the visit is over (hasNextLease), or if it would
-// replace a message that another worker has replaced already for this visit
-// (wasReplaced). KeysInFlight counts the message already, so it is not admitted again.
-// Called with mu held.
+// giveHeadStart begins the head start of the first suspect, which is delivered alone. But
+// if another source has begun a head start since take looked, the suspects are released,
+// and only the others are delivered.
+func (s *Source[T]) giveHeadStart(suspects, others []store.Leased) (delivered, released []store.Leased) {
+	first := &suspects[0]
+	begins := s.headStarts.begin(suspectOf(first.Lease, s.queue), s.clock.Now(), settle.HeadStart(first.Lapses))
+	if !begins {
+		return others, suspects
+	}
+	return suspects[:1], slices.Concat(suspects[1:], others)
+}
+
+// join gives a message in flight the lease with which the source has taken it again. For
+// example, with an order of keys:
+//
+//	this worker calls a message in visit 1, and its lease ends
+//	another worker takes the message; its call fails, and it replaces the message
+//	this worker takes the message again for visit 2, while its call of visit 1 runs
+//
+// Now the lease is for visit 2. The outcome of the running call counts for visit 2, since
+// its settlement ends this lease. There are two exceptions. The outcome does not count if
+// the store has found before that visit 1 is over (hasNextLease). A failure does not
+// replace the message a second time (replacesAgain).
+//
+// Without an order of keys, the other worker may have released the message: then the new
+// lease is for visit 1 again.
+//
+// The message is not admitted again, since KeysInFlight counts it already. Called with mu
+// held.
 func (s *Source[T]) join(h *handle, again *store.Leased, until time.Time) {
 	s.lose(h)
 	h.lease = again.Lease
 	h.leaseVisit = again.Meta.Visit + 1
-	h.until = until
+	h.leaseEnd = until
+	h.isLeaseLost = false // the new lease may be lost as well, and is then counted
 	h.hasNextLease = h.isVisitOver.Load()
-	h.doubt = message.Meta{}
-	if again.Meta.UnsafeToRepeat && !h.message.Meta.UnsafeToRepeat {
-		h.doubt = again.Meta
+	h.othersDoubt = message.Meta{}
+	hasNewDoubt := again.Meta.UnsafeToRepeat && !h.message.Meta.UnsafeToRepeat
+	if hasNewDoubt {
+		h.othersDoubt = again.Meta
 	}
-	h.lost = false                  // the new lease may be lost as well, and counts again
 	provider := again.Meta.Provider // another worker may have chosen it
 	h.provider.Store(&provider)
 }
@@ -443,8 +463,8 @@ func (s *Source[T]) addHandle(h *handle) {
 func (s *Source[T]) settle(h *handle, v message.Settlement) {
 	s.mu.Lock()
 	if h.isVisitOver.Load() {
-		// The outcome must not be stored. Usually the lease is lost, and Release
-		// does not change the store. But with hasNextLease, Release lets the next visit
+		// The outcome must not be stored. Usually the lease is lost, so Release does not
+		// change the store. But if hasNextLease is true, Release lets the next visit
 		// begin.
 		v = message.Settlement{Kind: message.Released}
 	}

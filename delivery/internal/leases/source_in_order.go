@@ -24,9 +24,9 @@ func WithPutOff(f func(ctx context.Context, queue string, taken []store.Leased) 
 type InPlace interface {
 	message.Delivery
 
-	// ReplaceBy makes the acknowledgement of the message replace it by m, which keeps its
-	// place in the queue and is due after m.Delay. It returns false if the source does
-	// not keep the order of keys, or if the message is no longer in flight.
+	// ReplaceBy sets a replacement: when the message is acknowledged, m takes its place
+	// in the queue, due after m.Delay. ReplaceBy returns false if the source does not
+	// keep the order of keys, or if the message is no longer in flight.
 	ReplaceBy(m store.Message) bool
 }
 
@@ -60,9 +60,9 @@ func (s *Source[T]) replace(ctx context.Context, hs []*handle) error {
 	})
 }
 
-// rejectInstead makes a dead letter of a message whose replacement the store refuses: the
-// history of a failure may have become too large, for example. The dead letter lacks the
-// calls of this visit. If such a call is unsafe to repeat, it is in doubt (law X1).
+// rejectInstead rejects a message whose replacement the store refuses, for example
+// because its history has become too large. The dead letter lacks the calls of this
+// visit. If such a call is unsafe to repeat, the dead letter is in doubt (law X1).
 func (s *Source[T]) rejectInstead(h *handle, cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,19 +70,18 @@ func (s *Source[T]) rejectInstead(h *handle, cause error) {
 	h.replacement = nil
 }
 
-// addDoubt adds to m, which takes the place of the message of h or becomes its dead
-// letter, the call that another worker has left in doubt. That worker has stored it in
-// the place of the message, and this source has taken the message again while its own,
-// late visit was running. The outcome of the late visit does not end the doubt (law X1).
+// addDoubt adds to m the call that another worker has left in doubt, if any (law X1). m
+// takes the place of the message of h, or becomes its dead letter. See join for the other
+// worker, whose doubt the outcome of this late visit does not end.
 func (s *Source[T]) addDoubt(h *handle, m *store.Message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case !h.doubt.UnsafeToRepeat:
-	case m.Meta.UnsafeToRepeat: // two calls are in doubt, and Meta keeps one: see package failed
+	case !h.othersDoubt.UnsafeToRepeat:
+	case m.Meta.UnsafeToRepeat: // two calls are in doubt, and Meta has room for one (failed.noteRequest)
 		m.Meta.Remembered = time.Time{}
 	default:
 		m.Meta.UnsafeToRepeat = true
-		m.Meta.Request, m.Meta.Remembered = h.doubt.Request, h.doubt.Remembered
+		m.Meta.Request, m.Meta.Remembered = h.othersDoubt.Request, h.othersDoubt.Remembered
 	}
 }
