@@ -12,10 +12,10 @@ import (
 
 // BackendCalls configures the calls of a backend.
 type BackendCalls struct {
-	HasCost   bool    // User.CostOf returns the cost of an attempt, otherwise 1
+	HasCost   bool    // User.CostOf returns the cost of an attempt; otherwise it is 1
 	HasTenant bool    // User.TenantOf returns its tenant
 	HasKey    bool    // the key of a message is its tenant
-	Budget    float64 // settled (reported, or else estimated) cost at which calls stop; 0 means no limit
+	Budget    float64 // calls stop when atBackend.spent reaches it; 0 means no limit
 }
 
 // maxForgiven bounds the attempts of an element that do not count because of an outage.
@@ -30,26 +30,27 @@ type atBackend[IN, OUT any] struct {
 	request         gate.Request  // reused
 	evidence        gate.Evidence // reused
 	requests        perSlot[requestState]
-	lastBatch       *gate.Call // started last
+	lastBatch       *gate.Call // of the batch that was started last
 	wasRefused      bool       // a call was refused in this step
-	spent           float64    // settled cost, including earlier runs
+	spent           float64    // settled cost of all calls, including earlier runs; reported by the call, or else estimated
 	refusedByBudget bool       // a call was refused because the budget is spent
 }
 
 // requestState is the state of an element at the backend.
 type requestState struct {
-	outages   int     // attempts that met an outage
-	throttled int     // attempts that the service answered with a demand for fewer calls
-	restarts  int     // of its timeout: see waitOut
-	number    int     // of the attempt with this cost and tenant; 0 if unknown
-	cost      float64 // taken from the rate
-	refunded  int     // attempt whose cost was refunded, or 0
-	tenant    string
-	call      *gate.Call
+	outages   int // attempts that met an outage
+	throttled int // attempts that the service answered with a demand for fewer calls
+	waitsOut  int // how often waitOut was called
+
+	asked    int     // number of the attempt for which askCost has set cost and tenant, or 0
+	cost     float64 // taken from the rate
+	tenant   string
+	refunded int        // number of the attempt whose cost was refunded, or 0
+	call     *gate.Call // the batch of the attempt, or nil
 
 	// metOutage is true if the last attempt met an outage of the backend, or the time of
-	// the element ran out while it waited for the end of an outage. Outages of its tenant
-	// do not count.
+	// the element ran out while it waited for the end of an outage. An outage of its
+	// tenant does not count: see report.
 	metOutage bool
 }
 
@@ -60,12 +61,12 @@ func (b *atBackend[IN, OUT]) forgiven(s *Slot[IN, OUT]) int {
 	return min(of.outages, maxForgiven) + of.throttled
 }
 
-// mayWaitOut reports whether s, which waits for a retry, may wait beyond its deadline for
-// the end of an outage (FromAttempt), up to maxForgiven times.
+// mayWaitOut reports whether s may wait beyond its deadline for the end of an outage.
+// With FromAttempt, an element that waits for a retry may, up to maxForgiven times.
 func (b *atBackend[IN, OUT]) mayWaitOut(s *Slot[IN, OUT]) bool {
 	g := b.core
 	isWaiting := s.phase == ready || s.phase == backoff
-	return g.FromAttempt && isWaiting && b.requests.get(s.index).restarts < maxForgiven &&
+	return g.FromAttempt && isWaiting && b.requests.get(s.index).waitsOut < maxForgiven &&
 		b.seat.IsDown(g.Timers.Time(g.now), b.requests.get(s.index).tenant)
 }
 
@@ -79,12 +80,12 @@ func (b *atBackend[IN, OUT]) isTenantPaused(s *Slot[IN, OUT]) bool {
 // waitOut lets s wait beyond its deadline for the end of an outage. Its time begins anew
 // with its next attempt.
 func (b *atBackend[IN, OUT]) waitOut(s *Slot[IN, OUT]) {
-	b.requests.ref(s.index).restarts++
+	b.requests.ref(s.index).waitsOut++
 	b.core.stopTimeout(s)
 }
 
-// isVisited reports whether an attempt of s was not throttled. Otherwise its message was
-// not visited (law B6).
+// isVisited reports whether s has visited the service: it had an attempt that was not
+// throttled (law B6).
 func (b *atBackend[IN, OUT]) isVisited(s *Slot[IN, OUT]) bool {
 	return int(s.attempts) > b.requests.get(s.index).throttled
 }
@@ -94,7 +95,7 @@ func (b *atBackend[IN, OUT]) takeRetry() bool {
 	return b.seat.MayRetry(b.core.Timers.Time(b.core.now))
 }
 
-// doneAsking reports that the operator has asked for all calls.
+// doneAsking reports that the operator has asked for all calls of this step.
 func (b *atBackend[IN, OUT]) doneAsking() {
 	b.seat.DoneAsking(b.core.Timers.Time(b.core.now), b.wasRefused)
 }
@@ -127,7 +128,7 @@ func (b *atBackend[IN, OUT]) admit(s *Slot[IN, OUT], isMember bool) permission {
 			b.requests.ref(s.index).call = b.lastBatch
 		}
 		return granted
-	case answer.OthersMayStart:
+	case answer.OthersMayStart: // the tenant of s must wait
 		if !answer.TenantIsDown || !g.leaveForTenant(s) {
 			b.putOff(s, answer.Wait)
 		}
@@ -138,6 +139,7 @@ func (b *atBackend[IN, OUT]) admit(s *Slot[IN, OUT], isMember bool) permission {
 	}
 }
 
+// join asks for the attempt of a member. Its batch has been admitted.
 func (b *atBackend[IN, OUT]) join(s *Slot[IN, OUT]) permission {
 	b.request = gate.Request{Retry: s.attempts > 0}
 	p := b.askCost(s)
@@ -172,17 +174,15 @@ func (g *Machine[IN, OUT]) MustEndForBudget() bool {
 	return g.backend != nil && g.backend.refusedByBudget && isIdle
 }
 
-// taken returns the cost that the attempt of s has taken from the rate: 0 after a refund,
-// otherwise the result of Cost. Without Cost a call takes 1, and later members of a batch
-// 0.
-func (b *atBackend[IN, OUT]) taken(s *Slot[IN, OUT]) float64 {
+// takenCost returns the cost that the attempt of s has taken from the rate.
+func (b *atBackend[IN, OUT]) takenCost(s *Slot[IN, OUT]) float64 {
 	of := b.requests.get(s.index)
 	switch {
 	case of.refunded == int(s.attempts):
 		return 0
-	case of.number == int(s.attempts):
+	case of.asked == int(s.attempts):
 		return of.cost
-	case b.hasJoined(s):
+	case b.hasJoined(s): // the first member has taken the cost of the call
 		return 0
 	}
 	return 1
@@ -194,7 +194,7 @@ func (b *atBackend[IN, OUT]) hasJoined(s *Slot[IN, OUT]) bool {
 	return c != nil && c.Element != element(s)
 }
 
-// refund gives the cost of the attempt of s back to the rate, once. The outcome of s
+// refund gives the cost of the attempt of s back to the rate, once, because the attempt
 // needs no call of its own.
 func (b *atBackend[IN, OUT]) refund(s *Slot[IN, OUT]) {
 	of := b.requests.get(s.index)
@@ -203,12 +203,13 @@ func (b *atBackend[IN, OUT]) refund(s *Slot[IN, OUT]) {
 	}
 	g := b.core
 	g.refresh()
-	request := gate.Request{Cost: b.taken(s), Tenant: of.tenant, Element: element(s), Joined: b.hasJoined(s)}
+	request := gate.Request{Cost: b.takenCost(s), Tenant: of.tenant, Element: element(s), Joined: b.hasJoined(s)}
 	b.seat.Refund(g.Timers.Time(g.now), &request)
 	b.requests.ref(s.index).refunded = int(s.attempts)
 }
 
-// chargeNoRate records that the next attempt of s makes no call.
+// chargeNoRate records that the next attempt of s makes no call, so that it takes no cost
+// from the rate.
 func (b *atBackend[IN, OUT]) chargeNoRate(s *Slot[IN, OUT]) {
 	b.requests.ref(s.index).refunded = int(s.attempts) + 1
 }
@@ -218,8 +219,9 @@ func element[IN, OUT any](s *Slot[IN, OUT]) uint64 {
 	return uint64(s.accepted)<<16 | uint64(uint16(s.index))
 }
 
-// askCost finds the cost and the tenant of the next attempt of s, once. If a user's
-// function panics, s has failed. If its time has run out, the attempt does not start.
+// askCost sets the cost and the tenant in b.request. It calls the user's functions once
+// for each attempt. If they panic, s fails. If the time of s has run out meanwhile, the
+// attempt does not start.
 func (b *atBackend[IN, OUT]) askCost(s *Slot[IN, OUT]) permission {
 	if !b.HasCost && !b.HasTenant && !b.HasKey {
 		return granted
@@ -227,7 +229,7 @@ func (b *atBackend[IN, OUT]) askCost(s *Slot[IN, OUT]) permission {
 	g := b.core
 	number := int(s.attempts) + 1
 	of := b.requests.get(s.index)
-	if of.number == number {
+	if of.asked == number {
 		b.request.Cost, b.request.Tenant = of.cost, of.tenant
 		return granted
 	}
@@ -238,11 +240,11 @@ func (b *atBackend[IN, OUT]) askCost(s *Slot[IN, OUT]) permission {
 	}
 	if err != nil {
 		g.endWait(s)
-		g.failElement(s, err, false)
+		g.failElement(s, err)
 		return passedOver
 	}
 	known := b.requests.ref(s.index)
-	known.number = number
+	known.asked = number
 	known.cost, known.tenant = b.request.Cost, b.request.Tenant
 	g.refresh()
 	g.overdue = g.now >= s.due
@@ -306,17 +308,18 @@ func (b *atBackend[IN, OUT]) asksAgainAt() time.Duration {
 }
 
 // reportIgnored reports the end of the attempt of s, whose message was purged or snoozed.
-// A call that may have been sent costs its charge.
+// It is not evidence about the service. If the call may have been sent and has not
+// reported its cost, it costs as much as it has taken from the rate.
 func (b *atBackend[IN, OUT]) reportIgnored(s *Slot[IN, OUT], t *call.Token) {
 	cost, isReported := t.Cost()
 	if !isReported && s.phase == running {
-		cost, isReported = b.taken(s), true
+		cost, isReported = b.takenCost(s), true
 	}
 	b.report(s, gate.Evidence{Ignored: true, Borrowed: t.Borrowed(), Reported: cost, IsReported: isReported})
 }
 
-// report reports the end of the attempt of s. It returns whether a retry is free: after
-// an outage or throttling it uses neither the retry budget nor Policy.MaxRetries.
+// report reports the end of the attempt of s. It reports whether a retry is free: after
+// an outage or throttling, the retry uses neither the retry budget nor Policy.MaxRetries.
 func (b *atBackend[IN, OUT]) report(s *Slot[IN, OUT], e gate.Evidence) (isFree bool) {
 	g := b.core
 	if e.Borrowed {
@@ -326,14 +329,14 @@ func (b *atBackend[IN, OUT]) report(s *Slot[IN, OUT], e gate.Evidence) (isFree b
 	b.evidence = e
 	b.evidence.Begun, b.evidence.Element = g.Timers.Time(s.lastBegan), element(s)
 	b.evidence.Tenant, b.evidence.Call = of.tenant, of.call
-	b.evidence.Cost = b.taken(s)
+	b.evidence.Cost = b.takenCost(s)
 	effect := b.seat.AttemptEnded(g.Timers.Time(g.now), &b.evidence)
 	b.spent += b.evidence.Cost // set by AttemptEnded
 	of.metOutage = false
 	switch effect {
 	case gate.Outage:
 		of.outages++
-		isOfTenant := of.tenant != "" && b.core.Host.Backend.BreaksTenants()
+		isOfTenant := of.tenant != "" && b.core.Host.Backend.BreaksTenants() // each tenant has its own outages
 		of.metOutage = !isOfTenant
 	case gate.Throttled:
 		of.throttled++
@@ -355,22 +358,21 @@ func (b *atBackend[IN, OUT]) outage(s *Slot[IN, OUT]) string {
 	return b.core.Host.Backend.Report().Name
 }
 
-// noteWaited notes that s, which was refused until its deadline, met an outage if the
-// backend is not up.
+// noteWaited notes an outage of s, which was refused until its deadline, if the backend
+// is not up.
 func (b *atBackend[IN, OUT]) noteWaited(s *Slot[IN, OUT]) {
 	if b.seat.IsDown(b.core.Timers.Time(b.core.now), "") {
 		b.requests.ref(s.index).metOutage = true
 	}
 }
 
-// whyWaited returns why the backend made s wait until its deadline, or nil if s could
-// have started, and for how long it will refuse calls.
+// whyWaited returns why the backend made s wait until its deadline, and for how long it
+// will refuse calls. why is nil if s could have started.
 func (b *atBackend[IN, OUT]) whyWaited(s *Slot[IN, OUT]) (why error, wait time.Duration) { //nolint:staticcheck // the error is the answer
 	g := b.core
-	late := gate.Late{Tenant: b.requests.get(s.index).tenant, PutOff: s.attempts == 0 && s.phase == backoff}
-	if g.lookups != nil && g.lookups.sharesKey(s) {
-		late.PutOff = false // it waited for the retry of its key
-	}
+	waitedForKey := g.lookups != nil && g.lookups.sharesKey(s) // for the retry of its key
+	isPutOff := s.attempts == 0 && s.phase == backoff && !waitedForKey
+	late := gate.Late{Tenant: b.requests.get(s.index).tenant, PutOff: isPutOff}
 	late.Throttled = s.attempts > 0 && !b.isVisited(s)
 	if s.attempts > 0 {
 		late.Begun = g.Timers.Time(s.lastBegan)

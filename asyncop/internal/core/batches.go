@@ -11,36 +11,45 @@ import (
 // User.Invoke is called for each member. The user's function, perhaps inside wrappers,
 // joins the batch in its context. Then the batch becomes a job.
 type Batching struct {
-	Of      any           // the key under which the function finds its batch
+	Of      any           // the function: it finds its batch under call.BatchKey{Of: Of}
 	MaxSize int           // in members
 	MaxWait time.Duration // for an element that may start; 0 means one step
 }
 
-// Batches starts calls for several elements, in place of Machine.startWaiting. The
-// members have their own attempts. They share the job and the permits, which takePermit
-// takes for the first one.
+// Batches starts calls for several elements, in place of Machine.startWaiting. Each
+// member has its own attempt. All members share the job and the permits, which takePermit
+// takes for the first member.
+//
+// A batch starts when it is complete, or when its first member has waited for MaxWait.
 type Batches[IN, OUT any] struct {
 	Batching
 	core       *Machine[IN, OUT]
 	inputEnded bool
 }
 
+// calls returns the number of calls for a number of elements, which is at least 1.
 func (b *Batches[IN, OUT]) calls(elements int) int { return 1 + (elements-1)/b.MaxSize }
 
 // EndInput notes that batches need not wait for more elements.
 func (b *Batches[IN, OUT]) EndInput() { b.inputEnded = true }
 
-// isComplete reports whether a batch can start without waiting for more elements: it is
-// full, the input has ended, or no element may be accepted and the head cannot leave.
-// Then only the end of a running call could let another element in.
+// isComplete reports whether a batch need not wait for more elements.
 func (b *Batches[IN, OUT]) isComplete() bool {
-	return b.core.startable() >= b.MaxSize || b.inputEnded || b.core.FreeSlots() == 0 && b.core.Queue.Head() == nil
+	isFull := b.core.startable() >= b.MaxSize
+	if isFull || b.inputEnded {
+		return true
+	}
+	// Without a free slot, and if the head of the queue cannot leave, only the end of a
+	// running call could let another element in.
+	return b.core.FreeSlots() == 0 && b.core.Queue.Head() == nil
 }
 
 // startsAt returns when the next batch may start: Now if it is complete or has waited for
-// MaxWait, otherwise the end of this wait. First attempts wait from the acceptance of the
-// oldest fresh element, retries (and with key order first attempts) from the time when
-// the first became ready.
+// MaxWait, otherwise the end of this wait. The wait begins with the earliest of these:
+//
+//   - without key order, when the oldest element in phase fresh was accepted
+//   - with key order, since when there are elements in phase fresh
+//   - since when there are elements in phase ready
 func (b *Batches[IN, OUT]) startsAt() time.Duration {
 	g, since := b.core, Never
 	if g.keys != nil {
@@ -58,25 +67,41 @@ func (b *Batches[IN, OUT]) startsAt() time.Duration {
 	return Now
 }
 
-// startWaiting starts complete batches. If isStep is set, it also starts batches that
-// have waited for MaxWait. Between steps it does not: if MaxWait is 0, a batch collects
-// the elements of a step.
-func (b *Batches[IN, OUT]) startWaiting(isStep bool) {
-	g := b.core
-	for n := 0; n < stepLimit && g.freePermits > 0; n++ {
-		s := g.nextStart()
-		if s == nil || !b.isComplete() && !(isStep && b.startsAt() == Now) {
-			return
-		}
-		p, _ := b.start(s)
-		if p == refused {
+// startComplete starts complete batches, when an element was accepted.
+func (b *Batches[IN, OUT]) startComplete() {
+	for n := 0; n < stepLimit && b.core.freePermits > 0 && b.isComplete(); n++ {
+		othersMayStart := b.startNext()
+		if !othersMayStart {
 			return
 		}
 	}
 }
 
-// startFull starts a full batch, and reports whether it became a job. Timers that are due
-// go first (law T1).
+// startDue starts complete batches, and batches that have waited for MaxWait. Only Step
+// calls it, so with MaxWait 0 a batch collects the elements that are accepted between two
+// steps.
+func (b *Batches[IN, OUT]) startDue() {
+	for n := 0; n < stepLimit && b.core.freePermits > 0 && b.startsAt() == Now; n++ {
+		othersMayStart := b.startNext()
+		if !othersMayStart {
+			return
+		}
+	}
+}
+
+// startNext starts a batch if an element waits for a permit. It reports whether other
+// elements may start now.
+func (b *Batches[IN, OUT]) startNext() (othersMayStart bool) {
+	s := b.core.nextStart()
+	if s == nil {
+		return false
+	}
+	p, _ := b.start(s)
+	return p != refused
+}
+
+// startFull starts a full batch, and reports whether it became a job. If a timer is due,
+// the timer goes first (law T1), and startFull returns false.
 func (b *Batches[IN, OUT]) startFull() (sent bool) {
 	g := b.core
 	s := g.nextStart()
@@ -87,9 +112,9 @@ func (b *Batches[IN, OUT]) startFull() (sent bool) {
 	return sent
 }
 
-// start starts a batch with s as its first member, and the others in the order of
-// nextStart. It returns the permission of s, and whether the batch became a job. While
-// members begin, the batch is Machine.forming.
+// start starts a batch. s is its first member, and the others follow in the order of
+// nextStart. While members begin, the batch is Machine.forming. start returns the
+// permission of s, and whether the batch became a job.
 func (b *Batches[IN, OUT]) start(s *Slot[IN, OUT]) (p permission, sent bool) {
 	g := b.core
 	if g.lookups != nil && g.lookups.start(s) {
@@ -118,8 +143,8 @@ func (b *Batches[IN, OUT]) start(s *Slot[IN, OUT]) (p permission, sent bool) {
 	return granted, b.send()
 }
 
-// send sends the batch that is being formed, and reports whether it became a job. If no
-// member has joined, because wrappers have completed all, it frees the permits.
+// send makes a job of the batch that is being formed, and reports whether it did. If
+// wrappers have completed all members without a call, it frees the permits instead.
 func (b *Batches[IN, OUT]) send() (sent bool) {
 	g, formed := b.core, b.core.forming
 	if formed == nil {

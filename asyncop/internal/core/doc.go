@@ -22,16 +22,17 @@
 //   - copies the elements in flight for a checkpoint: [Machine.Items];
 //   - ends it: [Machine.End], then [Machine.Abandon], [Machine.Ended] for each element in
 //     flight, and [Machine.Forget];
-//   - ends a run that was cancelled, elements whose messages were purged, and a run that
-//     has spent its budget: [Machine.EndIfCancelled], [Machine.EndPurged],
-//     [Machine.MustEndForBudget], [Machine.Spent] and [Machine.AddSpent];
+//   - ends a run that was cancelled: [Machine.EndIfCancelled];
+//   - ends elements whose messages were purged: [Machine.EndPurged];
+//   - ends a run whose budget is spent: [Machine.MustEndForBudget], [Machine.Spent] and
+//     [Machine.AddSpent];
 //   - reads its state: [Machine.State], [Machine.FreeSlots];
 //   - uses its parts: [Machine.Messages], [Machine.Observing], [Machine.Batches],
 //     [Machine.HandOver];
 //   - reports that time may have passed: [Machine.NoteSlept], [Machine.NoteRanCode].
 //
 // The core calls the user's functions, and makes the user's errors and log lines, through
-// [User]. Config.Jobs has calls for workers.
+// [User]. It appends the calls that need a worker to Config.Jobs.
 //
 // # Files
 //
@@ -39,7 +40,7 @@
 // its phases; machine.go the step of the loop; ending.go the end of the run; item.go the
 // contents of a checkpoint; workers.go user code that may block.
 //
-// Each part has a file. A core has the following parts only if [Config] has their option:
+// Each part has a file. A core has these parts only if [Config] has their option:
 //
 //   - keys.go: calls the elements of a key one after the other
 //   - batches.go: calls for several elements

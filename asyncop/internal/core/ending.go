@@ -43,7 +43,7 @@ func (g *Machine[IN, OUT]) EndIfCancelled() {
 // EndRetries ends retries, because the input has ended. By law A5 an element in back-off
 // gets one more attempt, at once or after the wait that a server has demanded.
 func (g *Machine[IN, OUT]) EndRetries() {
-	g.noRetries = true
+	g.retriesEnded = true
 	for s := g.first(); s != nil; s = s.next() {
 		if s.phase == backoff && s.retry&Demanded == 0 {
 			g.retryNow(s)
@@ -77,12 +77,12 @@ func (g *Machine[IN, OUT]) endPurged(s *Slot[IN, OUT]) {
 			g.refresh()
 			g.backend.reportIgnored(s, t)
 		}
-		g.attemptEnd = attemptEnd{isKnown: true, err: message.ErrPurged, took: g.now - s.lastBegan, isTimed: true}
+		g.attemptEnd = attemptEnd{isUnreported: true, err: message.ErrPurged, took: g.now - s.lastBegan, isTimed: true}
 	} else {
 		g.endWait(s)
 	}
 	s.attempt = nil
-	g.reportEnd(s, false, 0)
+	g.reportEnd(s)
 	g.messages.releaseAfter(s, message.ErrPurged, 0)
 	g.endReleased(s, message.ErrPurged)
 }
@@ -121,7 +121,7 @@ func (g *Machine[IN, OUT]) abandon(s *Slot[IN, OUT]) bool {
 		if s.phase == running {
 			s.doubt = max(s.doubt, doubtOf(end.Deduplicated))
 		}
-		g.attemptEnd = attemptEnd{isKnown: true, err: context.Canceled, took: g.now - s.lastBegan, isTimed: true}
+		g.attemptEnd = attemptEnd{isUnreported: true, err: context.Canceled, took: g.now - s.lastBegan, isTimed: true}
 	case deciding:
 		q := g.takeQuestion(s)
 		q.Cut()
@@ -137,7 +137,7 @@ func (g *Machine[IN, OUT]) abandon(s *Slot[IN, OUT]) bool {
 		}
 	default: // no attempt
 	}
-	g.reportEnd(s, false, 0)
+	g.reportEnd(s)
 	return true
 }
 

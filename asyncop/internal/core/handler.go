@@ -9,7 +9,7 @@ import (
 
 // Handling configures calls of User.HandleFailure.
 type Handling struct {
-	All      bool          // for all failures; otherwise for timeouts
+	All      bool          // for all failures; otherwise only for timeouts
 	Limit    time.Duration // of a call
 	ErrLimit error         // of a call that exceeds Limit
 }
@@ -30,12 +30,8 @@ type handlerCall[OUT any] struct {
 	err     error
 }
 
-// rescue calls the handler for s, which has failed, and reports whether it did. If so,
-// returned or exceeded continues.
-func (h *handler[IN, OUT]) rescue(s *Slot[IN, OUT], failure error, timedOut bool) (called bool) {
-	if !timedOut && !h.All {
-		return false
-	}
+// rescue calls the handler for s, which has failed. returned or exceeded continues.
+func (h *handler[IN, OUT]) rescue(s *Slot[IN, OUT], failure error, timedOut bool) {
 	g := h.core
 	s.attempt = nil
 	s.err = failure
@@ -45,15 +41,15 @@ func (h *handler[IN, OUT]) rescue(s *Slot[IN, OUT], failure error, timedOut bool
 	g.enter(s, handling)
 	g.Timers.Arm(&s.timer, deadline)
 	c := &handlerCall[OUT]{failure: failure, timedOut: timedOut}
+	c.isHandler = true
 	*g.handlerCalls.ref(s.index) = c
-	err := g.runTask(s, &c.task, deadline, true, func(ctx context.Context) {
+	err := g.runTask(s, &c.task, deadline, func(ctx context.Context) {
 		c.results, c.err = g.User.HandleFailure(ctx, r, timedOut)
 	})
 	if err != nil {
 		c.broken = err
 		h.returned(s)
 	}
-	return true
 }
 
 // returned continues after the handler of s has ended, or could not run.

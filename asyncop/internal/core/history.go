@@ -7,20 +7,21 @@ import (
 )
 
 const (
-	liveHistories = 512
-	maxSteps      = 32 // the first firstSteps and the last ones
+	liveHistories = 512 // at most, of elements in flight
+	maxSteps      = 32  // in a history: the first firstSteps attempts and the last ones
 	firstSteps    = 8
-	keptHistories = 10 // per keptPeriod
+	keptHistories = 10 // at most, of elements that ended in a keptPeriod
 	keptPeriod    = time.Second
 )
 
+// attemptHistory is the history of an element.
 type attemptHistory struct {
-	steps []observe.Step
-	keep  bool // even if the element succeeds
+	steps []observe.Step // one for each attempt
+	keep  bool           // even if the element succeeds
 }
 
-// history keeps the attempts of elements that did not succeed at once, were slow or asked
-// for. The failure sink finds the history, a []observe.Step, in its context under
+// history keeps the attempts of elements that did not succeed at once, were slow, or were
+// asked for (User.AsksForTimeline). The failure sink finds the steps in its context under
 // [ctxkey.Timeline].
 type history[IN, OUT any] struct {
 	core          *Machine[IN, OUT]
@@ -38,17 +39,17 @@ func (w *history[IN, OUT]) stepsOf(s *Slot[IN, OUT]) []observe.Step {
 }
 
 // attemptEnded adds an attempt to the history of s, if s needs one.
-func (w *history[IN, OUT]) attemptEnded(s *Slot[IN, OUT], o *attemptEnd, isRetried bool, delay time.Duration) {
+func (w *history[IN, OUT]) attemptEnded(s *Slot[IN, OUT], o *attemptEnd) {
 	g, p := w.core, w.attempts.get(s.index)
 	if p != nil { // without a history, a reading of the clock is too expensive
 		g.refresh()
 	}
 	keep := false
-	if !isRetried {
+	if !o.isRetried {
 		isSlow := g.isHurried(s, g.now) // it has used half of its timeout
 		keep = isSlow || g.AsksForTimelines && g.User.AsksForTimeline(s.in)
 	}
-	isNeeded := o.err != nil || isRetried || keep
+	isNeeded := o.err != nil || o.isRetried || keep
 	switch {
 	case p == nil && (!isNeeded || w.live == liveHistories):
 		return
@@ -66,7 +67,7 @@ func (w *history[IN, OUT]) attemptEnded(s *Slot[IN, OUT], o *attemptEnd, isRetri
 	}
 	step := observe.Step{Begun: g.Timers.Time(s.lastBegan), Outcome: observe.Outcome{
 		Attempt: int(s.attempts), Results: o.results, Err: o.err, Duration: o.took,
-		Reason: g.reasons.get(s.index).last, Retry: isRetried, Delay: delay,
+		Reason: g.reasons.get(s.index).last, Retry: o.isRetried, Delay: o.delay,
 	}}
 	if g.Host.Backend != nil {
 		step.Backend = g.Host.Backend.Report().State
@@ -74,6 +75,7 @@ func (w *history[IN, OUT]) attemptEnded(s *Slot[IN, OUT], o *attemptEnd, isRetri
 	p.steps = append(p.steps, step)
 }
 
+// ended removes the history of s, and gives it to the user if it is worth keeping.
 func (w *history[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 	g, p := w.core, w.attempts.get(s.index)
 	if p == nil {

@@ -15,21 +15,23 @@ type Item[IN, OUT any] struct {
 
 	// The state of a restored element.
 
-	// First is the start of the first attempt that counts, in Unix nanoseconds. It is 0
-	// if no attempt was ever made, so that the element is not in doubt.
+	// First is the start of the first attempt that counts, in Unix nanoseconds. There are
+	// two exceptions:
 	//
-	// With KeepNothing, or without a timeout, attempts of earlier runs do not count. If
-	// there are no others, First only marks the doubt: it is the start of this run, or
-	// the instant that restoreFromScratch has set.
+	//   - It is 0 if an attempt was never made, so the element is not in doubt.
+	//   - With KeepNothing, or without a timeout, attempts of earlier runs do not count.
+	//     If there are no others, First is the start of this run, or the instant that
+	//     restoreFromScratch has set. It only marks that the element is in doubt.
 	First    int64
 	Spent    time.Duration // used time of its timeout: see timeSpent
 	Wait     time.Duration // the rest of the back-off at the checkpoint, or 0
-	Attempts int32         // that count: an attempt that will be repeated does not
+	Attempts int32         // begun so far, except an attempt that the next run repeats
 
 	Kind  ItemKind
-	Retry RetryKind // that it waits for
+	Retry RetryKind // of the awaited retry
 
 	Restored bool // from a checkpoint
+	isMarker bool // see Marker
 }
 
 // ItemKind is the kind of an [Item].
@@ -44,7 +46,7 @@ const (
 
 // Marker returns the item of a control element that checkpoints do not contain.
 func Marker[IN, OUT any](control any) Item[IN, OUT] {
-	return Item[IN, OUT]{Kind: Control, Rest: control, Retry: notKept}
+	return Item[IN, OUT]{Kind: Control, Rest: control, isMarker: true}
 }
 
 // Results returns the results of a Completed item.
@@ -80,25 +82,26 @@ func (g *Machine[IN, OUT]) item(it *Item[IN, OUT], s *Slot[IN, OUT], start int64
 	}
 	it.In = s.in
 	it.Spent, it.Attempts = g.timeSpent(s), s.attempts
-	if s.attempts > 0 || s.doubt != noDoubt || s.knowsFirst { // doubt without attempts is from an earlier run: see Restore
-		it.First = sinceEpoch(start, s.firstBegan) // s.firstBegan is 0, the start of this run, before an attempt
+	wasInDoubt := s.doubt != noDoubt && s.attempts == 0 // from an earlier run: see Restore
+	if s.attempts > 0 || wasInDoubt || s.knowsFirst {
+		it.First = sinceEpoch(start, s.firstBegan) // before the first attempt, firstBegan is the start of this run
 	}
 	switch {
 	case s.phase == done && withResults:
 		it.Kind, it.Rest = Completed, s.attempt // not copied: results do not change
-	case s.phase == done: // its call was in time, and is repeated with the whole timeout
+	case s.phase == done: // the next run repeats its call, with the whole timeout, because the call was in time
 		it.Attempts = max(0, it.Attempts-1)
 		it.Spent = 0
 		if it.First != 0 {
 			it.First = sinceEpoch(start, g.now)
 		}
-	case s.retry&firstPutOff != 0: // as if fresh
+	case s.firstPutOff: // as if fresh
 	case s.phase == backoff:
 		if due, ok := g.Timers.Due(&s.timer); ok && due > g.now {
 			it.Wait, it.Retry = due-g.now, s.retry
 		}
 	case s.phase == fresh || s.phase == behind || s.phase == ready:
-		// The next attempt has not begun, so no attempt is repeated.
+		// All its attempts have ended, so the next run does not repeat one.
 	case it.Attempts > 0: // preparing, running, deciding, handling or failing
 		it.Attempts-- // its last attempt is repeated, with the same number unless Keep is KeepNothing
 	}
@@ -130,7 +133,7 @@ func (g *Machine[IN, OUT]) holds(s *Slot[IN, OUT]) bool {
 	case done:
 		return len(s.attempt.Results) > 0
 	case controlElement:
-		return s.retry != notKept
+		return !s.isMarker
 	default:
 		return true
 	}
@@ -156,8 +159,9 @@ func (g *Machine[IN, OUT]) Restore(it Item[IN, OUT], number int64) {
 	}
 }
 
-// continueRestored continues with the newest element. Its results wait to leave, or it
-// starts after the rest of its back-off, with the rest of its time.
+// continueRestored continues with s, the newest element. If s is complete, its results
+// wait to leave. Otherwise s starts after the rest of its back-off, with the rest of its
+// time.
 func (g *Machine[IN, OUT]) continueRestored(s *Slot[IN, OUT], it *Item[IN, OUT]) {
 	if it.Kind == Completed {
 		g.settle(s, nil)
@@ -168,14 +172,14 @@ func (g *Machine[IN, OUT]) continueRestored(s *Slot[IN, OUT], it *Item[IN, OUT])
 		var err error
 		timeout, err = g.timeouts.ask(s.in)
 		if err != nil {
-			g.failElement(s, err, false)
+			g.failElement(s, err)
 			return
 		}
 	}
 	limits := restoredLimits{timeout: timeout, least: g.leastTime(timeout), before: timeout - it.Spent}
 	if timeout < 0 && it.Restored && g.timeoutFailsRun() {
 		// The time of the element has passed. To avoid a timeout, it gets the least time
-		// of the operator's timeout.
+		// of the operator's timeout, after its back-off.
 		least := cmp.Or(g.leastTime(g.Timeout), leastWithoutTimeout)
 		limits = restoredLimits{timeout: least, least: least, before: it.Wait}
 	}
@@ -189,7 +193,7 @@ func (g *Machine[IN, OUT]) continueRestored(s *Slot[IN, OUT], it *Item[IN, OUT])
 	}
 	// Law C3: wait for the rest of the back-off. Law A5: after the end of the input, only
 	// if a server has demanded the wait.
-	if it.Wait <= 0 || g.noRetries && it.Retry&Demanded == 0 {
+	if it.Wait <= 0 || g.retriesEnded && it.Retry&Demanded == 0 {
 		g.startNewest(s)
 		return
 	}
@@ -201,9 +205,9 @@ func (g *Machine[IN, OUT]) continueRestored(s *Slot[IN, OUT], it *Item[IN, OUT])
 
 // restoredLimits limit the time of a restored element.
 type restoredLimits struct {
-	timeout time.Duration // whole
-	least   time.Duration // at least, for an attempt
-	before  time.Duration // left at the checkpoint
+	timeout time.Duration // whole timeout
+	least   time.Duration // time that is reserved for an attempt: see leastTime
+	before  time.Duration // rest of the timeout at the checkpoint
 }
 
 // timeoutFailsRun reports whether the timeout of a restored element would fail the run,
@@ -212,16 +216,17 @@ func (g *Machine[IN, OUT]) timeoutFailsRun() bool {
 	return g.handler == nil && g.FailsRun && g.sink == nil
 }
 
-// restoreFromScratch sets the deadline of an element that keeps only the rest of its
-// back-off. If the back-off leaves too little time for an attempt, the element gets more.
-//
-// Then its first attempt is recorded as beginning at the end of the back-off, so that
-// this wait does not use up the time of a later run with KeepSince.
+// restoreFromScratch sets the deadline of an element that has its whole timeout and the
+// rest of its back-off. If the back-off leaves too little time for an attempt, the
+// element gets more than its timeout. Then its first attempt is recorded as beginning at
+// the end of the back-off, so that this wait does not use up the time of a later run with
+// KeepSince.
 func (g *Machine[IN, OUT]) restoreFromScratch(s *Slot[IN, OUT], it *Item[IN, OUT], limits restoredLimits) {
 	timeout := limits.timeout
 	left := it.extendForBackOff(timeout, limits)
+	hasMore := timeout > 0 && left > timeout && !g.FromAttempt
 	switch {
-	case timeout > 0 && left > timeout && !g.FromAttempt:
+	case hasMore:
 		begins := later(g.now, it.Wait)
 		s.accepted = g.now
 		s.firstBegan, s.lastBegan = begins, begins
@@ -233,7 +238,8 @@ func (g *Machine[IN, OUT]) restoreFromScratch(s *Slot[IN, OUT], it *Item[IN, OUT
 }
 
 // restoreLimited sets the deadline of an element that keeps its attempts and the rest of
-// its timeout. Without time left it times out at once (law A5), unless timeoutFailsRun.
+// its timeout. Without time left it times out at once (law A5), except if
+// timeoutFailsRun: then it gets the least time.
 func (g *Machine[IN, OUT]) restoreLimited(s *Slot[IN, OUT], it *Item[IN, OUT], limits restoredLimits) (hasEnded bool) {
 	timeout, least := limits.timeout, limits.least
 	left := timeout - it.Spent
@@ -263,8 +269,8 @@ func (g *Machine[IN, OUT]) restoreLimited(s *Slot[IN, OUT], it *Item[IN, OUT], l
 // passed, if the operator has no timeout.
 const leastWithoutTimeout = 10 * time.Second
 
-// leastTime returns the least time of a restored element with this timeout, or 0 without
-// a timeout or a reserve.
+// leastTime returns the time that is reserved for an attempt of a restored element with
+// this timeout (Restored.ReserveDivisor), or 0 without a timeout or a reserve.
 func (g *Machine[IN, OUT]) leastTime(timeout time.Duration) time.Duration {
 	if g.Restored.ReserveDivisor == 0 {
 		return 0
@@ -272,12 +278,14 @@ func (g *Machine[IN, OUT]) leastTime(timeout time.Duration) time.Duration {
 	return timeout / time.Duration(g.Restored.ReserveDivisor)
 }
 
-// extendForBackOff returns left, the time that a restored element has left, or more if
-// that leaves less than the least time for an attempt after the rest of the back-off. If
-// the back-off ended after the deadline already at the checkpoint, the element waits for
-// its deadline, as before the restart.
+// extendForBackOff returns the time of a restored element: left or, if that is too
+// little, the rest of the back-off and the least time for an attempt after it.
+//
+// There is an exception: if the back-off was to end after the deadline already before the
+// restart, the result is left. So the element waits for its deadline, as before.
 func (it *Item[IN, OUT]) extendForBackOff(left time.Duration, limits restoredLimits) time.Duration {
-	if it.Wait > 0 && it.Wait <= max(left, limits.before) {
+	endsInTime := it.Wait <= max(left, limits.before)
+	if it.Wait > 0 && endsInTime {
 		left = max(left, later(it.Wait, limits.least))
 	}
 	return left

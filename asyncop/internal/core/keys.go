@@ -9,11 +9,15 @@ import (
 	"github.com/weirflow/weir/timers"
 )
 
-// Key order (law K1). The elements of a key that have not ended form a line, in input
-// order. Only the first may be called. The others are in phase behind. If one times out
-// there, its results, or its offer to the failure sink, wait until it is the first.
-// Without a failure sink, it is dropped or fails the run at once. The queue is unordered:
-// elements of a key complete in their line's order.
+// Key order (law K1). For example, A1, A2 and B1 have the keys A and B. A1 and B1 are
+// called. A2 waits in phase behind until A1 has ended and its call has returned.
+//
+// The elements of a key that have not ended form a line, in input order. Only the first
+// may be called. If another one times out, its results, or its offer to the failure sink,
+// wait until it is the first. Without a failure sink, it is dropped or fails the run at
+// once.
+//
+// The queue is unordered. Elements of a key complete in the order of their line.
 
 // Keys finds the lines of elements. It hides the key type from the core.
 type Keys[IN, OUT any] interface {
@@ -24,30 +28,33 @@ type Keys[IN, OUT any] interface {
 	clear()
 }
 
-// line has the elements of one key that have not ended. It exists while there are any, or
-// calls that hold the key.
+// line has the elements of one key that have not ended. It exists while it has elements
+// or outliving calls.
 type line[IN, OUT any] struct {
 	first, last *Slot[IN, OUT]
 	len         int
-	calls       int // running calls whose attempts have ended
+	outliving   int // see outlivingCall
 	owner       any // its keyedLine
 }
 
+// linePosition is the position of an element in its line.
 type linePosition[IN, OUT any] struct {
 	line       *line[IN, OUT] // nil once the element has ended
 	prev, next *Slot[IN, OUT]
 	number     time.Duration // position in the input; a Duration, because freshInOrder orders by durations
-	call       caller        // of its attempt
+	call       runningCall   // of its attempt, or nil
 }
 
-type caller interface {
+// runningCall is a call.Attempt or a call.Batch.
+type runningCall interface {
 	// HasReturned reports whether the function of the call has returned.
 	HasReturned() bool
 }
 
-// outlivingCall is a running call whose attempt has ended. It holds the key of its line.
+// outlivingCall is a call that still runs, although its attempt has ended. It holds the
+// key of its line until it returns.
 type outlivingCall[IN, OUT any] struct {
-	call caller
+	call runningCall
 	line *line[IN, OUT]
 }
 
@@ -56,7 +63,7 @@ type keyOrder[IN, OUT any] struct {
 
 	positions     perSlot[linePosition[IN, OUT]]
 	freshInOrder  timers.Heap[*Slot[IN, OUT]] // elements in phase fresh, by number
-	nonEmptySince time.Duration               // of freshInOrder
+	nonEmptySince time.Duration               // since when freshInOrder is not empty
 	lastNumber    time.Duration               // of the newest linePosition
 	crowdedLines  int                         // lines that have reached MaxWaitingPerKey
 	outliving     []outlivingCall[IN, OUT]
@@ -89,7 +96,7 @@ func (o *keyOrder[IN, OUT]) started(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
 		p.call = o.core.forming
 	}
 	if o.core.lookups != nil && o.core.lookups.reservation != nil {
-		p.call = nil // it makes no call
+		p.call = nil // an attempt with a reservation makes no call
 	}
 }
 
@@ -99,7 +106,7 @@ func (o *keyOrder[IN, OUT]) join(s *Slot[IN, OUT]) (continues bool) {
 	g := o.core
 	l, err := o.findLine(s.in)
 	if err != nil {
-		g.failElement(s, err, false)
+		g.failElement(s, err)
 		return false
 	}
 	o.lastNumber++
@@ -150,8 +157,8 @@ func (o *keyOrder[IN, OUT]) oldestFresh() *Slot[IN, OUT] {
 	return nil
 }
 
-// leavePhase updates freshInOrder, Machine.fresh and statistics when s enters p.
-func (o *keyOrder[IN, OUT]) leavePhase(s *Slot[IN, OUT], p phase) {
+// noteEnter updates freshInOrder, Machine.fresh and statistics when s enters phase p.
+func (o *keyOrder[IN, OUT]) noteEnter(s *Slot[IN, OUT], p phase) {
 	switch s.phase {
 	case fresh:
 		o.freshInOrder.Cancel(&s.timer)
@@ -168,7 +175,7 @@ func (o *keyOrder[IN, OUT]) leavePhase(s *Slot[IN, OUT], p phase) {
 // mayBeCalled reports whether s is the first of its line, and no call holds its key.
 func (o *keyOrder[IN, OUT]) mayBeCalled(s *Slot[IN, OUT]) bool {
 	p := o.positions.get(s.index)
-	return p.prev == nil && p.line.calls == 0
+	return p.prev == nil && p.line.outliving == 0
 }
 
 // leaveLine removes s, which has ended, from its line. The next elements complete as well
@@ -179,8 +186,8 @@ func (o *keyOrder[IN, OUT]) leaveLine(s *Slot[IN, OUT]) {
 	if l == nil {
 		return
 	}
+	wasFirst := p.prev == nil
 	o.unlink(s)
-	wasFirst := p.prev == nil // p is from before unlink
 	if !wasFirst {
 		return // s ended behind others
 	}
@@ -191,7 +198,7 @@ func (o *keyOrder[IN, OUT]) leaveLine(s *Slot[IN, OUT]) {
 	if l.first != nil && l.first.phase == failing {
 		g.sink.toOffer.Push(l.first)
 	}
-	o.release(l)
+	o.startFirst(l)
 }
 
 func (o *keyOrder[IN, OUT]) unlink(s *Slot[IN, OUT]) {
@@ -214,43 +221,44 @@ func (o *keyOrder[IN, OUT]) unlink(s *Slot[IN, OUT]) {
 	}
 }
 
-// release lets the first of a line be called, unless a call holds the key. It forgets an
-// empty line.
-func (o *keyOrder[IN, OUT]) release(l *line[IN, OUT]) {
+// startFirst lets the first element of a line wait for its permit, unless a call holds
+// the key. It forgets an empty line.
+func (o *keyOrder[IN, OUT]) startFirst(l *line[IN, OUT]) {
 	g, s := o.core, l.first
 	switch {
-	case l.calls > 0:
+	case l.outliving > 0: // freeReturned calls startFirst again
 	case s == nil:
 		o.core.Keys.forget(l)
 	case s.phase == behind:
 		g.numFresh++
 		g.enter(s, fresh)
 		o.addFresh(s)
-	case s.phase == ready && !s.timer.Armed():
+	case s.phase == ready && !s.timer.Armed(): // its back-off ended while the call held the key
 		g.retryNow(s)
 	}
 }
 
-// attemptEnded records the call of an attempt of s if it is still running. It holds the
-// key until it returns.
+// attemptEnded records the call of an attempt of s that has ended, if the call still
+// runs. A call that has given its permit back does not run.
 func (o *keyOrder[IN, OUT]) attemptEnded(s *Slot[IN, OUT], how call.Released) {
 	p := o.positions.ref(s.index)
 	if how.OperatorPermit || p.call == nil {
 		return
 	}
 	if !p.call.HasReturned() {
-		p.line.calls++
+		p.line.outliving++
 		o.outliving = append(o.outliving, outlivingCall[IN, OUT]{p.call, p.line})
 	}
 	p.call = nil
 }
 
+// freeReturned frees the keys of outliving calls that have returned.
 func (o *keyOrder[IN, OUT]) freeReturned() {
 	o.outliving = slices.DeleteFunc(o.outliving, func(c outlivingCall[IN, OUT]) bool {
 		returned := c.call.HasReturned()
 		if returned {
-			c.line.calls--
-			o.release(c.line)
+			c.line.outliving--
+			o.startFirst(c.line)
 		}
 		return returned
 	})
@@ -266,7 +274,7 @@ type keys[K comparable, IN, OUT any] struct {
 	key      func(in IN) K
 	unusable func(key any) error
 	lines    map[K]*keyedLine[K, IN, OUT]
-	most     int // largest len(lines) of this map, because a map does not shrink
+	most     int // largest number of lines that this map has had; a map does not shrink
 	spare    []*keyedLine[K, IN, OUT]
 }
 

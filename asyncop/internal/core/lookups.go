@@ -8,22 +8,25 @@ import (
 )
 
 // lookups starts attempts that need no call of their own, without permits. Elements of a
-// key also share failures: the first element that is judged after a failed call decides
-// for all that waited for it, and elements that come before the retry wait for it. So a
-// failing key has one lineage of attempts.
+// key share calls, and failures as well.
+//
+// For example, A, B and C have the same key. A makes the call, and B joins it. The call
+// fails. A is judged first, and waits for a retry. B shares this decision. C, which comes
+// before the retry, waits for the retry, too. So a failing key has one series of
+// attempts: its lineage.
 type lookups[IN, OUT any] struct {
 	call.Lookups[IN]
 
 	core            *Machine[IN, OUT]
 	states          perSlot[lookingUp]
 	lineages        map[any]*lineage // by key
-	reservation     call.Reservation // of the attempt that begins, or nil
+	reservation     call.Reservation // while an attempt with a reservation begins; otherwise nil
 	reservedRunning int              // running attempts without permits
 	lastChanges     int64            // Changes at the last startOthers
 }
 
 type lookingUp struct {
-	lineage    *lineage // nil unless it shares the attempts of its key
+	lineage    *lineage // of its key; nil until it makes or joins a call, or waits for a retry of its key
 	began      uint64   // generation of its last attempt
 	isReserved bool     // its attempt runs without permits
 }
@@ -32,19 +35,18 @@ type lookingUp struct {
 type lineage struct {
 	key       any
 	members   int
-	leader    *call.Token       // the running attempt with a call, or nil
+	leader    *call.Token       // the running attempt that makes the call, or nil
 	decidedAt uint64            // newest generation at the last decision; 0 before
-	due       time.Duration     // of the retry, if there is one
-	decision  decision.Decision // the last
+	due       time.Duration     // of the retry, if the decision is Retried
+	decision  decision.Decision // the last decision
 }
 
 // start makes s wait if its key waits for a retry. Otherwise it starts an attempt of s if
 // that needs no call of its own. It reports whether it did either.
 //
-// The wait comes first, because the function may still let s join a call that has just
-// failed. But a decision counts only for attempts that have begun before it (see share).
-// The attempt of s would begin after the decision about this call, so s would get a retry
-// of its own.
+// The wait is checked first, because the function may still let s join a call that has
+// failed. s would not share the decision about this call, which was made before the
+// attempt of s began (see share). So s would get a retry of its own.
 func (l *lookups[IN, OUT]) start(s *Slot[IN, OUT]) bool {
 	g := l.core
 	if !g.checkBegin(s) {
@@ -67,14 +69,14 @@ func (l *lookups[IN, OUT]) start(s *Slot[IN, OUT]) bool {
 	g.begin(s)
 	l.reservation = nil
 	g.forming = forming
-	if s.phase == running && s.attempt.Completed() { // its letter was not read: see invoked
+	if s.phase == running && s.attempt.Completed() { // its letter was not read: see readMailEarly
 		g.readMailEarly()
 	}
 	return true
 }
 
-// reserve returns a reservation for the next attempt of s, or nil. A retry with a step
-// before it gets nil.
+// reserve returns a reservation for the next attempt of s, or nil. The result is nil for
+// a retry with a step before it.
 func (l *lookups[IN, OUT]) reserve(s *Slot[IN, OUT]) (r call.Reservation) {
 	g := l.core
 	if g.retrySteps.get(s.index) != nil {
@@ -134,7 +136,7 @@ func (l *lookups[IN, OUT]) waitForRetry(s *Slot[IN, OUT]) bool {
 		return false
 	}
 	d := &n.decision
-	isCut := g.noRetries && d.Demanded == 0 // the end of the input cuts the wait
+	isCut := g.retriesEnded && d.Demanded == 0 // the end of the input cuts the wait
 	if isCut || n.due <= g.now {
 		return false
 	}
@@ -187,12 +189,13 @@ func (l *lookups[IN, OUT]) attemptEnded(s *Slot[IN, OUT], t *call.Token) {
 }
 
 // share replaces d, the decision about the last attempt of s, by the decision of its
-// lineage, if that was made after the attempt began. It reports whether it did.
+// lineage, if the attempt began before that decision. It reports whether it did.
 func (l *lookups[IN, OUT]) share(s *Slot[IN, OUT], d *decision.Decision) bool {
 	g := l.core
 	of := l.states.get(s.index)
 	n := of.lineage
-	if n == nil || n.decidedAt < of.began { // decidedAt is 0 before the first decision
+	beganBefore := n != nil && of.began <= n.decidedAt // decidedAt is 0 before the first decision
+	if !beganBefore {
 		return false
 	}
 	g.refresh()
@@ -207,10 +210,10 @@ func (l *lookups[IN, OUT]) share(s *Slot[IN, OUT], d *decision.Decision) bool {
 }
 
 // keepDecision keeps the decision about the last failed attempt of s for the other
-// elements of its key, unless only the deadline of s has cut it.
+// elements of its key.
 func (l *lookups[IN, OUT]) keepDecision(s *Slot[IN, OUT], d *decision.Decision) {
 	g := l.core
-	if d.Capped {
+	if d.Capped { // by the deadline of s, which is not the deadline of others
 		return
 	}
 	n := l.states.get(s.index).lineage
@@ -221,9 +224,10 @@ func (l *lookups[IN, OUT]) keepDecision(s *Slot[IN, OUT], d *decision.Decision) 
 	n.decidedAt = g.slots.generations
 	n.due = later(g.now, max(d.Delay, d.Demanded))
 	n.decision = *d
-	n.decision.NeedsBudget, n.decision.Before = false, nil // for one element only
+	n.decision.NeedsBudget, n.decision.Before = false, nil // they are for s only
 }
 
+// sharesKey reports whether s has made or joined a call, or waited for a retry of its key.
 func (l *lookups[IN, OUT]) sharesKey(s *Slot[IN, OUT]) bool {
 	return l.states.get(s.index).lineage != nil
 }
@@ -236,6 +240,7 @@ func (l *lookups[IN, OUT]) shareLineage(s *Slot[IN, OUT], n *lineage) {
 	}
 }
 
+// leave removes s, which has ended, from its lineage.
 func (l *lookups[IN, OUT]) leave(s *Slot[IN, OUT]) {
 	n := l.states.get(s.index).lineage
 	if n == nil {
@@ -248,8 +253,8 @@ func (l *lookups[IN, OUT]) leave(s *Slot[IN, OUT]) {
 	}
 }
 
-// startOthers starts the attempts that need no call of their own, while the backend
-// refuses calls.
+// startOthers starts the attempts that need no call of their own, if the backend has
+// refused a call in this step. Otherwise startWaiting has tried them.
 func (l *lookups[IN, OUT]) startOthers() {
 	g := l.core
 	changes := l.Changes()
@@ -259,7 +264,7 @@ func (l *lookups[IN, OUT]) startOthers() {
 	l.lastChanges = changes
 	for s := g.first(); s != nil && g.state.Failure == nil; {
 		next := s.next()
-		isWaiting := s.phase == fresh || s.phase == ready && s.timer.Armed()
+		isWaiting := s.phase == fresh || s.phase == ready && s.timer.Armed() // not armed while a call holds its key
 		if isWaiting {
 			l.start(s)
 		}

@@ -23,11 +23,12 @@ type Config[IN, OUT any] struct {
 	Timers *timers.Service[*Slot[IN, OUT]] // owned by the core; the driver sets the alarm
 	Host   *call.Host                      // shared by the calls
 	User   User[IN, OUT]
-	Jobs   *[]call.Job[IN, OUT] // the core appends, the driver takes
+	Jobs   *[]call.Job[IN, OUT] // for workers; the core appends, the driver takes
 	// MakesJobs means that the function is blocking, so the core makes a job of each
-	// attempt in place of a call of User.Invoke. The exception is an attempt with a
-	// reservation, or with values that observers have added to its context. The core
-	// calls User.Invoke for it, which runs the function by RunBlocking.
+	// attempt, and does not call User.Invoke. There is an exception: a job has only the
+	// context of the attempt. If an attempt has a reservation, or observers have added
+	// values to its context, the core calls User.Invoke, which runs the function by
+	// RunBlocking.
 	MakesJobs bool
 
 	Policy *decision.Steps[OUT]
@@ -41,16 +42,16 @@ type Config[IN, OUT any] struct {
 	Restored Restored
 
 	// Optional parts; zero means off.
-	Keys             Keys[IN, OUT] // needs a queue without order
-	MaxWaitingPerKey int           // besides the called one; 0 means no limit
-	Batching         *Batching
+	Keys             Keys[IN, OUT]    // key order; needs an unordered queue
+	MaxWaitingPerKey int              // elements behind the first of a line: see FreeSlots; 0 means no limit
+	Batching         *Batching        // calls for several elements
 	Calls            *BackendCalls    // the backend of Host.Seat admits the attempts
 	Lookups          call.Lookups[IN] // elements with the same key share calls and retries
-	Handling         *Handling
-	OwnTimeouts      bool
-	ChecksResults    bool
-	AsksForTimelines bool
-	HandsOver        bool
+	Handling         *Handling        // User.HandleFailure is called
+	OwnTimeouts      bool             // User.TimeoutFor is called
+	ChecksResults    bool             // User.CheckResults is called
+	AsksForTimelines bool             // User.AsksForTimeline is called
+	HandsOver        bool             // User.HandOver is called
 	Observers        []observe.Observer
 	Counters         []counting.Counter
 }
@@ -65,8 +66,8 @@ type Limits struct {
 }
 
 // LongestCall returns how long a call that obeys its context takes at most, or 0 if that
-// is unknown. A shared call may take twice the timeout: an element may join it just
-// before the first one times out.
+// is unknown. Elements may join a shared call just before the first one times out, so
+// such a call may take twice as long.
 func (c *Config[IN, OUT]) LongestCall() time.Duration {
 	if c.Lookups != nil {
 		return 2 * min(c.longestAttempt(), math.MaxInt64/2)
@@ -75,24 +76,26 @@ func (c *Config[IN, OUT]) LongestCall() time.Duration {
 }
 
 func (c *Config[IN, OUT]) longestAttempt() time.Duration {
-	switch {
-	case c.AttemptTimeout > 0 && (c.OwnTimeouts || c.Timeout == 0):
-		return c.AttemptTimeout
-	case c.OwnTimeouts:
-		return 0
-	case c.AttemptTimeout > 0:
-		return min(c.Timeout, c.AttemptTimeout)
+	timeout := c.Timeout
+	if c.OwnTimeouts {
+		timeout = 0 // unknown
 	}
-	return c.Timeout
+	switch {
+	case timeout == 0:
+		return c.AttemptTimeout
+	case c.AttemptTimeout == 0:
+		return timeout
+	}
+	return min(timeout, c.AttemptTimeout)
 }
 
-// Restored sets which attempts, and how much time before the restart, count for a
-// restored element. The rest of its back-off always counts.
+// Restored sets how much of a restored element's past counts. The rest of its back-off
+// always counts.
 type Restored struct {
 	Keep Keep
-	// ReserveDivisor is the timeout divided by the time that is reserved for an attempt,
-	// so that an element can end despite restarts. Operators use 1 to 10; 0 means no
-	// reserve.
+	// ReserveDivisor reserves a part of the timeout for an attempt after the restart, so
+	// that an element can end despite restarts. For example, 4 reserves a quarter.
+	// Operators use 1 to 10; 0 means no reserve.
 	ReserveDivisor int
 }
 
@@ -101,22 +104,22 @@ type Keep uint8
 
 // The choices of Keep.
 const (
-	KeepNothing Keep = iota // no attempts, and the whole timeout
-	KeepSince               // the attempts; the time since the first is used up
-	KeepSpent               // the attempts and the used time
+	KeepNothing Keep = iota // attempts do not count, and the element gets its whole timeout
+	KeepSince               // attempts count, and the timeout runs from the first one, during the restart as well
+	KeepSpent               // attempts count, and the time that was used at the checkpoint
 )
 
 // TimedOut describes a timeout.
 type TimedOut struct {
-	Attempt bool  // an attempt has timed out, not its element
-	Early   bool  // no retry could start within the remaining time, or its tenant is down
+	Attempt bool  // an attempt has timed out; otherwise its element
+	Early   bool  // before the deadline: no retry could start within the remaining time, or its tenant is down
 	Waited  error // why the backend made it wait, or nil
 }
 
 // Report describes an element to the methods of User.
 type Report[IN any] struct {
 	Element       IN
-	Err           error         // of the last attempt or, once it has failed, of the element
+	Err           error         // the failure of the element or, until it has failed, the last error of an attempt
 	Attempts      int           // begun so far
 	Elapsed       time.Duration // since it took its slot
 	First         time.Time     // start of its first attempt, or zero
@@ -164,28 +167,28 @@ type Machine[IN, OUT any] struct {
 
 	fresh       *Slot[IN, OUT]              // the oldest element in phase fresh
 	numFresh    int                         // elements in phase fresh
-	ready       timers.Heap[*Slot[IN, OUT]] // elements that may be called, the oldest first
-	readySince  time.Duration               // since when ready is not empty
+	ready       timers.Heap[*Slot[IN, OUT]] // elements in phase ready whose key is free, the oldest first
+	readySince  time.Duration               // since when the heap ready is not empty
 	freePermits int
 	forming     *call.Batch[IN, OUT] // or nil: see Batches.start
 	stamp       gate.Stamp           // at the backend, of the call that was admitted last
 	overdue     bool                 // see checkBegin
 
 	oldest     *Slot[IN, OUT]              // in the queue, except control elements
-	live       *Slot[IN, OUT]              // the oldest with a live deadline in input order
-	outOfOrder timers.Heap[*Slot[IN, OUT]] // live deadlines out of input order
+	live       *Slot[IN, OUT]              // the oldest with a live deadline in input order: see firstLive
+	outOfOrder timers.Heap[*Slot[IN, OUT]] // live deadlines out of input order: see ownDeadline
 
 	now            time.Duration // the last reading of the clock
-	slept          bool          // since then the driver may have slept
-	ranCode        bool          // since then user code has run
+	slept          bool          // the driver may have slept since the reading
+	ranCode        bool          // user code has run since the reading
 	needsExactTime bool          // limits or back-offs depend on the time of user code
 	timesAll       bool          // measure every attempt, even if it succeeded
 
-	hasReasons  bool // without reasons, attempts need fewer fields, and retries have no step
-	asksWorkers bool // the strategy may block
-	noRetries   bool // retries have ended (law A5)
-	abandoned   bool // Abandon was called
-	sawPurge    bool // EndPurged was called: messages may be purged
+	hasReasons   bool // the policy has reasons: see decision.Steps.HasReasons
+	asksWorkers  bool // the strategy may block
+	retriesEnded bool // EndRetries was called (law A5)
+	abandoned    bool // Abandon was called
+	sawPurge     bool // EndPurged was called, so messages may be purged
 
 	unread     *call.Letter            // letters that were taken and not handled yet
 	attemptEnd attemptEnd              // of the attempt that ended last, until reportEnd
@@ -278,9 +281,9 @@ type State struct {
 	Now            time.Duration // the last reading of the clock
 	Oldest         time.Duration // when the oldest element was accepted, or Never
 	Stats          observe.Stats // without Running and InFlight: see Counts
-	Done           int           // complete elements that wait to leave
+	Done           int           // elements in phase done
 	Erred          time.Duration // when Stats.LastError came
-	FailedAttempts int64         // that ended with an error, or by the deadline of their element
+	FailedAttempts int64         // attempts that ended with an error, or by the deadline of their element
 
 	Failure  error           // why the run must end, or nil
 	EndedBy  EndedBy         // who caused Failure
@@ -308,7 +311,7 @@ func (g *Machine[IN, OUT]) State() *State {
 }
 
 // FreeSlots returns how many elements may be accepted. It is 0 if the run must end, or if
-// too many elements wait for their keys.
+// the line of a key has reached MaxWaitingPerKey.
 func (g *Machine[IN, OUT]) FreeSlots() int {
 	isCrowded := g.keys != nil && g.keys.crowdedLines > 0
 	if g.state.Failure != nil || isCrowded {
@@ -358,15 +361,15 @@ func (g *Machine[IN, OUT]) Step() {
 		g.backend.wasRefused = false
 	}
 	if g.batches != nil && g.batches.startFull() {
-		// The worker gets the batch now. Completions wait for a step without a full
-		// batch, which follows soon: each full batch takes a permit.
+		// The step ends here, so that a worker gets the batch now. Completions wait for
+		// a step without a full batch. It follows soon, because each batch takes a permit.
 		return
 	}
 	g.unread = g.Host.Mail.Take()
 	g.readLetters()
 	g.fireTimers(now)
 	if g.batches != nil {
-		g.batches.startWaiting(true)
+		g.batches.startDue()
 	} else {
 		g.startWaiting()
 	}
@@ -398,8 +401,8 @@ const (
 	Never = call.NoDeadline
 )
 
-// Next returns when the next step is due: an instant, Now, or Never. A letter wakes the
-// driver earlier, but only if the driver has announced its sleep before it calls Next.
+// Next returns when the next step is due: an instant, Now, or Never. A letter that comes
+// later wakes the driver. For this, the driver sets Host.Parked before it calls Next.
 func (g *Machine[IN, OUT]) Next() time.Duration {
 	g.readClock()
 	g.view = predicates.Attempt[OUT]{} // an idle core keeps no results
@@ -449,8 +452,9 @@ func (g *Machine[IN, OUT]) startsAt() time.Duration {
 	return Now
 }
 
-// readLetters handles completions and answers in the order of posting. A letter of an
-// earlier generation is ignored (law A2); late completions were counted.
+// readLetters handles completions and answers in the order of posting. It ignores a
+// letter of an earlier generation (law A2). Package call has counted the completion as
+// late.
 func (g *Machine[IN, OUT]) readLetters() {
 	for g.unread != nil && g.state.Failure == nil {
 		l := g.unread
@@ -470,7 +474,7 @@ func (g *Machine[IN, OUT]) readLetters() {
 			g.handler.returned(s)
 		case failing:
 			g.sink.answered(s)
-		default: // the others do not wait for letters
+		default: // other phases do not wait for letters
 		}
 	}
 }
@@ -503,9 +507,10 @@ func (g *Machine[IN, OUT]) fireTimers(now time.Duration) {
 	}
 }
 
-// noteBroken returns the error of user code that has panicked (law A6): see User code in
-// doc.go. If recovered is nil, the code has called runtime.Goexit. Then noteBroken fails
-// the run, and the deferred functions of the loop finish the operator.
+// noteBroken returns the error of user code that did not return (law A6): see User code
+// in doc.go. recovered is the result of recover. If it is nil, the code has called
+// runtime.Goexit. Then noteBroken fails the run, and the deferred functions of the loop
+// finish the operator.
 func (g *Machine[IN, OUT]) noteBroken(name string, recovered any) error {
 	err := call.Panicked(recovered)
 	if recovered == nil {

@@ -10,18 +10,23 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Messages settles the messages of elements, each once (law D2).
+// Messages settles the messages of elements, each once (law D2). The settlement depends
+// on the end of the element:
 //
-//   - If results were emitted, they carry the message on: the driver makes messages of
-//     them.
-//   - If the element ended without results, the message is settled as Done.
-//   - If it was dropped or handed over, the message is settled as HandedOver.
-//   - If its sink can never take it, the message is settled as Rejected.
-//   - If it failed, the message is settled as Failed.
-//   - If it was abandoned, was not accepted or was purged, or if its call has snoozed it,
-//     the message is settled as Released. So is a message without a visit (its element
-//     was not called, or all calls were throttled), if the element waited for its backend
-//     until its time ran out, or its tenant is down (leaveForTenant).
+//	end of the element                           settlement of its message
+//	its results were emitted                     the results carry the message on
+//	without results                              Done
+//	dropped or handed over                       HandedOver
+//	its sink can never take it                   Rejected
+//	failed the run                               Failed
+//	abandoned or not accepted                    Released
+//	purged, or snoozed by its call               Released
+//	waited for its backend without a visit,      Released
+//	until its time ran out or its tenant was down
+//
+// The driver makes messages of results that carry a message on. An element was not
+// visited if it was not called, or if all its calls were throttled: see
+// Machine.releaseUnvisited.
 type Messages[IN, OUT any] struct {
 	core *Machine[IN, OUT]
 	// mayBeIdempotent is false if no call is idempotent: the policy does not declare any,
@@ -30,8 +35,8 @@ type Messages[IN, OUT any] struct {
 
 	Seen        bool                  // there was a message; before, messages are skipped
 	next        call.Message          // of the next accepted element
-	attached    perSlot[call.Message] // of elements, without their values
-	carried     bool                  // some of the head's results were emitted with parts of its message
+	attached    perSlot[call.Message] // the messages of elements, without their values
+	carried     bool                  // see NoteCarried
 	settlements fifo.Queue[settlement]
 }
 
@@ -79,9 +84,9 @@ func (m *Messages[IN, OUT]) Head() call.Message {
 	return m.attached.get(m.core.Queue.Head().Value.index)
 }
 
-// PrepareHead returns the message of the head, whose results leave next, or zero. It
-// notes whether the call is unsafe to repeat, because the message becomes a dead letter
-// if a sink can never take a result.
+// PrepareHead returns the message of the head, whose results leave next, or zero. A sink
+// that can never take a result makes a dead letter of the message. So PrepareHead notes
+// in the message whether the call is unsafe to repeat.
 func (m *Messages[IN, OUT]) PrepareHead() call.Message {
 	s := m.core.Queue.Head().Value
 	msg := m.attached.get(s.index)
@@ -91,8 +96,8 @@ func (m *Messages[IN, OUT]) PrepareHead() call.Message {
 	return msg
 }
 
-// isIdempotent reports whether the call for in may happen twice, and false if user code
-// panics.
+// isIdempotent reports whether the call for in may happen twice. If user code panics, it
+// returns false.
 func (m *Messages[IN, OUT]) isIdempotent(in IN) (isIdempotent bool) {
 	if !m.mayBeIdempotent {
 		return false
@@ -150,8 +155,9 @@ func (m *Messages[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 	}
 }
 
-// failure returns the settlement of the message of s, which has failed. Refused means
-// that the service has rejected the call, unlike the kind message.Rejected.
+// failure returns the settlement of the message of s, which has failed. Its field Refused
+// means that the service has rejected the call. The kind message.Rejected is different:
+// the sink has rejected the failure.
 func (m *Messages[IN, OUT]) failure(s *Slot[IN, OUT], kind message.Kind) message.Settlement {
 	isRefused := m.core.reasons.get(s.index).last.IsRejection()
 	return message.Settlement{Kind: kind, Err: s.err, Refused: isRefused}
@@ -168,8 +174,8 @@ func (m *Messages[IN, OUT]) Release(msg call.Message) {
 	m.settle(msg, message.Settlement{Kind: message.Released})
 }
 
-// settle queues a settlement, and reports whether the message was pending. It stays
-// pending until Settle, so ended may queue a second settlement, but the first takes
+// settle queues a settlement, and reports whether the message was pending. The message
+// stays pending until Settle. If a second settlement is queued meanwhile, the first takes
 // effect (law D2).
 func (m *Messages[IN, OUT]) settle(msg call.Message, v message.Settlement) (isPending bool) {
 	isPending = msg.Pending()

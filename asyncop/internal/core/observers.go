@@ -11,26 +11,29 @@ import (
 	"github.com/weirflow/weir/internal/fifo"
 )
 
-// Observing calls observers and counters (law O1).
+// Observing calls observers and counters (law O1). It collects the ends of attempts and
+// elements during a step. Report then calls observers with one end after the other, and
+// counters with all ends. If an observer or a counter panics, Report continues with the
+// next one: see numInformed and numCounted.
 type Observing[IN, OUT any] struct {
 	core    *Machine[IN, OUT]
 	tracks  perSlot[*Track]
-	leaving *Track   // of the element that left last
+	leaving *Track   // of the element that left last, until TakeLeaving
 	spare   []*Track // for reuse
 
 	notes       fifo.Queue[note]      // for the observers
-	numInformed int                   // observers called with the first note so far
+	numInformed int                   // observers that were called with the first note
 	attempts    []counting.AttemptEnd // for the counters
 	elements    []counting.Element    // for the counters
-	numCounted  int                   // counters called with both so far
+	numCounted  int                   // counters that were called with attempts and elements
 }
 
 // Track is the record of an observed element. The core owns it until the driver takes it
 // with TakeLeaving, and returns it with RecordEnd. Tracks are reused.
 type Track struct {
 	accepted time.Duration
-	started  time.Duration  // first attempt, counted from accepted; 0 before
-	ending   observe.Ending // set when it leaves
+	started  time.Duration  // from accepted to the first attempt; 0 before
+	ending   observe.Ending // of the element, once it has ended
 
 	base    context.Context // of the element, without observers
 	ctx     context.Context // of the element, from Accepted
@@ -39,11 +42,12 @@ type Track struct {
 	broken  error           // of an observer that panicked in Accepted; every attempt fails with it
 }
 
+// note is the end of an attempt or, if isEnd is set, of an element.
 type note struct {
 	ctx     context.Context //nolint:containedctx // of the element or attempt
 	attempt observe.Outcome
 	element observe.Ending
-	isEnd   bool // of the element
+	isEnd   bool
 }
 
 func (o *Observing[IN, OUT]) forget() {
@@ -116,8 +120,9 @@ func (o *Observing[IN, OUT]) Numbers(number func(ctx context.Context) int64) (al
 	return all
 }
 
-// started calls the observers for a new attempt, and reports whether it continues. If an
-// observer panics or has panicked in Accepted, it fails (law A6).
+// started calls the observers for a new attempt, and reports whether the attempt
+// continues. The attempt fails if an observer panics, or has panicked in Accepted (law
+// A6).
 func (o *Observing[IN, OUT]) started(s *Slot[IN, OUT], a *call.Attempt[OUT]) (continues bool) {
 	g, r := o.core, o.tracks.get(s.index)
 	if r.started == 0 {
@@ -157,8 +162,8 @@ func (o *Observing[IN, OUT]) callStarted(r *Track, number int) (err error) {
 	return nil
 }
 
-// contextOf returns bare, an attempt or a token, with the values of observers for the
-// element and its attempt.
+// contextOf returns bare with the values of observers for the element and its attempt.
+// bare is an attempt, or the token of a task.
 func (o *Observing[IN, OUT]) contextOf(s *Slot[IN, OUT], bare call.Cancellable) context.Context {
 	r := o.tracks.get(s.index)
 	if r == nil || len(o.core.Observers) == 0 {
@@ -184,16 +189,15 @@ func (o *Observing[IN, OUT]) contextForReport(s *Slot[IN, OUT]) context.Context 
 	return o.core.messages.Context(s)
 }
 
-// attemptEnded records the end of an attempt. isRetried means that a retry follows after
-// delay.
-func (o *Observing[IN, OUT]) attemptEnded(s *Slot[IN, OUT], out *attemptEnd, isRetried bool, delay time.Duration) {
+// attemptEnded records the end of an attempt.
+func (o *Observing[IN, OUT]) attemptEnded(s *Slot[IN, OUT], out *attemptEnd) {
 	g, r := o.core, o.tracks.get(s.index)
 	if r == nil {
 		return
 	}
 	a := observe.Outcome{
 		Attempt: int(s.attempts), Results: out.results, Err: out.err, Duration: max(1, out.took),
-		Reason: g.reasons.get(s.index).last, Retry: isRetried, Delay: delay,
+		Reason: g.reasons.get(s.index).last, Retry: out.isRetried, Delay: out.delay,
 	}
 	if len(o.core.Counters) > 0 {
 		o.attempts = append(o.attempts, counting.AttemptEnd{
@@ -213,7 +217,7 @@ func (o *Observing[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 	if r == nil {
 		return
 	}
-	if !o.core.abandoned { // otherwise the last offer to the sink needs it
+	if !o.core.abandoned { // otherwise the last offer to the sink needs the track
 		*o.tracks.ref(s.index) = nil
 	}
 	e := &r.ending
@@ -227,7 +231,7 @@ func (o *Observing[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 	case observe.Empty:
 		e.InDoubt = false
 	case observe.Abandoned, observe.Kept:
-		e.Err = cmp.Or(o.core.state.Failure, s.err) // if the run has not failed, s was released
+		e.Err = cmp.Or(o.core.state.Failure, s.err) // s.err if the run has not failed, but s was released
 	default:
 		e.Err = s.err
 	}
@@ -241,14 +245,14 @@ func (o *Observing[IN, OUT]) TakeLeaving() (r *Track) {
 	return r
 }
 
-// RecordEnd records the end of an element. The driver passes Emitted or Discarded for a
-// track that it has; ended calls it for other elements.
+// RecordEnd records the end of an element. The driver calls it for the tracks that it has
+// taken, with Emitted or Discarded. ended calls it for other elements.
 func (o *Observing[IN, OUT]) RecordEnd(r *Track, how observe.EndKind) {
 	o.core.refresh()
 	e := &r.ending
 	e.How, e.Total = how, o.core.now-r.accepted
 	e.Queued = cmp.Or(r.started, e.Total)
-	if how == observe.Discarded { // its results are lost
+	if how == observe.Discarded { // the results of the element are lost
 		e.InDoubt = e.Attempts > 0
 	}
 	o.noteEnd(r.ctx, e, true)

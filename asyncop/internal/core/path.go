@@ -27,8 +27,9 @@ import (
 //	                                                  │          giveUp
 //	                                                  └─▶ PopHead ◀─┘
 //
-// judge finds the reason before it reports the attempt to the backend. Results that the
-// policy does not consider are reported without judge, and settled.
+// The dotted line is the wait for the outcome. judge finds the reason before it reports
+// the attempt to the backend. If the policy does not consider results, conclude reports
+// and settles them without judge.
 
 // Accept takes a slot for in, and starts its first attempt if a permit is free. There
 // must be a free slot.
@@ -60,7 +61,7 @@ func (g *Machine[IN, OUT]) takeSlot(in IN) *Slot[IN, OUT] {
 	if g.oldest == nil {
 		g.oldest = s
 	}
-	if g.live == nil && !g.FromAttempt { // otherwise deadlines are not in input order
+	if g.live == nil && !g.FromAttempt { // with FromAttempt, all deadlines are out of input order
 		g.live = s
 	}
 	return s
@@ -72,7 +73,7 @@ type introduction struct {
 }
 
 // introduce shows a new element to the optional parts, and reports whether it continues.
-// After a panic of an observer it continues: see Track.broken.
+// It continues even after a panic of an observer: see Track.broken.
 func (g *Machine[IN, OUT]) introduce(s *Slot[IN, OUT], i introduction) (continues bool) {
 	if g.messages.Seen {
 		g.messages.attach(s) // first: the observers see the message
@@ -89,7 +90,7 @@ func (g *Machine[IN, OUT]) introduce(s *Slot[IN, OUT], i introduction) (continue
 func (g *Machine[IN, OUT]) acceptControl(it Item[IN, OUT]) {
 	g.readClock()
 	s := g.slots.take()
-	s.accepted, s.retry = g.now, it.Retry&notKept
+	s.accepted, s.isMarker = g.now, it.isMarker
 	*g.control.ref(s.index) = it.Rest
 	s.entry = g.Queue.PutControl(s)
 }
@@ -106,13 +107,13 @@ func (g *Machine[IN, OUT]) nextStart() *Slot[IN, OUT] {
 // startable returns the number of elements that wait for a permit.
 func (g *Machine[IN, OUT]) startable() int { return g.ready.Len() + g.numFresh }
 
-// startNewest starts s, or the batch that s completes, if possible.
+// startNewest starts s, the newest element, or the batch that s completes, if possible.
 func (g *Machine[IN, OUT]) startNewest(s *Slot[IN, OUT]) {
-	if g.lookups != nil && s.phase == fresh && g.lookups.start(s) {
+	if g.lookups != nil && s.phase == fresh && g.lookups.start(s) { // with key order, s may be behind
 		return
 	}
 	if g.batches != nil {
-		g.batches.startWaiting(false)
+		g.batches.startComplete()
 		return
 	}
 	isNext := g.freePermits > 0 && g.nextStart() == s // otherwise others go first
@@ -128,8 +129,8 @@ func (g *Machine[IN, OUT]) startWaiting() {
 			break
 		}
 	}
-	// Retries that fail in place are ready again at once, and could use up the loop above
-	// in every step. So first attempts start as well, if there are permits left for all
+	// Retries that fail in place are ready again at once. They could use up the loop above
+	// in every step. So first attempts start as well, if there are more free permits than
 	// ready retries.
 	for n := 0; n < stepLimit && g.freePermits > g.ready.Len(); n++ {
 		if !g.start(g.fresh) {
@@ -158,13 +159,13 @@ type permission uint8
 
 const (
 	granted    permission = iota
-	refused               // no attempt starts now
-	passedOver            // others may start: the element has failed, or was put off
+	refused               // neither this element nor another one may start now
+	passedOver            // this element does not start, because it was put off or has ended; others may start
 )
 
 // checkBegin reports whether an attempt of s may begin now. By law A5 no attempt starts
-// after a cancel or at the deadline. At the deadline it sets overdue, so no attempt
-// starts until the next step has fired the timers.
+// after a cancel or at the deadline. If the deadline of s has passed, checkBegin sets
+// overdue, so no attempt of any element starts until the next step has fired the timers.
 func (g *Machine[IN, OUT]) checkBegin(s *Slot[IN, OUT]) bool {
 	g.EndIfCancelled() // the driver may not have noticed the cancel yet
 	if g.state.Failure != nil || g.overdue {
@@ -192,7 +193,7 @@ func (g *Machine[IN, OUT]) takePermit(s *Slot[IN, OUT]) permission {
 			return p
 		}
 	}
-	if !isMember {
+	if !isMember { // a member shares the permit of its batch
 		g.freePermits--
 	}
 	return granted
@@ -202,7 +203,7 @@ func (g *Machine[IN, OUT]) takePermit(s *Slot[IN, OUT]) permission {
 func (g *Machine[IN, OUT]) begin(s *Slot[IN, OUT]) {
 	var step retryStep
 	if s.phase == ready {
-		if g.hasReasons { // otherwise retries lack steps
+		if g.hasReasons { // otherwise there are no steps before retries
 			step = g.retrySteps.take(s.index)
 		}
 		g.ready.Cancel(&s.timer)
@@ -224,7 +225,7 @@ func (g *Machine[IN, OUT]) begin(s *Slot[IN, OUT]) {
 		deadline = s.lastBegan + g.AttemptTimeout
 	}
 	g.enter(s, running)
-	if deadline != s.due {
+	if deadline != s.due { // the deadline of the element has its own timer
 		g.Timers.Arm(&s.timer, deadline)
 	}
 	g.bind(s, &a.Token, s.attempts, deadline)
@@ -246,7 +247,7 @@ func (g *Machine[IN, OUT]) begin(s *Slot[IN, OUT]) {
 }
 
 // newAttempt returns a new attempt of s, or a member of the batch that is being formed.
-// An attempt may have space for a message or a result.
+// If the attempt needs space for a message or a result, one allocation has both.
 func (g *Machine[IN, OUT]) newAttempt(s *Slot[IN, OUT]) *call.Attempt[OUT] {
 	if g.forming != nil {
 		return g.forming.Add()
@@ -267,8 +268,8 @@ func (g *Machine[IN, OUT]) newAttempt(s *Slot[IN, OUT]) *call.Attempt[OUT] {
 }
 
 func (g *Machine[IN, OUT]) countRetry(s *Slot[IN, OUT]) {
-	if s.retry&firstPutOff != 0 { // it is the first attempt
-		s.retry = 0
+	if s.firstPutOff { // it is the first attempt
+		s.firstPutOff, s.retry = false, 0
 		return
 	}
 	g.state.Stats.WaitingForRetry--
@@ -278,7 +279,7 @@ func (g *Machine[IN, OUT]) countRetry(s *Slot[IN, OUT]) {
 		}
 	}
 	switch {
-	case s.attempts == 0: // restored without its attempts
+	case s.attempts == 0: // attempts before the restart do not count
 	case s.retry&ByResult != 0:
 		g.state.Stats.RetriesOnResult++
 	default:
@@ -316,7 +317,7 @@ func (g *Machine[IN, OUT]) invoke(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
 	if err != nil {
 		a.CompleteExceptionally(err) // late if the function has completed the attempt (law A2)
 	}
-	if g.backend != nil && a.Borrowed() {
+	if g.backend != nil && a.Borrowed() { // the function has taken the outcome of another call
 		g.backend.refund(s)
 	}
 	g.invoked(s)
@@ -335,13 +336,14 @@ func (g *Machine[IN, OUT]) contextOfCall(s *Slot[IN, OUT], a *call.Attempt[OUT])
 	return g.context(s, ctx)
 }
 
-// awaitLease starts a wait and returns false if the permit of a depends on a lease that
-// has ended (law B5). prepared continues after the wait. A batch checks this itself, and
-// an attempt with a reservation makes no call.
+// awaitLease reports whether the call of a may be made now: the lease of its permit lasts
+// (law B5). If the lease has ended, awaitLease starts a wait, after which prepared
+// continues.
 func (g *Machine[IN, OUT]) awaitLease(s *Slot[IN, OUT], a *call.Attempt[OUT]) (continues bool) {
 	lease := g.Host.Lease
-	makesCall := g.forming == nil && (g.lookups == nil || g.lookups.reservation == nil)
-	if !makesCall || lease.MayCall(a.Ref.Stamp) {
+	isMember := g.forming != nil // its batch checks the lease before the call
+	hasReservation := g.lookups != nil && g.lookups.reservation != nil
+	if isMember || hasReservation || lease.MayCall(a.Ref.Stamp) {
 		return true
 	}
 	return g.prepare(s, a, func(ctx context.Context) error { return lease.Await(ctx, a.Ref.Stamp) })
@@ -361,8 +363,8 @@ func (g *Machine[IN, OUT]) callFunction(ctx context.Context, in IN, a *call.Atte
 	return err
 }
 
-// context returns the context of user code for s: bare, the context of an attempt or a
-// task, with the values of observers.
+// context returns the context of user code for s: bare with the values of observers. bare
+// is an attempt or the token of a task.
 func (g *Machine[IN, OUT]) context(s *Slot[IN, OUT], bare call.Cancellable) context.Context {
 	if g.observing != nil {
 		return g.observing.contextOf(s, bare)
@@ -370,9 +372,9 @@ func (g *Machine[IN, OUT]) context(s *Slot[IN, OUT], bare call.Cancellable) cont
 	return bare
 }
 
-// invoked continues after the function has returned. An attempt completed in place is
-// concluded at once. If it has a letter, other letters may be before it in the mailbox
-// (law Q1): see Completion in place in package call.
+// invoked continues after the function has returned. If the attempt has completed in
+// place, it is concluded at once. If it has posted a letter, other letters may be before
+// it in the mailbox (law Q1): see Completion in place in package call.
 func (g *Machine[IN, OUT]) invoked(s *Slot[IN, OUT]) {
 	a := s.attempt
 	isInPlace := a.EndInvoke()
@@ -384,13 +386,14 @@ func (g *Machine[IN, OUT]) invoked(s *Slot[IN, OUT]) {
 	}
 }
 
-// readMailEarly reads the mailbox before the next step does, unless the loop is reading
-// letters.
+// readMailEarly reads the mailbox before the next step does. In three cases it leaves the
+// mailbox unread:
 //
-// A letter may make the core call a function (prepared). While a batch is formed or a
-// reservation is held, that call would join the batch or get the reservation. So then the
-// mailbox is left unread: lookups.start reads it after its attempt, and the next step
-// reads it after a batch.
+//   - The loop is reading letters already.
+//   - A batch is formed. A letter may make the core call a function (prepared), and that
+//     call would join the batch. The next step reads the mailbox.
+//   - A reservation is held, which that call would get. lookups.start reads the mailbox
+//     after its attempt.
 func (g *Machine[IN, OUT]) readMailEarly() {
 	hasReservation := g.lookups != nil && g.lookups.reservation != nil
 	if g.unread == nil && g.forming == nil && !hasReservation {
@@ -401,18 +404,20 @@ func (g *Machine[IN, OUT]) readMailEarly() {
 
 // attemptEnd describes the end of an attempt, until reportEnd.
 type attemptEnd struct {
-	isKnown bool // the end was not reported yet
-	results int
-	err     error
-	took    time.Duration
-	isTimed bool // took is set; otherwise the report measures it, including the time of the policy
+	isUnreported bool // otherwise attemptEnd is zero
+	results      int
+	err          error
+	took         time.Duration
+	isTimed      bool          // took is set; otherwise the report measures it, including the time of the policy
+	isRetried    bool          // a retry follows
+	delay        time.Duration // before the retry
 }
 
 type howEnded uint8
 
 const (
 	completed howEnded = iota // in time
-	ranOut                    // its time ran out, or its element's
+	ranOut                    // the timeout of the attempt or of its element has passed
 	cutOff                    // the run ends, or its message was purged
 )
 
@@ -442,8 +447,8 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 			return
 		}
 	}
-	g.attemptEnd = attemptEnd{isKnown: true, results: len(results), err: err}
-	if err != nil || g.timesAll { // otherwise the clock is not needed
+	g.attemptEnd = attemptEnd{isUnreported: true, results: len(results), err: err}
+	if err != nil || g.timesAll { // to read the clock for each result would be expensive
 		g.refresh()
 		g.attemptEnd.took, g.attemptEnd.isTimed = g.now-s.lastBegan, true
 	}
@@ -462,7 +467,7 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 	v.Number = int(s.attempts)
 	v.Err, v.Results = err, results
 	v.Stage, v.InDoubt = released.Stage, released.InDoubt
-	v.Idempotent = false // FindReason sets it, and the reason
+	v.Idempotent = false // FindReason sets it, as well as the reason
 	v.ReasonRetries = 0
 	if g.hasReasons { // otherwise the policy does not read them
 		v.Input = s.in
@@ -499,7 +504,7 @@ func (g *Machine[IN, OUT]) endAttempt(s *Slot[IN, OUT], how howEnded) (end call.
 	}
 	outer := g.Host.OuterCall
 	if outer != nil && how != completed && s.phase == running && end.Stage < predicates.NetworkTime {
-		// The call may be about to send. It can no longer report this to the outer call.
+		// The call may send a request from now on, but its reports no longer count.
 		outer.ReportStage(predicates.NetworkTime)
 	}
 	if end.OperatorPermit {
@@ -519,7 +524,7 @@ func (g *Machine[IN, OUT]) endAttempt(s *Slot[IN, OUT], how howEnded) (end call.
 	return end
 }
 
-// reportToBackend reports the end of an attempt of s to the backend. It returns whether a
+// reportToBackend reports the end of an attempt of s to the backend. It reports whether a
 // retry is free: see atBackend.report.
 func (g *Machine[IN, OUT]) reportToBackend(
 	s *Slot[IN, OUT], t *call.Token, err error, reason predicates.Reason, pushback time.Duration,
@@ -540,8 +545,8 @@ func (g *Machine[IN, OUT]) reportToBackend(
 // judging is the state of judge for judgeExited.
 type judging struct {
 	isDeduplicated bool // every server recognises repeated requests
-	isReported     bool // to the backend
-	isFree         bool
+	isReported     bool // the attempt was reported to the backend
+	isFree         bool // see atBackend.report
 }
 
 // judge asks the policy about the attempt in g.view, and applies the decision. If the
@@ -568,7 +573,7 @@ func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated
 	// Step 2: report the attempt to the backend.
 	if g.backend != nil {
 		var pushback time.Duration
-		if err == nil && g.Policy.Considers(v.Err) { // otherwise see gate.Evidence.Pushback
+		if err == nil && g.Policy.Considers(v.Err) { // otherwise pushback is 0, and the backend asks v.Err
 			pushback, err = decision.FindPushback(v)
 		}
 		j.isReported = true
@@ -592,8 +597,8 @@ func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated
 		isDecided = true
 	}
 	returned = true
-	// Step 4: set the doubt before s ends or reaches its deadline: see addDoubt. After
-	// results, the reason for the retry counts.
+	// Step 4: set the doubt before s ends or reaches its deadline: see addDoubt. After an
+	// error, the reason of the failure counts; after results, the reason for the retry.
 	reason := failureReason
 	if v.Err == nil {
 		reason = v.Reason
@@ -610,8 +615,7 @@ func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated
 }
 
 // readSituation sets the times of v, and returns the other state that the policy reads.
-// Only a policy with reasons needs the current time: for others, backOff reads the clock
-// again.
+// Only a policy with reasons needs the current time. For others, backOff reads the clock.
 func (g *Machine[IN, OUT]) readSituation(s *Slot[IN, OUT], v *predicates.Attempt[OUT]) *decision.Situation {
 	if g.hasReasons {
 		g.readClock()
@@ -621,7 +625,7 @@ func (g *Machine[IN, OUT]) readSituation(s *Slot[IN, OUT], v *predicates.Attempt
 		v.Remaining = max(0, s.due-g.now)
 	}
 	situation := &g.situation
-	situation.Finishing = g.noRetries
+	situation.Finishing = g.retriesEnded
 	situation.Waiting = int(g.state.Stats.WaitingForRetry)
 	g.ranCode = true // by the policy, which runs next
 	return situation
@@ -632,7 +636,7 @@ func (g *Machine[IN, OUT]) judgeAnswer(s *Slot[IN, OUT], v *predicates.Attempt[O
 	returned := false
 	defer func() {
 		if !returned {
-			g.failElement(s, guard.Join(g.noteBroken("the jitter", nil), g.attemptEnd.err), false)
+			g.failElement(s, guard.Join(g.noteBroken("the jitter", nil), g.attemptEnd.err))
 		}
 	}()
 	situation := g.readSituation(s, v)
@@ -648,12 +652,12 @@ func (g *Machine[IN, OUT]) judgeExited(s *Slot[IN, OUT], t *call.Token, j *judgi
 		g.reportToBackend(s, t, g.attemptEnd.err, predicates.Reason{}, 0)
 	}
 	s.addDoubt(g.view.Reason, g.view.Stage, j.isDeduplicated)
-	g.failElement(s, guard.Join(err, g.attemptEnd.err), false)
+	g.failElement(s, guard.Join(err, g.attemptEnd.err))
 }
 
 // updateAfterReport updates v after reportToBackend, which has read the clock. With an
-// old value of Remaining, a late retry could use the budget. Forgiven attempts do not
-// count.
+// old value of Remaining, a retry that is too late could use the budget. Number leaves
+// out attempts that the backend forgives.
 func (g *Machine[IN, OUT]) updateAfterReport(s *Slot[IN, OUT], v *predicates.Attempt[OUT]) {
 	if s.due != Never { // Remaining stays NoDeadline otherwise
 		v.Remaining = max(0, s.due-g.now)
@@ -662,9 +666,9 @@ func (g *Machine[IN, OUT]) updateAfterReport(s *Slot[IN, OUT], v *predicates.Att
 	g.ranCode = true // the policy runs next
 }
 
-// applyDecision carries out the decision of the policy or, with lookups, the decision
-// about another element of the same key: see lookups.share. A retry that is not free is
-// taken from the backend's retry budget.
+// applyDecision carries out the decision of the policy. With lookups, s may share the
+// decision about another element of the same key: see lookups.share. A retry that is not
+// free is taken from the backend's retry budget.
 func (g *Machine[IN, OUT]) applyDecision(s *Slot[IN, OUT], d *decision.Decision, isFree bool) {
 	mayShare := g.lookups != nil && g.attemptEnd.err != nil
 	isShared := mayShare && g.lookups.share(s, d)
@@ -683,7 +687,7 @@ func (g *Machine[IN, OUT]) applyDecision(s *Slot[IN, OUT], d *decision.Decision,
 		g.settle(s, d.Err)
 	case decision.Retried:
 		if len(g.Policy.MaxRetries) > 0 && !isFree {
-			g.countRetryFor(s, d.Reason)
+			g.countForReason(s, d.Reason)
 		}
 		g.backOff(s, d)
 	default:
@@ -701,7 +705,8 @@ func (g *Machine[IN, OUT]) retriesFor(s *Slot[IN, OUT], reason predicates.Reason
 	return int(counts[i])
 }
 
-func (g *Machine[IN, OUT]) countRetryFor(s *Slot[IN, OUT], reason predicates.Reason) {
+// countForReason counts a retry of s if the policy limits retries for the reason.
+func (g *Machine[IN, OUT]) countForReason(s *Slot[IN, OUT], reason predicates.Reason) {
 	i := g.Policy.LimitOf(reason)
 	if i < 0 {
 		return
@@ -715,10 +720,10 @@ func (g *Machine[IN, OUT]) countRetryFor(s *Slot[IN, OUT], reason predicates.Rea
 
 // refuseRetry ends s, although there was a reason for a retry.
 func (g *Machine[IN, OUT]) refuseRetry(s *Slot[IN, OUT], d *decision.Decision) {
-	s.noRetry = d.NoRetryReason
+	s.noRetryReason = d.NoRetryReason
 	g.retryLog.write(s, d, false)
 	if d.NoRetryReason == decision.Failed {
-		g.failElement(s, g.User.UndecidedError(*d), false)
+		g.failElement(s, g.User.UndecidedError(*d))
 		return
 	}
 	g.state.Stats.Exhausted++
@@ -762,11 +767,11 @@ func (g *Machine[IN, OUT]) backOff(s *Slot[IN, OUT], d *decision.Decision) {
 		isTooLate = false
 	}
 	if isTooLate {
-		g.reportEnd(s, false, 0)
 		d.Delay = left // for the log line and the timer
 	} else {
-		g.reportEnd(s, true, d.Delay)
+		g.attemptEnd.isRetried, g.attemptEnd.delay = true, d.Delay
 	}
+	g.reportEnd(s)
 	s.attempt = nil
 	g.retryLog.write(s, d, !isTooLate)
 	switch {
@@ -776,8 +781,8 @@ func (g *Machine[IN, OUT]) backOff(s *Slot[IN, OUT], d *decision.Decision) {
 		g.retryNow(s)
 	default:
 		// If it is too late for a retry, this timer is due at or after the deadline. The
-		// deadline goes first, and s times out. The timer fires only if waitOut has
-		// removed the deadline, because the backend went down.
+		// deadline goes first, and s times out. There is an exception: the backend goes
+		// down meanwhile, and waitOut removes the deadline. Then the timer fires.
 		g.Timers.Arm(&s.timer, later(g.now, max(d.Delay, d.Demanded)))
 		if d.Demanded > 0 && g.backend != nil && g.backend.isTenantPaused(s) {
 			g.leaveForTenant(s)
@@ -785,13 +790,14 @@ func (g *Machine[IN, OUT]) backOff(s *Slot[IN, OUT], d *decision.Decision) {
 	}
 }
 
-// putOff makes s, which is fresh or ready but cannot start yet, wait until an instant as
-// in a back-off. Other elements may start.
+// putOff makes s, which is fresh or ready, wait until an instant as in a back-off. Either
+// the tenant of s must wait, or a lookup of its key: see lookups.waitForRetry. Other
+// elements may start.
 func (g *Machine[IN, OUT]) putOff(s *Slot[IN, OUT], end time.Duration) {
 	if s.phase == ready {
 		g.ready.Cancel(&s.timer)
 	} else {
-		s.retry |= firstPutOff
+		s.firstPutOff = true
 	}
 	g.enter(s, backoff)
 	g.Timers.Arm(&s.timer, end)
@@ -812,7 +818,7 @@ func (g *Machine[IN, OUT]) retryNow(s *Slot[IN, OUT]) {
 }
 
 // timeOut ends s at its deadline or, with EarlyTimeout, before it. This is final (law
-// A3), unless s waits for the end of an outage.
+// A3). There is an exception: s may wait beyond its deadline for the end of an outage.
 func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 	if g.backend != nil && g.now >= s.due && g.backend.mayWaitOut(s) {
 		g.backend.waitOut(s)
@@ -826,7 +832,7 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 		g.endWait(s)
 	}
 	s.attempt = nil
-	g.reportEnd(s, false, 0)
+	g.reportEnd(s)
 	g.state.Stats.Timeouts++
 	var refusal error // why the backend made s wait, or nil
 	var stillRefuses time.Duration
@@ -838,19 +844,19 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 	}
 	failure := g.User.TimeoutError(g.report(s), TimedOut{Early: isEarly, Waited: refusal})
 	if refusal != nil && g.releaseUnvisited(s, failure, stillRefuses) {
-		return
+		return // the message is redelivered
 	}
 	if hadAttempt {
 		g.refresh()
 		g.state.FailedAttempts++
 		g.state.Stats.LastError, g.state.Erred = failure, g.now
 	}
-	g.failElement(s, failure, true)
+	g.failTimedOut(s, failure)
 }
 
 // releaseUnvisited ends s, which has waited for its backend, if its message was not
-// visited. The message is redelivered after wait at the earliest (laws B2 and B6). It
-// reports whether s has ended.
+// visited: see isVisited. The message is redelivered after wait at the earliest (laws B2
+// and B6). releaseUnvisited reports whether s has ended.
 func (g *Machine[IN, OUT]) releaseUnvisited(s *Slot[IN, OUT], failure error, wait time.Duration) bool {
 	if g.backend.isVisited(s) || !g.messages.releaseAfter(s, failure, wait) {
 		return false
@@ -859,9 +865,9 @@ func (g *Machine[IN, OUT]) releaseUnvisited(s *Slot[IN, OUT], failure error, wai
 	return true
 }
 
-// leaveForTenant ends s, whose tenant is down, if it has a message, so that the slot
-// serves other messages. The message is released or, if it was visited, fails. It reports
-// whether s has ended.
+// leaveForTenant ends s, whose tenant is down, if s has a message. So the slot serves
+// other messages. The message is released or, if it was visited, fails. leaveForTenant
+// reports whether s has ended.
 func (g *Machine[IN, OUT]) leaveForTenant(s *Slot[IN, OUT]) bool {
 	if !g.messages.Seen || !g.messages.isPending(s) {
 		return false
@@ -871,10 +877,10 @@ func (g *Machine[IN, OUT]) leaveForTenant(s *Slot[IN, OUT]) bool {
 		return false
 	}
 	g.endWait(s)
-	g.reportEnd(s, false, 0)
+	g.reportEnd(s)
 	failure := g.User.TimeoutError(g.report(s), TimedOut{Early: true, Waited: refusal})
 	if !g.releaseUnvisited(s, failure, wait) {
-		g.failElement(s, failure, true)
+		g.failTimedOut(s, failure)
 	}
 	return true
 }
@@ -898,13 +904,14 @@ func (g *Machine[IN, OUT]) endWait(s *Slot[IN, OUT]) {
 		} else {
 			g.ready.Cancel(&s.timer)
 		}
-		if s.retry&firstPutOff == 0 { // otherwise it does not wait for a retry
+		if !s.firstPutOff { // otherwise it does not wait for a retry
 			g.state.Stats.WaitingForRetry--
 		}
 	default: // fresh or behind
 	}
 }
 
+// endAttemptAtDeadline ends the attempt of s at the deadline of s.
 func (g *Machine[IN, OUT]) endAttemptAtDeadline(s *Slot[IN, OUT]) {
 	wasCalled := s.phase == running
 	g.Timers.Cancel(&s.timer)
@@ -912,20 +919,19 @@ func (g *Machine[IN, OUT]) endAttemptAtDeadline(s *Slot[IN, OUT]) {
 	if g.backend != nil {
 		g.reportToBackend(s, &s.attempt.Token, context.DeadlineExceeded, predicates.Reason{}, 0)
 	}
-	if wasCalled { // even without a report, it may be about to send
+	if wasCalled { // the call may send a request from now on, even if it has not reported one
 		s.doubt = max(s.doubt, doubtOf(end.Deduplicated))
 	}
-	g.attemptEnd = attemptEnd{isKnown: true, err: context.DeadlineExceeded, took: g.now - s.lastBegan, isTimed: true}
+	g.attemptEnd = attemptEnd{isUnreported: true, err: context.DeadlineExceeded, took: g.now - s.lastBegan, isTimed: true}
 }
 
-// settle completes s with the results of its attempt or, if err is not nil, fails it. A
-// failed element may still get results from a handler.
+// settle completes s with the results of its attempt or, if err is not nil, fails it.
 func (g *Machine[IN, OUT]) settle(s *Slot[IN, OUT], err error) {
 	if err != nil {
-		g.failElement(s, err, false)
+		g.failElement(s, err)
 		return
 	}
-	g.reportEnd(s, false, 0)
+	g.reportEnd(s)
 	g.enter(s, done)
 	g.state.Done++
 	if g.keys == nil || g.keys.isFirst(s) { // otherwise s leaves when it is the first
@@ -933,16 +939,16 @@ func (g *Machine[IN, OUT]) settle(s *Slot[IN, OUT], err error) {
 	}
 }
 
-// reportEnd reports the end of the attempt of s to observers and history, once for each
-// attempt. isRetried means that a retry follows after delay.
-func (g *Machine[IN, OUT]) reportEnd(s *Slot[IN, OUT], isRetried bool, delay time.Duration) {
-	if !g.attemptEnd.isKnown {
+// reportEnd reports the end of the attempt of s to observers and history, unless it was
+// reported before.
+func (g *Machine[IN, OUT]) reportEnd(s *Slot[IN, OUT]) {
+	if !g.attemptEnd.isUnreported {
 		return
 	}
 	if g.observing != nil {
-		g.observing.attemptEnded(s, &g.attemptEnd, isRetried, delay)
+		g.observing.attemptEnded(s, &g.attemptEnd)
 	}
-	g.history.attemptEnded(s, &g.attemptEnd, isRetried, delay)
+	g.history.attemptEnded(s, &g.attemptEnd)
 	g.attemptEnd = attemptEnd{}
 }
 
@@ -954,10 +960,21 @@ func (g *Machine[IN, OUT]) allowToLeave(s *Slot[IN, OUT]) {
 	}
 }
 
-// failElement ends s with a failure, unless a handler takes it.
-func (g *Machine[IN, OUT]) failElement(s *Slot[IN, OUT], err error, timedOut bool) {
-	g.reportEnd(s, false, 0)
-	if g.handler != nil && g.handler.rescue(s, err, timedOut) {
+// failElement ends s with a failure, unless there is a handler for all failures.
+func (g *Machine[IN, OUT]) failElement(s *Slot[IN, OUT], err error) {
+	g.reportEnd(s)
+	if g.handler != nil && g.handler.All {
+		g.handler.rescue(s, err, false)
+		return
+	}
+	g.giveUp(s, err)
+}
+
+// failTimedOut ends s, which has timed out, unless there is a handler.
+func (g *Machine[IN, OUT]) failTimedOut(s *Slot[IN, OUT], err error) {
+	g.reportEnd(s)
+	if g.handler != nil {
+		g.handler.rescue(s, err, true)
 		return
 	}
 	g.giveUp(s, err)
@@ -1022,7 +1039,7 @@ func (g *Machine[IN, OUT]) report(s *Slot[IN, OUT]) Report[IN] {
 	of := g.reasons.get(s.index)
 	r := Report[IN]{
 		Element: s.in, Err: s.err, Attempts: int(s.attempts), Elapsed: g.now - s.accepted,
-		NoRetryReason: s.noRetry, Reason: of.last, Reasons: of.retried,
+		NoRetryReason: s.noRetryReason, Reason: of.last, Reasons: of.retried,
 		InDoubt: s.doubt != noDoubt, Deduplicated: s.doubt == deduplicated,
 		Timeout: g.Timeout, Context: g.contextForReport(s),
 	}

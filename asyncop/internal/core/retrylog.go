@@ -10,8 +10,8 @@ import (
 // asks the logger at most every 100 ms, because that runs user code.
 type retryLog[IN, OUT any] struct {
 	core       *Machine[IN, OUT]
-	logs       bool
-	validUntil time.Duration // for logs
+	logs       bool          // the last answer of User.LogsDebug
+	validUntil time.Duration // when to ask again
 }
 
 func (l *retryLog[IN, OUT]) write(s *Slot[IN, OUT], d *decision.Decision, isRetried bool) {

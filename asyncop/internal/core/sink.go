@@ -39,7 +39,7 @@ type offer struct {
 	// Written before done is closed.
 	err            error
 	refused        bool          // the sink can never take the element
-	unsafeToRepeat bool          // refused, and the call may have taken effect, is not idempotent, and no predicate allows to repeat it
+	unsafeToRepeat bool          // the element was refused, and its call must not be repeated
 	done           chan struct{} // closed when the call returns
 }
 
@@ -56,7 +56,8 @@ func (h *HandOver[IN, OUT]) callSink(ctx context.Context, o *offer, r Report[IN]
 	o.err = h.core.User.HandOver(ctx, r)
 	o.refused = errors.Is(o.err, message.ErrRefused)
 	g.Returned()
-	if o.refused && r.InDoubt && !h.core.Policy.AllowsRepeat(r.NoRetryReason) {
+	mayRepeat := !r.InDoubt || h.core.Policy.AllowsRepeat(r.NoRetryReason)
+	if o.refused && !mayRepeat {
 		o.unsafeToRepeat = true // stays true if IsIdempotent panics
 		_ = call.OffLoop(func() error { o.unsafeToRepeat = !h.core.Policy.IsIdempotent(r.Element); return nil })
 	}
@@ -146,8 +147,8 @@ func (h *HandOver[IN, OUT]) answered(s *Slot[IN, OUT]) {
 	}
 }
 
-// Cut ends the context of a running call. The loop no longer reads its letter: see Await
-// and WasTaken.
+// Cut ends the context of a running call, because the operator ends. The loop no longer
+// reads the letter of the call, so the driver calls Await and WasTaken.
 func (h *HandOver[IN, OUT]) Cut() {
 	if h.running != nil {
 		h.running.Token.Cut()
@@ -168,8 +169,9 @@ func (h *HandOver[IN, OUT]) WasTaken(s *Slot[IN, OUT]) bool {
 }
 
 // OfferAtEnd calls the sink for an element that Abandon has returned, unless limit has
-// ended. For an element that was cut off, the sink gets cause in place of its last error,
-// but the returned report has the last error. The context of the call ends with limit.
+// ended. The context of the call ends with limit. If the element was cut off, the sink
+// gets cause in place of the last error of an attempt. The returned report has the last
+// error.
 func (h *HandOver[IN, OUT]) OfferAtEnd(limit context.Context, s *Slot[IN, OUT], cause error) (r Report[IN], declined error) {
 	_, values := h.newOffer(s)
 	ctx := call.WithEnd(values, limit)

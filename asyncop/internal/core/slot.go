@@ -21,33 +21,35 @@ import (
 // so only the core and its driver hold one. Other code holds a call.Ref.
 type Slot[IN, OUT any] struct {
 	in             IN
-	accepted       time.Duration                // when it took the slot; without FromAttempt the timeout counts from here
+	accepted       time.Duration                // when it took the slot, or earlier if it was restored with used time
 	due            time.Duration                // deadline, or Never
-	firstBegan     time.Duration                // the first attempt; 0 before
-	lastBegan      time.Duration                // the last attempt; 0 before
+	firstBegan     time.Duration                // start of the first attempt; 0 before
+	lastBegan      time.Duration                // start of the last attempt; 0 before
 	attempt        *call.Attempt[OUT]           // see phase; may be nil
 	timer          timers.Timer[*Slot[IN, OUT]] // see phase
-	err            error                        // of the last attempt that failed; in phases handling and failing: the failure of the element
+	err            error                        // the failure of the element or, until it has failed, the last error of an attempt
 	entry          *queue.Entry[*Slot[IN, OUT]]
 	generation     uint64 // of the awaited letter, or 0: see slots
-	index          uint32 // in slots
+	index          uint32 // in slots.table
 	attempts       int32  // begun so far
 	phase          phase
 	retry          RetryKind              // the retry that it waits for
-	doubt          doubt                  // whether an attempt may have had an effect
-	noRetry        decision.NoRetryReason // why a retry was refused, if there was a reason for one
+	doubt          doubt                  // about all its attempts
+	noRetryReason  decision.NoRetryReason // why its retry was refused
 	hasOwnDeadline bool                   // see ownDeadline
 	knowsFirst     bool                   // firstBegan was restored, so the next attempt does not set it
+	firstPutOff    bool                   // in phases backoff and ready: it waits for its first attempt, not for a retry (see putOff)
+	isMarker       bool                   // a control element that checkpoints do not contain: see Marker
 }
 
-// doubt records whether an attempt may have had an effect, and whether servers recognise
-// a repeated request. The worst value of all attempts counts.
+// doubt is the doubt whether a failed attempt has had an effect. For an element, the
+// worst value of its attempts counts.
 type doubt uint8
 
 const (
-	noDoubt         doubt = iota
-	deduplicated          // every server recognises repeated requests
-	notDeduplicated       // a server may not
+	noDoubt         doubt = iota // it had no effect
+	deduplicated                 // it may have had an effect, but all servers recognise a repeated request
+	notDeduplicated              // it may have had an effect, and a server may not recognise a repeated request
 )
 
 func doubtOf(isDeduplicated bool) doubt {
@@ -57,16 +59,13 @@ func doubtOf(isDeduplicated bool) doubt {
 	return notDeduplicated
 }
 
-// RetryKind is a set of bits about the awaited retry.
+// RetryKind is a set of bits about the awaited attempt. Checkpoints store it.
 type RetryKind uint8
 
-// The first two bits are stored in checkpoints.
+// The bits of RetryKind.
 const (
-	ByResult RetryKind = 1 << iota // a result asked for the retry
-	Demanded                       // a server demanded the wait; the end of the input does not cut it
-
-	firstPutOff RetryKind = 1 << 6 // not a retry: a first attempt was put off, by the backend or for the retry of its key
-	notKept     RetryKind = 1 << 7 // of a control element: checkpoints do not contain it
+	ByResult RetryKind = 1 << iota // a result asked for the retry; otherwise an error did
+	Demanded                       // a server demanded the wait, so the end of the input does not cut it
 )
 
 // phase is the state of an element. takeSlot sets the first phase, enter all others.
@@ -83,39 +82,50 @@ const (
 //	                                            │
 //	                                            └─ failure ──▶ failing ──▶ endedWithoutResults
 //
-// Until handling, failing or done, the deadline of the element is live: see firstLive.
-// An element has only some phases:
+// The fields attempt and timer of Slot depend on the phase:
 //
-//   - preparing: if a step comes before the call of an attempt that has begun: the step
-//     of a retry (strategies.Action.Before), or the wait for a lease (law B5). A member
-//     of a batch stays in phase running meanwhile.
-//   - deciding: if the strategy may block
-//   - backoff: before a retry. An element that is put off goes there from fresh or ready:
-//     see Machine.putOff.
-//   - handling: if there is a handler for its failure
-//   - failing: if there is a failure sink
-//   - behind: with key order, before fresh, until the element is the first of its line.
-//     If it times out there, its results (phase done) or its offer to the sink (phase
-//     failing) wait until it is the first. If it is dropped, fails the run or is
-//     released, it ends at once.
+//	phase       the element waits for                attempt      timer
+//	fresh       its first permit                                  its place in keyOrder.freshInOrder
+//	behind      elements or calls of its key
+//	preparing   a step before its call               its call     the timeout of the attempt
+//	running     the outcome of its call              its call     the timeout of the attempt
+//	deciding    the strategy, on a worker            its ended call
+//	backoff     its next attempt                                  the end of the wait
+//	ready       a permit for its next attempt                     its place in Machine.ready
+//	handling    its handler, on a worker                          the limit of the handler
+//	failing     the failure sink                                  the next offer
+//	done        its turn to leave                    its results
+//
+// The step of phase preparing is the step of a retry (strategies.Action.Before), or the
+// wait for a lease (law B5). A member of a batch stays in phase running during the step.
+//
+// An element that is put off goes from fresh or ready to backoff: see Machine.putOff.
+//
+// Phase behind comes before fresh. An element with key order is in it until it is the
+// first of its line. If it times out there, its results (phase done) or its offer to the
+// sink (phase failing) wait until it is the first. If it is dropped, fails the run or is
+// released, it ends at once.
+//
+// Only operators with a key order have phase behind and a timer in phase fresh. Deciding
+// needs a strategy that may block, handling a handler, and failing a failure sink.
 type phase uint8
 
 const (
 	controlElement      phase = iota // a watermark, the marker of the end of the input, or a barrier of an operator without checkpoints
-	fresh                            // waits for its first permit; timer: with key order, its place in keyOrder.freshInOrder
-	behind                           // waits for an element of its key, or for a call that still holds the key
-	preparing                        // a step before its call runs on a worker; attempt: its call; timer: timeout of the attempt
-	running                          // attempt: its call; timer: timeout of the attempt
-	deciding                         // a worker asks the strategy
-	backoff                          // waits for its retry or, if that would be too late, for its deadline; timer: the retry
-	ready                            // waits for a permit for its retry; timer: its place in Machine.ready, unless a call holds its key
-	handling                         // a handler runs on a worker; timer: its limit
-	failing                          // waits for the failure sink; timer: the next offer
-	done                             // complete; attempt: its results
+	fresh                            // no attempt has begun
+	behind                           // not the first of its line
+	preparing                        // its attempt has begun, but not its call
+	running                          // its call runs
+	deciding                         // its attempt has ended, and the strategy is asked
+	backoff                          // waits for its next attempt or, if that would be too late, for its deadline
+	ready                            // its wait has ended; Machine.ready lacks it while a call holds its key
+	handling                         // has failed, and its handler runs
+	failing                          // has failed, and is offered to the failure sink
+	done                             // complete
 	endedWithoutResults              // dropped, handed over or released, or failed the run
 )
 
-// An element in a phase from firstLive to lastLive times out at its deadline.
+// A deadline is live in the phases from firstLive to lastLive: the element times out at it.
 const (
 	firstLive = fresh
 	lastLive  = ready
@@ -137,8 +147,8 @@ func (s *Slot[IN, OUT]) next() *Slot[IN, OUT] {
 	return nil
 }
 
-// nextIn returns the next element that matches. A cursor passes each element once, so the
-// average cost is constant.
+// nextIn returns the next element that matches, or nil. It moves the cursors
+// Machine.fresh, live and oldest. They only go forward, so the average cost is constant.
 func nextIn[IN, OUT any](s *Slot[IN, OUT], matches func(*Slot[IN, OUT]) bool) *Slot[IN, OUT] {
 	for e := s.entry.Next(); e != nil; e = e.Next() {
 		if matches(e.Value) {
@@ -155,10 +165,10 @@ func (g *Machine[IN, OUT]) first() *Slot[IN, OUT] {
 	return nil
 }
 
-// enter changes the phase of s, and moves the cursors.
+// enter changes the phase of s, and moves the cursors that have pointed to s.
 func (g *Machine[IN, OUT]) enter(s *Slot[IN, OUT], p phase) {
 	if g.keys != nil {
-		g.keys.leavePhase(s, p)
+		g.keys.noteEnter(s, p)
 	}
 	if s.phase == fresh {
 		g.numFresh--
@@ -167,7 +177,7 @@ func (g *Machine[IN, OUT]) enter(s *Slot[IN, OUT], p phase) {
 	if p != preparing && p != running { // otherwise s waits for the same letter
 		s.generation = 0
 	}
-	if s == g.fresh { // with key order, leavePhase has moved it
+	if s == g.fresh { // with key order, noteEnter has moved it
 		g.fresh = nextIn(s, func(s *Slot[IN, OUT]) bool { return s.phase == fresh })
 	}
 	if firstLive <= p && p <= lastLive {
@@ -184,11 +194,12 @@ func (g *Machine[IN, OUT]) enter(s *Slot[IN, OUT], p phase) {
 	}
 }
 
-// ownDeadline is a deadline out of input order: the element has its own timeout, was
-// restored with a part of it, or it begins with the first attempt (FromAttempt).
+// ownDeadline is the deadline of an element out of input order. There are three cases:
+// the element has its own timeout, it was restored with a part of its timeout, or
+// timeouts begin with the first attempt (FromAttempt).
 type ownDeadline[IN, OUT any] struct {
-	total time.Duration // whole timeout
-	timer timers.Timer[*Slot[IN, OUT]]
+	total time.Duration                // whole timeout
+	timer timers.Timer[*Slot[IN, OUT]] // in Machine.outOfOrder, while Slot.hasOwnDeadline is set
 }
 
 // setDeadline sets a deadline of its own for s, whose whole timeout is total. s is the
@@ -200,7 +211,7 @@ func (g *Machine[IN, OUT]) setDeadline(s *Slot[IN, OUT], due, total time.Duratio
 	*g.ownDeadlines.ref(s.index) = own
 	g.outOfOrder.Arm(&own.timer, due)
 	if g.live == s {
-		g.live = nil // s is the newest element
+		g.live = nil // s is the newest element, so there is no next one
 	}
 }
 
@@ -220,8 +231,8 @@ func (s *Slot[IN, OUT]) addDoubt(reason predicates.Reason, stage predicates.Stag
 // isRefused reports whether a request tracker knows that the servers have refused all
 // requests of the element of ctx. A server that deduplicates repeats its refusal to later
 // attempts. So if an attempt is refused, an earlier attempt whose answer was lost has not
-// had an effect either. Other servers may refuse a request that they have carried out
-// before.
+// had an effect either. judge asks this only if all servers deduplicate, because others
+// may refuse a request that they have carried out before.
 func isRefused(ctx context.Context) bool {
 	e, ok := ctx.Value(ctxkey.Tracked{}).(ctxkey.TrackedElement)
 	return ok && e.AllRefused()
@@ -236,9 +247,10 @@ type slots[IN, OUT any] struct {
 	vacant      []uint32 // indexes without a slot
 	taken       int
 	generations uint64        // begun so far, never reused
-	sideTables  *[]anyPerSlot // the perSlot values of the core
+	sideTables  *[]anyPerSlot // the perSlot tables of the core that are in use
 }
 
+// reasons are the reasons of an element's attempts.
 type reasons struct {
 	retried predicates.ReasonSet // of retries that began
 	last    predicates.Reason    // of the last attempt, if it failed or asked for a retry
@@ -268,6 +280,7 @@ func (t *slots[IN, OUT]) take() *Slot[IN, OUT] {
 	return s
 }
 
+// forget frees all memory. The generations continue, because old letters may still come.
 func (t *slots[IN, OUT]) forget() {
 	for _, other := range *t.sideTables {
 		other.drop()
@@ -303,11 +316,11 @@ func (t *slots[IN, OUT]) find(r call.Ref) *Slot[IN, OUT] {
 	return nil
 }
 
-// perSlot stores a value for some elements, by slot index. It is empty while there are no
-// values, and frees its memory after a burst.
+// perSlot stores a value for some elements, by slot index. It needs memory only after the
+// first ref, until slots.forget.
 type perSlot[T any] struct {
 	at   []T
-	used *[]anyPerSlot
+	used *[]anyPerSlot // slots.sideTables
 }
 
 type anyPerSlot interface {

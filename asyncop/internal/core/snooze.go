@@ -11,8 +11,8 @@ import (
 // and for how long. Methods of errors and elements run off the loop (law A6): after
 // runtime.Goexit on the loop, Abandon would end the attempt of s a second time.
 //
-// After an attempt in doubt a message is not snoozed, because the redelivery would forget
-// the doubt, unless the call may happen twice.
+// If an attempt is in doubt, the message is snoozed only if the call may happen twice,
+// because the redelivery forgets the doubt.
 func (g *Machine[IN, OUT]) findSnooze(s *Slot[IN, OUT], err error) (delay time.Duration, isSnoozed bool) {
 	if !g.messages.isPending(s) {
 		return 0, false
@@ -31,7 +31,7 @@ func (g *Machine[IN, OUT]) findSnooze(s *Slot[IN, OUT], err error) (delay time.D
 	return delay, isSnoozed
 }
 
-// endSnoozed ends s, whose attempt has ended and has snoozed its message, which is
+// endSnoozed ends s, whose attempt has ended and has snoozed its message. The message is
 // released for redelivery after delay. The attempt has not failed, and is not evidence
 // about the service.
 func (g *Machine[IN, OUT]) endSnoozed(s *Slot[IN, OUT], err error, delay time.Duration) {
@@ -39,9 +39,9 @@ func (g *Machine[IN, OUT]) endSnoozed(s *Slot[IN, OUT], err error, delay time.Du
 	if g.backend != nil {
 		g.backend.reportIgnored(s, &s.attempt.Token)
 	}
-	g.attemptEnd = attemptEnd{isKnown: true, took: g.now - s.lastBegan, isTimed: true}
+	g.attemptEnd = attemptEnd{isUnreported: true, took: g.now - s.lastBegan, isTimed: true}
 	s.attempt = nil
-	g.reportEnd(s, false, 0)
+	g.reportEnd(s)
 	g.messages.releaseAfter(s, err, delay)
 	g.endReleased(s, err)
 }

@@ -2,9 +2,11 @@ package core
 
 import "time"
 
+// ownTimeouts asks the user for the timeout of each element.
 type ownTimeouts[IN, OUT any] struct{ core *Machine[IN, OUT] }
 
-// ask returns the timeout of an element, or an error after a panic.
+// ask returns the timeout of an element, or an error after a panic. It may be negative:
+// see User.TimeoutFor.
 func (o *ownTimeouts[IN, OUT]) ask(in IN) (timeout time.Duration, err error) {
 	o.core.ranCode = true
 	returned := false
@@ -27,7 +29,7 @@ func (o *ownTimeouts[IN, OUT]) apply(s *Slot[IN, OUT]) (continues bool) {
 	g := o.core
 	own, err := o.ask(s.in)
 	if err != nil {
-		g.failElement(s, err, false)
+		g.failElement(s, err)
 		return false
 	}
 	if own != g.Timeout {
@@ -48,7 +50,8 @@ func (g *Machine[IN, OUT]) isHurried(s *Slot[IN, OUT], at time.Duration) bool {
 	return s.due-at < timeout/2
 }
 
-// startTimeout begins the time of s with its first attempt (FromAttempt).
+// startTimeout begins the time of s with the attempt that begins now (FromAttempt). That
+// is the first one, or the first one after waitOut.
 func (g *Machine[IN, OUT]) startTimeout(s *Slot[IN, OUT]) {
 	total := g.Timeout
 	if own := g.ownDeadlines.get(s.index); own != nil {
@@ -59,7 +62,7 @@ func (g *Machine[IN, OUT]) startTimeout(s *Slot[IN, OUT]) {
 	}
 }
 
-// stopTimeout removes the deadline of s: its time begins with its next attempt.
+// stopTimeout removes the deadline of s. Its time begins anew with its next attempt.
 func (g *Machine[IN, OUT]) stopTimeout(s *Slot[IN, OUT]) {
 	if s.hasOwnDeadline {
 		g.outOfOrder.Cancel(&g.ownDeadlines.get(s.index).timer)
@@ -67,8 +70,8 @@ func (g *Machine[IN, OUT]) stopTimeout(s *Slot[IN, OUT]) {
 	}
 }
 
-// ownTimeout gives the newest element its own timeout, from the acceptance or from the
-// first attempt (FromAttempt).
+// ownTimeout gives s, the newest element, its own timeout. It begins with the acceptance
+// or, with FromAttempt, with the first attempt. A negative timeout has passed at once.
 func (g *Machine[IN, OUT]) ownTimeout(s *Slot[IN, OUT], total time.Duration) {
 	if g.FromAttempt && total >= 0 {
 		*g.ownDeadlines.ref(s.index) = &ownDeadline[IN, OUT]{total: total}

@@ -18,10 +18,12 @@ import (
 var errTooManyTasks = errors.New("asyncop: twice as many strategies, steps before a retry and handlers of failures are running as there are slots: " +
 	"they ignore the ends of their contexts")
 
-// runOnWorker runs work with ctx on a worker, and then calls onEnd with its error. If t
-// has ended before the worker begins, it calls neither function. The element of t may
-// continue before work returns. If twice as many functions as slots are running,
-// runOnWorker returns false, and work does not run.
+// runOnWorker runs work with ctx on a worker, and then calls onEnd with its error. The
+// element of t may continue before work returns. Neither function is called if t has
+// ended before the worker begins.
+//
+// If twice as many functions as slots are running, runOnWorker does not run work, and
+// returns false.
 func (g *Machine[IN, OUT]) runOnWorker(
 	ctx context.Context, t *call.Token, work func(ctx context.Context) error, onEnd func(err error),
 ) bool {
@@ -49,28 +51,27 @@ func (g *Machine[IN, OUT]) runOnWorker(
 	return true
 }
 
-// task is user code on a worker, for an element that waits for its letter.
+// task is user code on a worker, for an element that waits for its letter. It is a
+// question to a strategy, or a handler.
 type task struct {
 	call.Token
-	broken error // panic or runtime.Goexit; written before the letter is posted
+	isHandler bool  // it does not belong to an attempt, and a late letter counts as a late completion
+	broken    error // panic or runtime.Goexit; written before the letter is posted
 }
 
 // runTask runs work for s on a worker. s must be in the phase of the task. runTask
-// returns an error if work cannot run. A late letter of a handler counts as a late
-// completion.
-func (g *Machine[IN, OUT]) runTask(
-	s *Slot[IN, OUT], t *task, deadline time.Duration, isHandler bool, work func(ctx context.Context),
-) error {
+// returns an error if work cannot run.
+func (g *Machine[IN, OUT]) runTask(s *Slot[IN, OUT], t *task, deadline time.Duration, work func(ctx context.Context)) error {
 	number := s.attempts
-	if isHandler {
-		number = 0 // it belongs to no attempt
+	if t.isHandler {
+		number = 0
 	}
 	g.bind(s, &t.Token, number, deadline)
 	started := g.runOnWorker(g.context(s, &t.Token), &t.Token,
 		func(ctx context.Context) error { work(ctx); return nil },
 		func(broken error) {
 			t.broken = broken
-			t.Finish(isHandler)
+			t.Finish(t.isHandler)
 		})
 	if !started {
 		return errTooManyTasks
@@ -86,10 +87,11 @@ type question[OUT any] struct {
 	task
 	view   predicates.Attempt[OUT]
 	answer decision.Answer // written by the worker
-	isFree bool
-	end    attemptEnd // of the attempt
+	isFree bool            // see atBackend.report
+	end    attemptEnd      // Machine.attemptEnd, meanwhile
 }
 
+// askOnWorker asks the strategy about the attempt in g.view. strategyAnswered continues.
 func (g *Machine[IN, OUT]) askOnWorker(s *Slot[IN, OUT], isFree bool) {
 	q := &question[OUT]{view: g.view, isFree: isFree, end: g.attemptEnd}
 	g.view, g.attemptEnd = predicates.Attempt[OUT]{}, attemptEnd{}
@@ -100,14 +102,14 @@ func (g *Machine[IN, OUT]) askOnWorker(s *Slot[IN, OUT], isFree bool) {
 	g.enter(s, deciding)
 	*g.questions.ref(s.index) = q
 	policy := g.Policy
-	err := g.runTask(s, &q.task, s.due, false, func(ctx context.Context) { q.answer = policy.Ask(ctx, &q.view) })
+	err := g.runTask(s, &q.task, s.due, func(ctx context.Context) { q.answer = policy.Ask(ctx, &q.view) })
 	if err != nil {
 		q.broken = err
 		g.strategyAnswered(s)
 	}
 }
 
-// strategyAnswered continues after the worker has asked the strategy.
+// strategyAnswered continues after the worker has asked the strategy, or could not.
 func (g *Machine[IN, OUT]) strategyAnswered(s *Slot[IN, OUT]) {
 	q := g.takeQuestion(s)
 	if q.broken != nil { // runtime.Goexit, or Ask did not run: Ask recovers panics
@@ -116,6 +118,7 @@ func (g *Machine[IN, OUT]) strategyAnswered(s *Slot[IN, OUT]) {
 	g.judgeAnswer(s, &q.view, q.answer, q.isFree)
 }
 
+// takeQuestion removes the question of s, and restores Machine.attemptEnd.
 func (g *Machine[IN, OUT]) takeQuestion(s *Slot[IN, OUT]) *question[OUT] {
 	q := g.questions.take(s.index)
 	g.state.Stats.Deciding--
@@ -127,9 +130,11 @@ func (g *Machine[IN, OUT]) takeQuestion(s *Slot[IN, OUT]) *question[OUT] {
 
 // prepare runs a step before the call of an attempt that has begun: a step of the
 // strategy, or the wait for a lease. The attempt has its permit, and its timeouts hold.
-// If the step fails, so does the attempt. prepare reports whether the function is called
-// now: only a member's is, because its batch waits for the step. Otherwise prepared
-// continues.
+// If the step fails, so does the attempt.
+//
+// The function is called after the step, by prepared. A member of a batch is an
+// exception: its function is called now, so that it joins the batch, and the batch waits
+// for the step. prepare reports whether the function is called now.
 func (g *Machine[IN, OUT]) prepare(s *Slot[IN, OUT], a *call.Attempt[OUT], step retryStep) (continues bool) {
 	a.EndInvoke() // the function is called later, so completions post letters
 	isMember := g.forming != nil
@@ -158,6 +163,7 @@ func (g *Machine[IN, OUT]) prepare(s *Slot[IN, OUT], a *call.Attempt[OUT], step 
 	return isMember
 }
 
+// prepared continues after the step before the call of s.
 func (g *Machine[IN, OUT]) prepared(s *Slot[IN, OUT]) {
 	if s.attempt.Completed() { // the step failed
 		g.conclude(s, completed)

@@ -77,8 +77,8 @@ var mutants = []mutant{
 	},
 	{
 		"retries go on after the end of the input", "A5", "core/ending.go",
-		`g.noRetries = true`,
-		`g.noRetries = false`,
+		`g.retriesEnded = true`,
+		`g.retriesEnded = false`,
 	},
 	{
 		"timers go before completions", "T1", "core/machine.go",
@@ -148,17 +148,17 @@ var mutants = []mutant{
 	},
 	{
 		"a checkpoint holds the marker of the end", "C1", "core/item.go",
-		`return s.retry != notKept`,
+		`return !s.isMarker`,
 		`return true`,
 	},
 	{
 		"a checkpoint does not hold what is being called", "C1", "core/item.go",
 		`	case controlElement:
-		return s.retry`,
+		return !s.isMarker`,
 		`	case running:
 		return false
 	case controlElement:
-		return s.retry`,
+		return !s.isMarker`,
 	},
 	{
 		"a checkpoint does not know the rest of a back-off", "C3", "core/item.go",
@@ -172,12 +172,12 @@ var mutants = []mutant{
 	},
 	{
 		"a restored element does not wait for the rest of its back-off", "C3", "core/item.go",
-		`if it.Wait <= 0 || g.noRetries`,
-		`if it.Wait >= 0 || g.noRetries`,
+		`if it.Wait <= 0 || g.retriesEnded`,
+		`if it.Wait >= 0 || g.retriesEnded`,
 	},
 	{
 		"a restored element waits after the end of the input", "A5", "core/item.go",
-		`if it.Wait <= 0 || g.noRetries && it.Retry&Demanded == 0 {`,
+		`if it.Wait <= 0 || g.retriesEnded && it.Retry&Demanded == 0 {`,
 		`if it.Wait <= 0 {`,
 	},
 	{
@@ -298,8 +298,8 @@ var mutants = []mutant{
 	},
 	{
 		"the handler does not know of the timeout", "A3", "core/path.go",
-		"g.state.Erred = failure, g.now\n\t}\n\tg.failElement(s, failure, true)",
-		"g.state.Erred = failure, g.now\n\t}\n\tg.failElement(s, failure, false)",
+		"g.state.Erred = failure, g.now\n\t}\n\tg.failTimedOut(s, failure)",
+		"g.state.Erred = failure, g.now\n\t}\n\tg.failElement(s, failure)",
 	},
 	{
 		"the context of a call ends by a cancel at the deadline", "A3", "core/path.go",
@@ -332,7 +332,7 @@ var mutants = []mutant{
 	},
 	{
 		"a strategy does not know that the input has ended", "A5", "core/path.go",
-		`situation.Finishing = g.noRetries`,
+		`situation.Finishing = g.retriesEnded`,
 		`situation.Finishing = false`,
 	},
 	{
@@ -592,7 +592,7 @@ var mutants = []mutant{
 	},
 	{
 		"an element is called while a call of its key runs", "K1", "core/keys.go",
-		`p.prev == nil && p.line.calls == 0`,
+		`p.prev == nil && p.line.outliving == 0`,
 		`p.prev == nil`,
 	},
 	{
@@ -602,7 +602,7 @@ var mutants = []mutant{
 	},
 	{
 		"the next element of a key never starts", "K1", "core/keys.go",
-		`	o.release(l)
+		`	o.startFirst(l)
 `,
 		``,
 	},
@@ -1040,8 +1040,10 @@ var mutants = []mutant{
 	},
 	{
 		"an attempt gets the reservation of another attempt", "B5", "core/path.go",
-		`hasReservation := g.lookups != nil && g.lookups.reservation != nil`,
-		`hasReservation := false`,
+		`g.lookups.reservation != nil
+	if g.unread == nil`,
+		`g.lookups.reservation != nil && false
+	if g.unread == nil`,
 	},
 	{
 		"a retry in a batch counts as a first attempt", "B3", "core/backend.go",
@@ -1109,7 +1111,7 @@ var mutants = []mutant{
 	},
 	{
 		"an element whose policy ends the goroutine does not end", "A6", "core/path.go",
-		`	g.failElement(s, guard.Join(err, g.attemptEnd.err), false)
+		`	g.failElement(s, guard.Join(err, g.attemptEnd.err))
 }`,
 		`	_ = err
 }`,
