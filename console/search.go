@@ -2,8 +2,10 @@ package console
 
 import (
 	"context"
+	"math"
 
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/storearg"
 )
 
 const (
@@ -15,7 +17,8 @@ const (
 // search lists up to pageSize matching messages behind a position. Few messages of a long
 // queue may match, so it reads windows of positions, and ends after searchTime. Then
 // reached is the last position it has read; it is 0 if the page is full, or the queue
-// ends.
+// ends. If the filter has times, it reads the first window, and then only windows with
+// messages of these times.
 func (s *server) search(ctx context.Context, queue string, f store.Filter, after int64) (found []store.Entry, reached int64, err error) {
 	if len(filterValues(queue, f)) == 1 {
 		found, err = s.engine.List(ctx, queue, f, store.Page{After: after, Max: pageSize})
@@ -24,13 +27,15 @@ func (s *server) search(ctx context.Context, queue string, f store.Filter, after
 	begun := s.Clock.Now()
 	searching, cancel := context.WithTimeout(ctx, searchTime)
 	defer cancel()
+	end := int64(math.MaxInt64)
+	isNarrowed := false // after and end are those of the filter's times
 	for window := int64(firstWindow); ; {
 		next, err := s.engine.List(ctx, queue, store.Filter{}, store.Page{After: after, Max: 1})
-		if err != nil || len(next) == 0 {
+		if err != nil || len(next) == 0 || next[0].Position > end {
 			return found, 0, err
 		}
 		windowBegun := s.Clock.Now()
-		until := next[0].Position + window
+		until := min(next[0].Position+window, end)
 		list, err := s.engine.List(searching, queue, f, store.Page{After: after, Until: until, Max: pageSize - len(found)})
 		isLate := err != nil && searching.Err() != nil && ctx.Err() == nil
 		switch {
@@ -53,6 +58,15 @@ func (s *server) search(ctx context.Context, queue string, f store.Filter, after
 		}
 		if s.Clock.Since(windowBegun) < quickWindow {
 			window *= 2
+		}
+		if !isNarrowed {
+			isNarrowed = true
+			var start int64
+			start, end, err = storearg.ArrivedBetween(ctx, s.engine, queue, f.Since, f.Before)
+			if err != nil {
+				return found, 0, err
+			}
+			after = max(after, start)
 		}
 	}
 }

@@ -150,6 +150,7 @@ func manyDeadLetters(t *testing.T, e store.Keeper, n int) {
 	}
 	for _, path := range []string{
 		"/", "/layers", "/queue?queue=orders", "/queue?queue=orders-dead", "/queue?queue=orders-dead&cause=exhausted", "/queue?queue=orders-dead&provider=bank",
+		"/queue?queue=orders-dead&since=1h", "/queue?queue=orders-dead&since=1s", "/start?do=merge&queue=orders-dead&since=1h",
 		fmt.Sprintf("/queue?queue=orders-dead&after=%d", middle), fmt.Sprintf("/message?queue=orders-dead&position=%d", middle),
 		"/start?do=merge&queue=orders-dead", "/start?do=purge&queue=orders-dead&provider=bank", "/start?do=hold&queue=orders-dead",
 		"/start?do=cancel&queue=orders&key=customer-7", "/backends", "/outboxes", "/jobs", "/log",

@@ -7,10 +7,13 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -73,6 +76,47 @@ func TestQueuePage_FilterWithFewMatches(t *testing.T) {
 		assert.Less(t, pages, 10)
 		cancel()
 	})
+}
+
+// searched counts the positions where messages of a time were looked for.
+type searched struct {
+	*memory.Engine
+	positions atomic.Int64
+}
+
+func (e *searched) List(ctx context.Context, queue string, f store.Filter, p store.Page) ([]store.Entry, error) {
+	if !f.Since.IsZero() {
+		e.positions.Add(p.Until - p.After)
+	}
+	return e.Engine.List(ctx, queue, f, p)
+}
+
+// The messages of a time are found without reading the others of a long queue, both by the
+// list and by the count of their groups. Regression: a page read all of a million dead
+// letters.
+func TestQueuePage_TimesOfALongQueue(t *testing.T) {
+	mock := clock.NewMock()
+	mock.Set(time.Date(2026, 1, 2, 4, 0, 0, 0, time.UTC))
+	e := &searched{Engine: memory.Open(memory.WithClock(mock))}
+	put := func(queue string, n int) {
+		ms := make([]store.Message, n)
+		for i := range ms {
+			ms[i] = store.Message{Meta: message.Meta{ID: fmt.Sprint(mock.Now(), i), LastError: "refused"}, Cause: store.Permanent}
+		}
+		require.NoError(t, e.Put(t.Context(), queue, ms...))
+	}
+	put("orders-dead", 11_000)
+	mock.Add(time.Hour)
+	put("orders-dead", 30)
+	mock.Add(time.Hour)
+	put("orders-dead", 3000)
+	h := handler(t, console.Config{Engine: e, Clock: mock})
+	text := page(t, h, "/queue?queue=orders-dead&since=2026-01-02T04:30:00Z&before=2026-01-02T05:30:00Z")
+	assert.Equal(t, 30, strings.Count(text, `data-l="Id"`))
+	assert.Contains(t, text, "30 failures in 1 group")
+	assert.LessOrEqual(t, e.positions.Load(), int64(12_000))
+	text = page(t, h, "/start?do=merge&queue=orders-dead&since=2026-01-02T04:30:00Z&before=2026-01-02T05:30:00Z")
+	assert.Contains(t, text, "Send 30 messages back")
 }
 
 // A field of a filter does not show hidden characters, or marks that change the direction

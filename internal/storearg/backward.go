@@ -29,6 +29,9 @@ type Backward struct {
 	after       int64 // the position of the last message that was read in it
 	inWindow    int   // messages that were read in it
 	window      int64 // its size
+
+	isSparse   bool // few messages of a window matched
+	isNarrowed bool // the steps leave out positions that the filter's times exclude
 }
 
 // ReadBackward begins to read the messages of a queue that match f. n are the counts of
@@ -43,6 +46,12 @@ func ReadBackward(s store.Lister, queue string, f store.Filter, n store.Counts) 
 func (b *Backward) Step(ctx context.Context) ([]store.Entry, error) {
 	if !b.isBegun {
 		err := b.begin(ctx)
+		if err != nil {
+			return nil, err
+		}
+	}
+	if b.isSparse && !b.isNarrowed && !b.isDone {
+		err := b.narrow(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -92,7 +101,7 @@ func (b *Backward) begin(ctx context.Context) error {
 	case b.counts.Messages > 0:
 		last = b.counts.Last
 	case first > 0:
-		last, err = lastFrom(ctx, b.store, b.queue, first)
+		last, err = LastPosition(ctx, b.store, b.queue)
 		if err != nil {
 			return err
 		}
@@ -120,55 +129,6 @@ func (b *Backward) firstWindow() int64 {
 	return int64(0.75 * backwardStep / float64(b.counts.Messages) * float64(positions))
 }
 
-// LastPosition returns the position of the last message of a queue, or 0 if the queue is
-// empty. It does not count the queue, which may take long.
-func LastPosition(ctx context.Context, s store.Lister, queue string) (int64, error) {
-	first, err := firstBehind(ctx, s, queue, 0)
-	if err != nil || first == 0 {
-		return 0, err
-	}
-	return lastFrom(ctx, s, queue, first)
-}
-
-// lastFrom returns the position of the last message of a queue, from the position of its
-// first one. It looks ahead in steps that double, and then halve.
-func lastFrom(ctx context.Context, s store.Lister, queue string, first int64) (last int64, err error) {
-	last = first
-	step := int64(1)
-	for step > 0 { // it ends at an overflow as well
-		next, err := firstBehind(ctx, s, queue, last+step)
-		if err != nil {
-			return 0, err
-		}
-		if next == 0 {
-			break
-		}
-		last = next
-		step *= 2
-	}
-	for step > 0 {
-		step /= 2
-		next, err := firstBehind(ctx, s, queue, last+step)
-		if err != nil {
-			return 0, err
-		}
-		if next > 0 {
-			last = next
-		}
-	}
-	return last, nil
-}
-
-// firstBehind returns the position of the first message of a queue behind a position, or
-// 0 if the queue ends there.
-func firstBehind(ctx context.Context, s store.Lister, queue string, position int64) (next int64, err error) {
-	entries, err := s.List(ctx, queue, store.Filter{}, store.Page{After: position, Max: 1})
-	if err != nil || len(entries) == 0 {
-		return 0, err
-	}
-	return entries[0].Position, nil
-}
-
 // shrinkWindow begins the window again with its newest messages: it has more than a step,
 // which would read the oldest first. It halves the window until it has 1,000 positions.
 func (b *Backward) shrinkWindow(ctx context.Context) error {
@@ -189,13 +149,32 @@ func (b *Backward) shrinkWindow(ctx context.Context) error {
 	return nil
 }
 
+// narrow leaves out the positions that the filter's times exclude, and begins the window
+// again.
+func (b *Backward) narrow(ctx context.Context) error {
+	after, until, err := ArrivedBetween(ctx, b.store, b.queue, b.filter.Since, b.filter.Before)
+	if err != nil {
+		return err
+	}
+	b.isNarrowed = true
+	b.first = max(b.first, after+1)
+	b.beginWindow(min(b.until, until))
+	return nil
+}
+
 // nextWindow begins the window before this one. Windows grow where few messages match.
 func (b *Backward) nextWindow() {
 	if b.inWindow < backwardStep/2 {
 		b.window *= 2
+		b.isSparse = true
 	}
+	b.beginWindow(b.before)
+}
+
+// beginWindow begins the window that ends at a position.
+func (b *Backward) beginWindow(until int64) {
 	b.inWindow = 0
-	b.until = b.before
+	b.until = until
 	b.isDone = b.until < b.first
 	b.before = max(b.first-1, b.until-b.window)
 	b.after = b.before

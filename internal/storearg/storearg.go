@@ -1,6 +1,7 @@
 // Package storearg helps to implement and call stores (delivery/store): checks of the
 // arguments of their methods, the limit of bytes of a call, the names of the queues that
-// belong to a queue ([PartOf]), and two ways to list a queue: [Each], and [ReadBackward].
+// belong to a queue ([PartOf]), two ways to list a queue ([Each] and [ReadBackward]), and
+// ways to find positions in it ([ArrivedBetween] and [LastPosition]).
 package storearg
 
 import (
