@@ -9,9 +9,9 @@ import (
 // budgetSum stores the sum of the costs in a checkpoint, before a run ends because its
 // budget is spent.
 type budgetSum struct {
-	isRequested bool          // owned by the loop
+	isRequested bool          // a checkpoint was requested for the sum; owned by the loop
 	barrier     atomic.Uint64 // number of the checkpoint with the final sum, or 0
-	isStored    atomic.Bool   // that checkpoint is complete
+	isStored    atomic.Bool   // the checkpoint with the final sum is complete
 }
 
 // endWhenSpent ends the run because its budget is spent. With checkpoints, it waits until

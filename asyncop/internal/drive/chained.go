@@ -12,7 +12,7 @@ type ChainedRange[IN, OUT any] struct {
 }
 
 // switchGoroutine gives the core to a goroutine that ranges over the results, if there is
-// one. If it returns true, the goroutine of the loop must end.
+// one, and reports whether it did. Then the goroutine of the loop must end.
 func (d *Driver[IN, OUT]) switchGoroutine() bool {
 	a := d.attached.Load()
 	if a.moved == nil || d.failed() || d.mustStop() {
@@ -35,10 +35,10 @@ func (d *Driver[IN, OUT]) Chained(r ChainedRange[IN, OUT]) {
 		d.yieldEnd(r.Yield)
 		return
 	}
-	ended := false // without a break
+	hasEnded := false
 	defer func() {
 		p.r = nil
-		if !ended { // a break, or a panic or Goexit of the body, the input, or code that the core calls
+		if !hasEnded { // a break; or the body, the input or code that the core calls has panicked or called Goexit
 			d.breakOffLoop()
 		}
 	}()
@@ -47,7 +47,7 @@ func (d *Driver[IN, OUT]) Chained(r ChainedRange[IN, OUT]) {
 	if p.broken {
 		return
 	}
-	ended = true
+	hasEnded = true
 	d.finish()
 	d.yieldEnd(r.Yield)
 }
@@ -97,8 +97,9 @@ func (p *bodyPort[IN, OUT]) take() bool {
 // result would be too expensive.
 const fewResults = 16
 
-// put yields the loaded result, unless there is other work. After other work it yields at
-// least one result. The result has left when the body returns.
+// put yields the loaded result, unless there is other work. Each step yields at least one
+// result, so that other work cannot hold up results. A result has left when the body
+// returns.
 func (p *bodyPort[IN, OUT]) put() bool {
 	d := p.d
 	if d.host.Cancelled() { // checkSignals handles it

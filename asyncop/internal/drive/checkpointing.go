@@ -25,10 +25,10 @@ import (
 type checkpointing[IN, OUT any] struct {
 	d *Driver[IN, OUT]
 
-	triggered announced                            // the coordinator has started a checkpoint: see Pending
-	imminent  announced                            // the source sends it next, or after one more element: see Coming
+	triggered announced                            // by Pending: the coordinator has started a checkpoint
+	imminent  announced                            // by Coming: the source sends a barrier or the marker next, or after one more element
 	buffer    atomic.Pointer[[]core.Item[IN, OUT]] // for the next copy of the items in flight
-	full      atomic.Pointer[chan struct{}]        // set while the overflow is too large, then closed
+	full      atomic.Pointer[chan struct{}]        // not nil while the overflow is too large; closed afterwards: see Overflow
 
 	// Owned by the loop.
 
@@ -38,12 +38,12 @@ type checkpointing[IN, OUT any] struct {
 
 	newestID      uint64 // of the barriers that have arrived
 	budget        budgetSum
-	backlogFilled time.Duration
-	arrived       *participant.Barrier            // arrived and not handled yet, or nil
-	passing       fifo.Queue[participant.Barrier] // handled, and emitted before elements
+	backlogFilled time.Duration                   // when the restored items entered the backlog
+	arrived       *participant.Barrier            // a barrier that has arrived and was not handled yet, or nil
+	passing       fifo.Queue[participant.Barrier] // barriers that were handled; they are emitted before elements
 	encoding      sync.WaitGroup                  // for states that are being encoded
 	lost          sharedError                     // the error of encoding the final state; set by the goroutine that encodes
-	pause         time.Duration                   // of the last copy
+	pause         time.Duration                   // duration of the last copy, for tests
 }
 
 // announced has the newest barrier and the marker of the end of the input, once they are
@@ -99,8 +99,8 @@ func (d *Driver[IN, OUT]) joinCheckpoints() {
 	d.runEnded = d.Coordinator.Ended()
 }
 
-// endWithRun cancels the operator if its coordinator's run has failed. Gates that wait
-// for a checkpoint would stay shut.
+// endWithRun cancels the operator if its coordinator's run has failed. Otherwise a gate
+// that waits for a checkpoint would stay closed.
 func (d *Driver[IN, OUT]) endWithRun() {
 	select {
 	case <-d.runEnded:
@@ -112,9 +112,9 @@ func (d *Driver[IN, OUT]) endWithRun() {
 	}
 }
 
-// fits returns an error if only the state or only the operator has an observer. A call
-// would then be repeated with another number or without one (law X1). A final state
-// without called elements always fits.
+// fits returns an error if only the state has an observer, or only the operator. A call
+// would then be repeated with another number or without one (law X1). There is an
+// exception: a final state without called elements always fits.
 func (d *Driver[IN, OUT]) fits(s *Snapshot[IN, OUT]) error {
 	switch {
 	case (d.Observer != nil) == (s.Observer != nil) || s.Final && !s.hasCalls():
@@ -140,8 +140,9 @@ func (d *Driver[IN, OUT]) restoreObserver(s *Snapshot[IN, OUT]) error {
 
 // wasAccepted reports whether the next item of the backlog was accepted before the
 // restart, so that it has passed the gates. Items that were read past the capacity have
-// not, and have no number at the observer with a state. Without this observer it is not
-// known which items these are, so wasAccepted returns true for all that were restored.
+// not passed them. Such an item has no number at the observer with a state. Without this
+// observer the items cannot be told apart, so wasAccepted returns true for all restored
+// items.
 func (k *checkpointing[IN, OUT]) wasAccepted() bool {
 	return k != nil && k.restoredNumbers.Len() > 0 && (k.d.Observer == nil || k.restoredNumbers.Peek() != 0)
 }
@@ -149,8 +150,9 @@ func (k *checkpointing[IN, OUT]) wasAccepted() bool {
 // leastSpare is for elements that arrive before the copy.
 const leastSpare = 1024
 
-// Pending implements participant.Participant. It allocates the memory for the copy of the
-// items in flight, so that the loop does not wait for this.
+// Pending implements participant.Participant. The coordinator has started the checkpoint
+// of b. Pending allocates the memory for the copy of the items in flight, so that the
+// loop does not wait for this.
 func (k *checkpointing[IN, OUT]) Pending(b participant.Barrier) {
 	if b.Kind != participant.EndOfInput {
 		counts, _, _ := k.d.published.get()
@@ -181,8 +183,9 @@ func (k *checkpointing[IN, OUT]) Coming(b participant.Barrier) {
 	k.d.host.WakeUp()
 }
 
-// Overflow returns nil, or a channel that is closed when the source may continue: see
-// checkpoint.Source.
+// Overflow returns nil if the source may continue. Otherwise too many items were read
+// past the capacity, and it returns a channel that is closed when the source may
+// continue: see checkpoint.Source.
 func (k *checkpointing[IN, OUT]) Overflow() <-chan struct{} {
 	if full := k.full.Load(); full != nil {
 		return *full
@@ -225,13 +228,15 @@ func (d *Driver[IN, OUT]) awaitStart() {
 }
 
 // mayOverflow reports whether an item may be read past the capacity, to reach a barrier
-// or the marker of the end of the input. Unless these are imminent, up to MaxOverflow
-// items are read, and one more, which may be the barrier.
+// or the marker of the end of the input. If the source sends it next, there is no limit.
+// If the coordinator has only started the checkpoint, at most MaxOverflow items are read,
+// and one more, which may be the barrier.
 func (d *Driver[IN, OUT]) mayOverflow() bool {
 	if d.failed() {
 		return false
 	}
-	return d.isAhead(&d.checkpoints.imminent) || d.isAhead(&d.checkpoints.triggered) && d.overflowLen() <= d.MaxOverflow
+	isNear := d.isAhead(&d.checkpoints.triggered) && d.overflowLen() <= d.MaxOverflow
+	return isNear || d.isAhead(&d.checkpoints.imminent)
 }
 
 // isAhead reports whether an announced barrier or marker has not arrived.
@@ -244,6 +249,8 @@ func (d *Driver[IN, OUT]) overflowLen() int {
 	return d.backlog.Len() - d.checkpoints.restoredNumbers.Len()
 }
 
+// receivedBarrier handles the arrival of a barrier, which may have to wait: see
+// passBarrier.
 func (d *Driver[IN, OUT]) receivedBarrier(b participant.Barrier) {
 	d.checkpoints.newestID = max(d.checkpoints.newestID, b.ID)
 	d.checkpoints.arrived = &b
@@ -253,23 +260,28 @@ func (d *Driver[IN, OUT]) receivedBarrier(b participant.Barrier) {
 	d.passBarrier()
 }
 
-// reportMarker reports the end of the input to the coordinator if value, which was
-// emitted, is its marker. All earlier elements have left.
+// reportMarker is called for each control element that was emitted. If it is the marker
+// of the end of the input, all elements have left, and reportMarker reports this to the
+// coordinator.
 func (k *checkpointing[IN, OUT]) reportMarker(value any) {
 	if b, ok := value.(participant.Barrier); ok {
 		k.encoding.Go(func() { b.Report(k.d.Name, nil, nil) })
 	}
 }
 
-// passBarrier handles the arrived barrier as soon as it may pass: it reports the state,
-// and lets the barrier overtake the queue.
+// passBarrier handles the arrived barrier as soon as it may pass. It reports the state of
+// the operator, and lets the barrier overtake the queue.
 func (d *Driver[IN, OUT]) passBarrier() {
 	k := d.checkpoints
 	if k == nil || k.arrived == nil || d.failed() {
 		return
 	}
 	b := *k.arrived
-	if b.Kind == participant.Drain && !d.drained() || !d.unload() {
+	if b.Kind == participant.Drain && !d.drained() {
+		return
+	}
+	isUnloaded := d.unload()
+	if !isUnloaded { // the barrier would separate the results of an element
 		return
 	}
 	k.arrived = nil
@@ -313,7 +325,7 @@ func (d *Driver[IN, OUT]) snapshotObserver(id uint64, s *Snapshot[IN, OUT]) {
 	s.Observer = append([]byte{}, d.Observer.Snapshot(id)...)
 }
 
-// restOf returns the rest of an item's back-off. Time in the backlog counts.
+// restOf returns the rest of the back-off of a restored item. Time in the backlog counts.
 func (k *checkpointing[IN, OUT]) restOf(it *core.Item[IN, OUT], now time.Duration) time.Duration {
 	return max(0, it.Wait-(now-k.backlogFilled))
 }
@@ -334,8 +346,9 @@ func (d *Driver[IN, OUT]) report(b participant.Barrier, s Snapshot[IN, OUT], err
 	b.Report(d.Name, state, err)
 }
 
-// lostState returns the error of encoding the final state, or nil. A cancel does not wait
-// for the codec.
+// lostState waits until the states are encoded, and returns the error of encoding the
+// final state, or nil. If the operator is cancelled meanwhile, it returns the cause at
+// once.
 func (d *Driver[IN, OUT]) lostState() error {
 	encoded := make(chan struct{})
 	go func() {
@@ -351,7 +364,8 @@ func (d *Driver[IN, OUT]) lostState() error {
 	return cmp.Or(d.checkpoints.lostSoFar(), cut)
 }
 
-// lostSoFar is lostState without waiting. The error is set before a cancel it causes.
+// lostSoFar is lostState without waiting. If the error leads to a cancel, it is set
+// before the cancel.
 func (k *checkpointing[IN, OUT]) lostSoFar() error {
 	if k == nil {
 		return nil
@@ -360,13 +374,12 @@ func (k *checkpointing[IN, OUT]) lostSoFar() error {
 }
 
 // awaitInputEnd waits, after a final barrier, until upstream closes In or the run has
-// ended. An element that arrives instead is an error: the barrier has overtaken it on
-// another branch (law C2).
+// ended. If an element arrives, the barrier has overtaken it on another branch, which is
+// an error (law C2).
 func (d *Driver[IN, OUT]) awaitInputEnd() error {
-	isAnnounced := d.checkpoints.triggered.barrier.Load() == d.checkpoints.newestID // by Pending, and not aborted
-	if !d.final || !isAnnounced {
-		// This barrier is not from the coordinator, or its checkpoint was aborted, which
-		// ends the run. Otherwise the source closes In.
+	isFromCoordinator := d.checkpoints.triggered.barrier.Load() == d.checkpoints.newestID // see Pending and Aborted
+	if !d.final || !isFromCoordinator {
+		// In may stay open. If the checkpoint was aborted, the run ends.
 		return nil
 	}
 	for d.input != inputClosed {
@@ -400,14 +413,14 @@ func (d *Driver[IN, OUT]) awaitInputEnd() error {
 	return nil
 }
 
-// endCheckpoints fails the coordinator's run if the operator has failed with err, or has
-// ended without a final barrier.
+// endCheckpoints fails the coordinator's run if the operator has failed with err, or was
+// stopped without a final barrier.
 func (d *Driver[IN, OUT]) endCheckpoints(err error) {
 	switch {
 	case d.checkpoints == nil:
 	case err != nil:
 		d.Coordinator.Fail(d.Name, err)
-	case !d.final: // a closed input without a final barrier has failed before
+	case !d.final: // Stop was called: if the input had closed, err would be errNoFinalBarrier
 		d.Coordinator.Fail(d.Name, errStoppedAlone)
 	}
 }

@@ -20,9 +20,9 @@ import (
 type Config[IN, OUT any] struct {
 	Core         core.Config[IN, OUT] // the driver sets User, Timers, Host, MakesJobs and Jobs
 	User         User[IN, OUT]
-	BlockingCall call.Blocking[IN, OUT] // makes a call, on a worker; nil if User.Invoke does
+	BlockingCall call.Blocking[IN, OUT] // makes a call on a worker, or nil: then User.Invoke starts all calls
 	Opener       Opener                 // opened before the first element, or nil
-	Closer       io.Closer              // closed after the last element, unless opening failed, or nil
+	Closer       io.Closer              // closed after the last element if opening succeeded, or nil
 
 	Context context.Context //nolint:containedctx // from the user
 	Clock   clock.Clock
@@ -41,7 +41,7 @@ type Config[IN, OUT any] struct {
 	Coordinator participant.Host // nil without checkpoints
 	State       StateCodec[IN, OUT]
 	Observer    observe.CheckpointedObserver // or nil
-	MaxOverflow int                          // that may be read past the capacity to reach a barrier
+	MaxOverflow int                          // items that may be read past the capacity to reach a barrier
 
 	ErrStopped error // matches the error of a run that Stop or a break has cut off
 }
@@ -52,7 +52,8 @@ type User[IN, OUT any] interface {
 	core.User[IN, OUT]
 
 	// AbandonedError returns the error of a run that ended with n elements in flight.
-	// onRequest means that this operator or an earlier step was cancelled or stopped.
+	// byElement means that an element has failed the run, onRequest that this operator or
+	// an earlier step was cancelled or stopped.
 	AbandonedError(cause error, byElement, onRequest bool, n int) error
 	// EndedOnRequest reports whether err means that an earlier step was cancelled or
 	// stopped.

@@ -3,17 +3,17 @@
 //
 // DESIGN.md lists the laws, such as C1, in section 3.
 //
-//   - driver.go: a [Driver] is the loop. Each step looks for signals, runs a step of the core,
-//     accepts elements, handles a barrier and emits results. If there was no work, the loop
-//     parks.
+//   - driver.go: a [Driver] is the loop. Each step looks for signals, runs a step of the
+//     core, accepts elements, handles a barrier and emits results. If there was no work,
+//     the loop parks.
 //   - config.go: its settings. life.go: its states.
-//   - items.go: items in, results out, and the port for the channels of a flow. ports.go: the
-//     interface of a port, and the ports with rings. results.go: the goroutines at the other
-//     ends of the rings. chained.go: the port for the caller's goroutine.
+//   - items.go: items in, results out, and the port for the channels of a flow. ports.go:
+//     the interface of a port, and the ports with rings. results.go: the goroutines at
+//     the other ends of the rings. chained.go: the port for the caller's goroutine.
 //   - transfer.go: hands the results to the next step of a pipeline.
 //   - finish.go: the end of the operator.
-//   - checkpointing.go: its part in checkpoints. state.go: the encoding of a state. budget.go:
-//     the end of a run whose budget is spent.
+//   - checkpointing.go: its part in checkpoints. state.go: the encoding of a state.
+//     budget.go: the end of a run whose budget is spent.
 //   - observing.go: observers, messages, gates, statistics.
 //   - ring.go: a bounded queue between two goroutines.
 //

@@ -47,24 +47,24 @@ type Driver[IN, OUT any] struct {
 	current       *attachment[IN, OUT]           // the port in use
 	plain         bool                           // values of type IN are neither control elements nor messages
 	letsIn        bool                           // the next element may take a slot: see prepareRead
-	drainsRetries bool                           // after the end of the input
+	drainsRetries bool                           // elements are retried after the end of the input, too
 	backlog       fifo.Queue[core.Item[IN, OUT]] // enters the core before new items
 	checkpoints   *checkpointing[IN, OUT]        // or nil
 	barriers      wiring.Barriers                // that have arrived
-	final         bool                           // the last barrier is final
-	runEnded      <-chan struct{}                // closed at the end of the coordinator's run; nil without one, or once it was noticed
+	final         bool                           // the barrier that arrived last is final
+	runEnded      <-chan struct{}                // closed at the end of the coordinator's run; nil without a coordinator, or once the end was noticed
 	upNext[OUT]
-	emitted    int64               // results
-	leaving    fifo.Queue[leaving] // observed, with results in a ring
+	emitted    int64               // results that were emitted so far
+	leaving    fifo.Queue[leaving] // elements whose results are in a ring; only with observers
 	jobs       []call.Job[IN, OUT] // not yet offered to the workers
-	offered    int                 // jobs offered in the last step
-	closer     io.Closer           // if it must still be closed
-	yielded    bool                // since it had work
-	gateClosed bool                // as of the last look
+	offered    int                 // jobs that were offered in the last step, before sendWorkers
+	closer     io.Closer           // nil once it was closed, or if there is none
+	yielded    bool                // the loop has yielded the processor since it had work
+	gateClosed bool                // a gate was closed when the loop last asked
 	unwatch    func() bool         // ends the watch on the operator's context
 	upstream   sync.WaitGroup      // for the call of cancelUpstream
 
-	timerDue     atomic.Bool   // the alarm has rung: bodyPort ends its step after at most one more result, and the next step fires the timers
+	timerDue     atomic.Bool   // the alarm has rung since the last step: see checkSignals and bodyPort.put
 	stopping     atomic.Bool   // Stop was called
 	purged       atomic.Bool   // EndPurged was called, and the loop has not acted on it
 	inputErr     sharedError   // of Results; set before its ring ends
@@ -78,22 +78,23 @@ type Driver[IN, OUT any] struct {
 	published    published   // for other goroutines
 }
 
-// upNext is the value to emit next.
+// upNext is the value to emit next. It is a barrier, or from the head of the queue: a
+// control element or a result.
 type upNext[OUT any] struct {
-	loaded     bool
-	barrier    bool                   // next is a barrier, which overtakes the queue; otherwise it is from the head
-	next       any                    // as out carries it; nil for an unconverted result
-	results    []OUT                  // remaining, of the head
-	numResults int                    // of the head
+	loaded     bool                   // there is a value
+	barrier    bool                   // the value is a barrier, which overtakes the queue
+	next       any                    // the value for a channel; nil until flowPort.boxed has made it of a result
+	results    []OUT                  // of the head, that were not sent
+	numResults int                    // number of all results of the head
 	message    call.Message           // of the head, or zero
-	parts      []message.Message[OUT] // remaining, if the head has several results
+	parts      []message.Message[OUT] // the message for each of results, if the head has several
 }
 
 // lateElements counts elements that arrived too late to be accepted.
 type lateElements struct {
 	count     atomic.Int64
-	wired     atomic.Bool   // upstream may send, and will close in
-	discards  atomic.Bool   // elements that arrive
+	wired     atomic.Bool   // there is an upstream, which will close in
+	discards  atomic.Bool   // elements that arrive from now on are discarded
 	discarder sync.Once     // starts discard
 	counted   chan struct{} // closed when count is final, because upstream has closed in
 	once      sync.Once     // closes counted
@@ -180,7 +181,8 @@ func (d *Driver[IN, OUT]) run() {
 		if recovered != nil { // a bug in weir
 			panic(recovered)
 		}
-		d.core.End(guard.Wrap("asyncop: the goroutine of the operator was ended", call.Panicked(nil))) // ignored if the core knows which function called Goexit
+		// The core ignores this error if it knows which function has called Goexit.
+		d.core.End(guard.Wrap("asyncop: the goroutine of the operator was ended", call.Panicked(nil)))
 		d.finish()
 	})
 	d.loop()
@@ -218,8 +220,10 @@ func (d *Driver[IN, OUT]) open() {
 	}
 }
 
-// step runs a step of the loop, and reports whether there is another. A blocking call
-// gets its worker in two steps: see offerJobs.
+// step runs a step of the loop, and reports whether there is another one.
+//
+// A blocking call that starts in this step is offered to workers that become free
+// (offerJobs). If it still waits, the next step sends a worker for it (sendWorkers).
 func (d *Driver[IN, OUT]) step() bool {
 	d.giveWay()
 	d.User.FlushLines(false)
@@ -259,7 +263,7 @@ func (d *Driver[IN, OUT]) step() bool {
 	switch {
 	case busy:
 		d.yielded = false
-	case !d.yielded && d.core.State().Running > 0: // for calls about to complete, one more step is cheaper than a sleep
+	case !d.yielded && d.core.State().Running > 0: // calls may be about to complete, and a step is cheaper than a sleep
 		d.yielded = true
 		runtime.Gosched()
 	default:
@@ -270,7 +274,7 @@ func (d *Driver[IN, OUT]) step() bool {
 
 func (d *Driver[IN, OUT]) checkSignals() {
 	d.endWithRun()
-	if d.timerDue.Load() { // cheaper than a store
+	if d.timerDue.Load() { // a load is cheaper than a store
 		d.timerDue.Store(false) // this step fires the timers
 	}
 	d.core.EndIfCancelled()
@@ -285,7 +289,7 @@ func (d *Driver[IN, OUT]) checkSignals() {
 		d.endInput()
 	}
 	a := d.attached.Load()
-	if a.moved == nil { // otherwise switchGoroutine does, and this goroutine ends
+	if a.moved == nil { // otherwise switchGoroutine switches the port
 		d.switchPort(a)
 	}
 }
@@ -299,17 +303,19 @@ func (d *Driver[IN, OUT]) EndPurged() {
 // Outliving returns the ids of messages whose calls outlive their attempts.
 func (d *Driver[IN, OUT]) Outliving() []string { return d.host.Outliving() }
 
-// mustStop reports whether Stop must end the input. After the marker it need not, because
-// the final barrier is a clean end.
+// mustStop reports whether Stop must end the input. After the marker of the end it need
+// not: a final barrier follows, which is a clean end.
 func (d *Driver[IN, OUT]) mustStop() bool {
 	return d.stopping.Load() && d.life < ending && d.input == inputOpen
 }
 
-// park sleeps until there is work. Letters posted after Parked is set wake it; setAlarm
-// notices earlier ones.
+// park sleeps until there is work. A letter that was posted before Parked was set is
+// noticed by setAlarm. A later letter wakes the loop.
 func (d *Driver[IN, OUT]) park() {
 	d.host.Parked.Store(true)
-	if !d.signalled() && !d.current.port.lookForWork() && !d.mayObserve() && (d.suspended() || d.setAlarm()) {
+	hasWork := d.signalled() || d.current.port.lookForWork() || d.mayObserve()
+	maySleep := !hasWork && (d.suspended() || d.setAlarm()) // while suspended, timers do not fire
+	if maySleep {
 		d.publish()
 		d.core.NoteSlept()
 		d.current.port.sleep()
@@ -332,10 +338,12 @@ func (d *Driver[IN, OUT]) setAlarm() bool {
 	return due == core.Never || d.timers.ScheduleAt(due)
 }
 
-// offerJobs offers the started calls to workers that become free, and reports whether
-// there were any. To send a worker costs a switch of goroutines, so sendWorkers does it
-// in the next step, for calls that still wait. Workers are sent at once for a batch, and
-// if a loop body, which may take long, runs on this goroutine.
+// offerJobs offers the calls that have started to workers that become free, and reports
+// whether there were any. To send a worker costs a switch of goroutines. So workers are
+// sent only in the next step, for calls that still wait.
+//
+// There are two exceptions. Batches get their workers at once. So do all calls if the
+// body of a loop over results runs on this goroutine, because the body may take long.
 func (d *Driver[IN, OUT]) offerJobs() bool {
 	d.offered = len(d.jobs)
 	hasJobs := d.offered > 0
@@ -350,10 +358,14 @@ func (d *Driver[IN, OUT]) offerJobs() bool {
 	return hasJobs
 }
 
-// giveWay yields the processor once if most running calls are on workers: offered calls
-// count as running, too. Workers whose calls return meanwhile take the offered jobs.
+// giveWay yields the processor once if more calls run on workers than were offered. A
+// worker whose call returns meanwhile takes an offered call.
 func (d *Driver[IN, OUT]) giveWay() {
-	if d.offered > 0 && d.core.State().Running > 2*d.offered {
+	if d.offered == 0 {
+		return
+	}
+	numOnWorkers := d.core.State().Running - d.offered // offered calls have permits, so they count as running
+	if numOnWorkers > d.offered {
 		runtime.Gosched()
 	}
 }
@@ -366,6 +378,7 @@ func (d *Driver[IN, OUT]) sendWorkers() {
 	}
 }
 
+// publish makes the counters of the core, and its free slots, known to other goroutines.
 func (d *Driver[IN, OUT]) publish() {
 	now := d.core.State()
 	counts := now.Counts()
@@ -375,8 +388,8 @@ func (d *Driver[IN, OUT]) publish() {
 	d.current.port.announceSlots(d.core.FreeSlots())
 }
 
-// InputClosed returns a channel that is closed after the end of the operator, when
-// upstream, if any, has closed in and all discarded elements are counted.
+// InputClosed returns a channel that is closed when the operator has ended and all
+// discarded elements are counted. If there is an upstream, it has closed in.
 func (d *Driver[IN, OUT]) InputClosed() <-chan struct{} { return d.late.counted }
 
 // Out returns the channel of the results.

@@ -18,6 +18,9 @@ import (
 
 // finish ends the operator (law F1). It cancels the source, ends the contexts, and sets
 // err before it closes out.
+//
+// onRequest means that this operator or an earlier step was cancelled or stopped. kept
+// means that the final checkpoint has the elements in flight.
 func (d *Driver[IN, OUT]) finish() {
 	d.timers.Stop()
 	d.unwatch()
@@ -38,7 +41,7 @@ func (d *Driver[IN, OUT]) finish() {
 	if cause == nil {
 		cause = d.lastFailure()
 	}
-	kept := d.suspended() && cause == nil // by the final checkpoint
+	kept := d.suspended() && cause == nil
 	onRequest = onRequest || cause != nil && d.User.EndedOnRequest(cause)
 	forSink, numCutOff := d.endAbandoned(abandoned, kept)
 	err := cause
@@ -65,7 +68,7 @@ func (d *Driver[IN, OUT]) finish() {
 	d.life = finished
 	close(d.ended)
 	d.current.port.close()
-	if a := d.attached.Load(); a != d.current { // since the last look
+	if a := d.attached.Load(); a != d.current { // a port that was attached since the last step
 		a.port.close()
 	}
 	d.settleMessages()
@@ -96,7 +99,8 @@ func (d *Driver[IN, OUT]) cleanUp() {
 	}
 }
 
-// refuseRest ends the items without a slot.
+// refuseRest ends the items that have no slot: parts of a message that were not sent, and
+// the backlog.
 func (d *Driver[IN, OUT]) refuseRest(kept bool) {
 	for _, part := range d.parts { // the last part releases the message: see message.Split
 		d.messages.Release(message.With(part, struct{}{}))
@@ -136,8 +140,9 @@ func (d *Driver[IN, OUT]) logEnd(err error, onRequest bool) {
 	}
 }
 
-// lastFailure waits for tasks that may still fail the run, and returns their error: the
-// encoding of the final state, elements behind its barrier, and the input.
+// lastFailure returns the error of a run that has not failed so far. With checkpoints, it
+// waits for the encoding of the final state and for the end of the input, which may fail.
+// Otherwise the input of Results may have failed.
 func (d *Driver[IN, OUT]) lastFailure() error {
 	switch {
 	case d.checkpoints != nil:
@@ -194,8 +199,9 @@ const sinkLimit = 30 * time.Second
 var errSinkLimit = fmt.Errorf("asyncop: the operator has ended, and %v later there are failures that the sink has not taken", sinkLimit)
 
 // endSink waits for the running call of the sink. Then it offers each element of
-// endAbandoned once (law A1), unless that call has taken it. A failed element that is
-// redelivered is not offered again. Failed elements that are not taken end as Abandoned.
+// endAbandoned once (law A1). There are two exceptions: an element that the running call
+// has taken, and a failed element that is redelivered. Failed elements that are not taken
+// end as Abandoned.
 func (d *Driver[IN, OUT]) endSink(cause error, forSink []*core.Slot[IN, OUT]) {
 	if d.sink == nil {
 		return
@@ -222,7 +228,7 @@ func (d *Driver[IN, OUT]) endSink(cause error, forSink []*core.Slot[IN, OUT]) {
 			}
 		}
 		switch {
-		case !failed:
+		case !failed: // it was cut off, and has ended in endAbandoned
 		case taken:
 			d.core.Ended(e, observe.HandedOver)
 		default:
@@ -254,11 +260,12 @@ func (d *Driver[IN, OUT]) cancelUpstream(cause error) {
 	if cancel == nil || d.life >= ending {
 		return
 	}
-	d.upstream.Go(func() { // cancel may wait for the source, and that for the operator
+	d.upstream.Go(func() { // cancel may wait for the source, and the source for the operator
 		_ = call.OffLoop(func() error { cancel(cause); return nil })
 	})
 }
 
+// discardFromIn makes elements that arrive through In from now on be discarded.
 func (d *Driver[IN, OUT]) discardFromIn() {
 	d.late.discards.Store(true)
 	if d.input != inputClosed {

@@ -13,14 +13,14 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// endInput ends the input. The backlog gets its first attempts, but no retries unless
-// those are drained (law A5).
+// endInput ends the input (law A5). Elements in the backlog still get their first
+// attempts.
 func (d *Driver[IN, OUT]) endInput() {
 	d.life = max(d.life, ending)
 	d.endRetriesAndWaits()
 }
 
-// endRetriesAndWaits ends the waits of batches, and retries unless those are drained (law
+// endRetriesAndWaits ends the waits of batches and, without drainsRetries, retries (law
 // A5).
 func (d *Driver[IN, OUT]) endRetriesAndWaits() {
 	d.endWaits()
@@ -29,7 +29,8 @@ func (d *Driver[IN, OUT]) endRetriesAndWaits() {
 	}
 }
 
-// endWaits ends the wait of batches for members after the last element.
+// endWaits makes batches start without waiting for more members, if all elements have
+// entered the core.
 func (d *Driver[IN, OUT]) endWaits() {
 	if d.batches != nil && (d.life >= ending || d.input != inputOpen) && d.backlog.Len() == 0 {
 		d.batches.EndInput()
@@ -41,8 +42,9 @@ func (d *Driver[IN, OUT]) drained() bool {
 	return d.life >= ending && d.backlog.Len() == 0 && d.core.State().Len == 0
 }
 
-// acceptSome takes elements while slots are free. Without a free slot, it notices the end
-// of the input only while it may read past the capacity.
+// acceptSome takes elements while slots are free, and reports whether there were any.
+// Without a free slot the input is not read, except to reach a barrier: see mayOverflow.
+// So the end of the input may be noticed only when a slot becomes free.
 func (d *Driver[IN, OUT]) acceptSome() (busy bool) {
 	d.gateClosed = false
 	for range stepLimit {
@@ -58,8 +60,8 @@ func (d *Driver[IN, OUT]) acceptSome() (busy bool) {
 	return busy
 }
 
-// feed moves an item of the backlog into the core, if a slot is free and the gates are
-// open.
+// feed moves the oldest item of the backlog into the core, if a slot is free and the
+// gates are open. It reports whether it did.
 func (d *Driver[IN, OUT]) feed() bool {
 	if d.core.FreeSlots() == 0 || d.suspended() {
 		return false
@@ -84,9 +86,10 @@ func (d *Driver[IN, OUT]) feed() bool {
 	return true
 }
 
-// prepareRead reports whether the next element may be read. If the backlog is empty, a
-// slot is free and the gates admit the element, it sets letsIn: the element enters the
-// core. Otherwise the element is read only to reach a barrier, and waits in the backlog.
+// prepareRead reports whether the next element may be read, and sets letsIn. If letsIn is
+// set, the element enters the core: the backlog is empty, a slot is free, and the gates
+// admit it. Otherwise the element is read only to reach a barrier, and waits in the
+// backlog.
 func (d *Driver[IN, OUT]) prepareRead() bool {
 	if d.life >= ending || d.checkpoints != nil && d.checkpoints.arrived != nil {
 		return false
@@ -95,7 +98,7 @@ func (d *Driver[IN, OUT]) prepareRead() bool {
 	return d.letsIn || d.checkpoints != nil && d.mayOverflow()
 }
 
-// received handles a value from in. ok is false if in was closed.
+// received handles a value from Driver.in. ok is false if the channel was closed.
 func (d *Driver[IN, OUT]) received(v any, ok bool) {
 	if !ok {
 		d.receivedEnd()
@@ -145,7 +148,7 @@ func decoded[IN any](v any) (in IN, m call.Message, ok bool) {
 
 func (d *Driver[IN, OUT]) receivedEnd() {
 	d.input = inputClosed
-	d.endWithRun() // this end is not clean if upstream noticed the end of the run first
+	d.endWithRun() // if the coordinator's run has failed, upstream may have closed the input for this reason
 	d.core.EndIfCancelled()
 	if (d.checkpoints != nil || d.barriers.Any()) && !d.final { // the stream was cut
 		d.core.End(errNoFinalBarrier)
@@ -199,7 +202,7 @@ func (d *Driver[IN, OUT]) receivedControl(v any) {
 			it.Rest = b
 		}
 		switch {
-		case isEndOfInput(b): // it keeps its position, but ends retries at once
+		case isEndOfInput(b): // the marker keeps its position in the queue, but ends retries at once
 			d.input = inputMarked
 			d.endRetriesAndWaits()
 			it = core.Marker[IN, OUT](b)
@@ -236,16 +239,15 @@ func (d *Driver[IN, OUT]) emitSome() (busy bool) {
 	return busy
 }
 
-// load sets the next value to emit, and reports whether there is one. Barriers other than
-// a Drain overtake elements, but do not separate the results of an element: while a
-// barrier waits for the rest of the loaded results, no other element is loaded.
+// load sets the next value to emit, and reports whether there is one. Barriers overtake
+// elements, except a Drain. They do not separate the results of an element.
 func (d *Driver[IN, OUT]) load() bool {
 	if d.loaded {
 		return true
 	}
 	if k := d.checkpoints; k != nil {
 		switch {
-		case k.arrived != nil && k.arrived.Kind != participant.Drain:
+		case k.arrived != nil && k.arrived.Kind != participant.Drain: // it passes first: see passBarrier
 			return false
 		case k.passing.Len() > 0:
 			d.loaded, d.barrier = true, true
@@ -285,7 +287,7 @@ func (d *Driver[IN, OUT]) messageOfNext() call.Message {
 }
 
 // unload takes back a loaded value, so that a barrier can overtake it. It returns false
-// if some results of the element were sent: they are not separated (law Q1).
+// if some results of the element were sent: a barrier must not separate them (law Q1).
 func (d *Driver[IN, OUT]) unload() bool {
 	if d.loaded && !d.barrier {
 		if len(d.results) < d.numResults {
@@ -326,6 +328,7 @@ func (d *Driver[IN, OUT]) sent() {
 	}
 }
 
+// flowPort is the port for the channels of a flow: In and Out.
 type flowPort[IN, OUT any] struct{ d *Driver[IN, OUT] }
 
 func (p *flowPort[IN, OUT]) take() bool {
@@ -371,7 +374,7 @@ func (p *flowPort[IN, OUT]) sleep() {
 }
 
 // sleepOn waits until a value arrives through In, value is sent to dest, or the loop is
-// woken. dest may be nil.
+// woken. If dest is nil, it sends no value.
 func (d *Driver[IN, OUT]) sleepOn(dest chan<- any, value any) {
 	var in <-chan any
 	if d.prepareRead() {

@@ -10,7 +10,7 @@ package drive
 //
 // From ending on, the input is not read.
 //
-// The loop owns the state. Failed is not stored: the core knows the failure first.
+// The loop owns the state. Failed is not a value of life: the core has the failure.
 type life uint8
 
 const (

@@ -10,14 +10,16 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// leaving is an observed element with results in a ring. It has left when the reader has
-// settled the last one (law O1).
+// leaving is an element whose results are in a ring. It has left when the reader has
+// settled its last result (law O1).
 type leaving struct {
 	track *core.Track
-	upTo  uint64 // values of the ring up to its last result
+	upTo  uint64 // number of values of the ring up to its last result
 	by    *reader
 }
 
+// noteEmitted records the end of the element whose results were emitted last. If they are
+// in a ring, the record waits until they have left.
 func (d *Driver[IN, OUT]) noteEmitted() {
 	r := d.observing.TakeLeaving()
 	if r == nil { // a control element
@@ -30,12 +32,14 @@ func (d *Driver[IN, OUT]) noteEmitted() {
 	}
 }
 
-// mayObserve reports whether the next element has left. With Parked set, the reader wakes
-// the loop from then on.
+// mayObserve reports whether the oldest of d.leaving has left. When the reader settles
+// values later, it wakes the loop if Parked is set: see outlet.settle.
 func (d *Driver[IN, OUT]) mayObserve() bool {
 	return d.leaving.Len() > 0 && d.leaving.Peek().upTo <= d.leaving.Peek().by.settled.Load()
 }
 
+// settleAndReport settles messages, and calls observers, for the elements that have ended
+// since the last step.
 func (d *Driver[IN, OUT]) settleAndReport() {
 	d.messages.Settle()
 	if d.observing == nil {
@@ -66,7 +70,7 @@ func (d *Driver[IN, OUT]) observeEnd() {
 }
 
 func (d *Driver[IN, OUT]) reportEnd() {
-	runAfterTheEnd(d.observing.MayReport, d.observing.Report, d.User.LogObserverPanic) // an event is not repeated after a panic
+	runAfterTheEnd(d.observing.MayReport, d.observing.Report, d.User.LogObserverPanic)
 }
 
 func (d *Driver[IN, OUT]) settleMessages() {
@@ -104,8 +108,8 @@ func (d *Driver[IN, OUT]) observeLate(n int) {
 	d.reportEnd()
 }
 
-// askGates reports whether all gates admit another element. A closed one will wake the
-// loop.
+// askGates reports whether all gates admit another element. A closed gate will wake the
+// loop when it opens.
 func (d *Driver[IN, OUT]) askGates() bool {
 	for _, gate := range d.Gates {
 		isAdmitted := d.tryAdmit(gate)
@@ -116,8 +120,8 @@ func (d *Driver[IN, OUT]) askGates() bool {
 	return true
 }
 
-// gateHasOpened reports whether a closed gate may have opened. With Parked set, later
-// notices wake the loop.
+// gateHasOpened reports whether a closed gate may have opened. If it opens later, it
+// wakes the loop if Parked is set: see tryAdmit.
 func (d *Driver[IN, OUT]) gateHasOpened() bool { return d.gateClosed && !d.gateWillWake.Load() }
 
 // tryAdmit asks a gate. A panic ends the run (law A6).
@@ -149,7 +153,7 @@ func (d *Driver[IN, OUT]) Counts() observe.Stats {
 	if s.LastError != nil {
 		s.LastErrorAge = max(0, d.timers.Now()-erred)
 	}
-	s.Running = max(0, s.Running-d.host.Freed()) // after the end, freed permits stay here
+	s.Running = max(0, s.Running-d.host.Freed()) // after the end, the core does not take freed permits
 	s.LateCompletions = d.host.Late()
 	s.Discarded = d.late.count.Load()
 	s.Undelivered = d.delivery.undelivered.Load()

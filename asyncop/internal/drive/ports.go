@@ -19,12 +19,12 @@ type port[IN, OUT any] interface {
 	// sleep waits until the port or the loop has work.
 	sleep()
 	// lookForWork reports whether take or put has work. Otherwise the goroutine at the
-	// other end, or a gate, will wake the loop. A port that sleeps on its channels need
-	// not report their work. Parked is set, so that no wake-up is lost.
+	// other end, or a gate, will wake the loop: Parked is set, so that a wake-up is not
+	// lost. A port whose sleep waits for its channels need not report their work.
 	lookForWork() bool
 
 	// putCount returns the number of emitted results, and the reader that settles them
-	// (law O1), or nil if they belong to downstream.
+	// (law O1). by is nil if emitted results belong to downstream at once.
 	putCount() (n uint64, by *reader)
 
 	// announceSlots announces the number of free slots.
@@ -37,9 +37,10 @@ type port[IN, OUT any] interface {
 	close()
 }
 
+// attachment is a port, and how the loop uses it.
 type attachment[IN, OUT any] struct {
 	port          port[IN, OUT]
-	drainsRetries bool // after the end of the input
+	drainsRetries bool // see Driver.drainsRetries
 
 	// moved is closed when the caller's goroutine continues with the core. It is nil if
 	// the loop keeps its goroutine.

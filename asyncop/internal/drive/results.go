@@ -34,7 +34,7 @@ func (d *Driver[IN, OUT]) Results(r Range[IN, OUT]) {
 		}
 		close(d.in)
 	}()
-	leave := sync.OnceFunc(func() { close(e.out.stopped) }) // before <-d.done, because observeEnd waits for it
+	leave := sync.OnceFunc(func() { close(e.out.stopped) }) // called before <-d.done, because observeEnd waits for it
 	all := false
 	defer func() {
 		leave()

@@ -16,13 +16,13 @@ type ring[T any] struct {
 	buf      []T            // its length is a power of two
 	messages []call.Message // as long as buf, or nil if values lack messages
 
-	_     [64]byte // separates the fields of the goroutines
-	head  atomic.Uint64
-	ahead uint64 // owned by the taker: the tail that it has seen
-	_     [64]byte
-	tail  atomic.Uint64
-	limit uint64 // owned by the putter: limit of tail until it looks at head again
-	_     [64]byte
+	_        [64]byte      // separates the fields of the goroutines
+	head     atomic.Uint64 // number of values that were taken
+	seenTail uint64        // owned by the taker: tail, when it last looked
+	_        [64]byte
+	tail     atomic.Uint64 // number of values that were put
+	limit    uint64        // owned by the putter: tail of a full ring, when it last looked at head
+	_        [64]byte
 
 	ended   atomic.Bool // by the putter, after its last value
 	stopped atomic.Bool // by any goroutine: values are not taken from now on
@@ -58,9 +58,9 @@ func (r *ring[T]) put(v T, m call.Message) bool {
 // take removes the oldest value, unless the ring is empty.
 func (r *ring[T]) take() (v T, m call.Message, ok bool) {
 	head := r.head.Load()
-	if head == r.ahead {
-		r.ahead = r.tail.Load()
-		if head == r.ahead {
+	if head == r.seenTail {
+		r.seenTail = r.tail.Load()
+		if head == r.seenTail {
 			return v, m, false
 		}
 	}
@@ -78,7 +78,7 @@ func (r *ring[T]) take() (v T, m call.Message, ok bool) {
 
 // len returns the number of values, for both goroutines.
 func (r *ring[T]) len() int {
-	head := r.head.Load() // first, because it does not pass tail
+	head := r.head.Load() // before tail, so that the difference is not negative
 	return int(r.tail.Load() - head)
 }
 
@@ -95,17 +95,17 @@ func (r *ring[T]) exhausted() bool { return r.ended.Load() && r.len() == 0 }
 type inlet[T any] struct {
 	ring     *ring[T]
 	feeder   call.Sleeper  // the goroutine that puts
-	slotTail atomic.Uint64 // values up to this tail have a slot, as of the last announceSlots
+	slotTail atomic.Uint64 // the tail up to which values have a slot, by the last announceSlots
 
 	// surplus is how many values may be put beyond slotTail. The feeder sets it.
 	surplus atomic.Int64
 
 	// Owned by the feeder. They describe the last fetch.
-	asked         int    // the result of awaitSlots
+	asked         int    // values that it asked for
 	firstTail     uint64 // tail at its start
 	firstSlotTail uint64 // slotTail at its start
 	freed         int    // slots that became free before its first value was put
-	hasNoValue    bool   // no value was put yet
+	awaitsFirst   bool   // its first value was not put yet
 }
 
 func newInlet[T any](size int) inlet[T] {
@@ -115,8 +115,8 @@ func newInlet[T any](size int) inlet[T] {
 // put waits until the ring has space for v, and returns false if values are no longer
 // taken. The caller wakes the loop.
 func (i *inlet[T]) put(v T, m call.Message) bool {
-	if i.hasNoValue {
-		i.hasNoValue = false
+	if i.awaitsFirst {
+		i.awaitsFirst = false
 		freed := int(i.slotTail.Load() - i.firstSlotTail) //nolint:gosec // counts that are close to each other
 		i.freed = max(0, freed)                           // slotTail falls while a key is crowded: see Machine.FreeSlots
 	}
@@ -152,27 +152,28 @@ func (i *inlet[T]) freeSlots() int {
 	return int(i.slotTail.Load() - i.ring.tail.Load()) //nolint:gosec // two counts that are close to each other
 }
 
-// awaitSlots waits until freeSlots + surplus > 0, and returns how many values to fetch,
-// or 0 if values are no longer taken or ctx has ended. The feeder calls it.
+// awaitSlots waits until values may be fetched, and returns how many. It returns 0 if
+// values are no longer taken or ctx has ended. The feeder calls it.
 //
-// Slots become free while values are fetched. The surplus estimates how many: as many as
-// became free during the last fetch, before its first value was put. Later ones do not
-// count: the values of the fetch may have freed them, so the surplus would feed on
-// itself. awaitSlots asks for the surplus twice:
+// Slots become free while values are fetched. So awaitSlots asks for more values than
+// there are free slots. For example, 10 slots are free, and 4 slots became free during
+// the last fetch. Then the surplus is 4, and 18 values are fetched:
 //
-//	result = free slots + surplus for this fetch + surplus for the next fetch
+//	10 for the free slots
+//	4  for slots that become free during this fetch
+//	4  for slots that become free during the next fetch; they wait in the ring
 //
-// The first surplus fills the slots that become free during this fetch. The second one
-// waits in the ring for the slots that become free during the next fetch, so that they do
-// not stay empty until it returns. So up to surplus values may have no slot when a fetch
-// begins, and freeSlots is negative.
+// So when a fetch begins, up to surplus values may have no slot, and freeSlots may be
+// negative. awaitSlots waits until freeSlots + surplus > 0.
 //
-// For example, with 10 free slots and a surplus of 4, 18 values are fetched. Meanwhile 4
-// more slots become free, so 4 values wait.
+// The surplus is the number of slots that became free during the last fetch, before its
+// first value was put. Later slots do not count: the values of the fetch may have freed
+// them, so the surplus would feed on itself.
 //
 // The surplus is limited, because many slots become free during an idle time. The limit
-// is the number of values of the last fetch and, if all of them came, twice the last
-// surplus. Without this addition, a small fetch would keep the surplus small for ever.
+// is the number of values of the last fetch. If all values that it asked for came, twice
+// the last surplus is added. Otherwise, a small fetch would keep the surplus small for
+// ever.
 func (i *inlet[T]) awaitSlots(ctx context.Context) int {
 	tail := i.ring.tail.Load()
 	limit := int(tail - i.firstTail) //nolint:gosec // counts that are close to each other
@@ -189,7 +190,7 @@ func (i *inlet[T]) awaitSlots(ctx context.Context) int {
 			i.firstTail = tail
 			i.firstSlotTail = i.slotTail.Load()
 			i.freed = 0
-			i.hasNoValue = true
+			i.awaitsFirst = true
 			return i.asked
 		}
 		i.feeder.Sleep(func() bool { return !i.mayFetch() && !i.ring.stopped.Load() && ctx.Err() == nil })

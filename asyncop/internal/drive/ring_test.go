@@ -19,7 +19,7 @@ func TestRingIsAQueue(t *testing.T) {
 		start := rapid.SampledFrom([]uint64{0, 3, ^uint64(0) - 2}).Draw(t, "start") // the indices wrap around
 		r.head.Store(start)
 		r.tail.Store(start)
-		r.ahead, r.limit = start, start+uint64(len(r.buf))
+		r.seenTail, r.limit = start, start+uint64(len(r.buf))
 		var model []int
 		for i := range rapid.IntRange(0, 100).Draw(t, "steps") {
 			if rapid.Bool().Draw(t, "put") {

@@ -46,12 +46,18 @@ const (
 //	version  schema of inputs  schema of results  taken  marks [observer: its state] [cost]  count
 //	{ kind  [record: [observer: number]  attempts  first  spent  wait [retry]  input] [completed: + n {result}] [control: time] }
 //
-// version, marks, kind and retry are bytes. count, attempts, n and cost are unsigned
-// varints. taken, the number of an observer, first, spent and wait are signed varints.
-// The other fields are preceded by their length. Times are Unix nanoseconds. first is 0
-// if no attempt has begun, in any run. wait is the rest of a back-off at taken, the time
-// of the checkpoint; retry is present if wait is not 0. cost, the bits of Snapshot.Spent,
-// is present if cost is not 0.
+// Fields in brackets are not always present. Times are Unix nanoseconds.
+//
+//	bytes                   version, marks, kind, retry
+//	unsigned varints        count, attempts, n, cost
+//	signed varints          taken, number, first, spent, wait
+//	preceded by a length    the other fields
+//
+//	taken    the time of the checkpoint
+//	cost     the bits of Snapshot.Spent; present if Spent is not 0
+//	first    see core.Item.First
+//	wait     the rest of a back-off at the time taken
+//	retry    present if wait is not 0
 type StateCodec[IN, OUT any] struct {
 	Inputs  codec.Codec[IN]
 	Results codec.Codec[OUT] // nil if results are not stored
@@ -214,9 +220,9 @@ func (s StateCodec[IN, OUT]) decodeSchemas(d *varint.Reader) (StateCodec[IN, OUT
 	return s.withSchemas(inputs, results)
 }
 
-// decodeRecord decodes a record after the observer's number. number is its index, from 1,
-// for errors.
-func (s StateCodec[IN, OUT]) decodeRecord(d *varint.Reader, it *core.Item[IN, OUT], number int) (err error) {
+// decodeRecord decodes a record after the observer's number. position is the position of
+// the record in the state, from 1, for errors.
+func (s StateCodec[IN, OUT]) decodeRecord(d *varint.Reader, it *core.Item[IN, OUT], position int) (err error) {
 	attempts := d.Uvarint()
 	if attempts > math.MaxInt32 {
 		d.Fail(fmt.Errorf("%d attempts", attempts))
@@ -237,14 +243,14 @@ func (s StateCodec[IN, OUT]) decodeRecord(d *varint.Reader, it *core.Item[IN, OU
 	}
 	it.In, err = s.Inputs.Decode(in)
 	if err != nil {
-		return fmt.Errorf("input %d: %w", number, err)
+		return fmt.Errorf("input %d: %w", position, err)
 	}
 	if it.Kind != core.Completed {
 		return nil
 	}
 	results, err := s.decodeResults(d)
 	if err != nil {
-		return fmt.Errorf("result of input %d: %w", number, err)
+		return fmt.Errorf("result of input %d: %w", position, err)
 	}
 	it.SetResults(results)
 	return nil

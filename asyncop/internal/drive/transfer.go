@@ -33,18 +33,18 @@ const grace = 500 * time.Millisecond
 type Transfer[IN, OUT any] struct {
 	d           *Driver[IN, OUT]
 	next        chan<- any
-	sharesOut   bool // others also receive from Out
+	sharesOut   bool // others receive from Out as well
 	tellFailure bool // next takes a wiring.Failure
 
 	ctx  context.Context //nolint:containedctx // ends with the operator's context, the deadline of a Stop, or the transfer
 	stop context.CancelFunc
 
-	ended    <-chan struct{}  // at the end of the operator; nil once noticed
-	ctxEnded <-chan struct{}  // at the end of ctx; nil before the end of the operator, and once noticed
-	late     <-chan time.Time // at the end of the grace; nil before
+	ended    <-chan struct{}  // closed at the end of the operator; nil once the end was noticed
+	ctxEnded <-chan struct{}  // closed at the end of ctx; nil until the operator has ended, and once the grace has begun
+	late     <-chan time.Time // receives at the end of the grace; nil until the grace has begun
 	timer    *clock.Timer     // of late
 	renewed  bool             // each result has its own grace
-	gaveUp   bool
+	gaveUp   bool             // results are no longer delivered
 }
 
 // NewTransfer returns a transfer to the channel of the next step.
@@ -58,9 +58,9 @@ func (d *Driver[IN, OUT]) NewTransfer(next chan<- any, sharesOut, tellFailure bo
 // Run moves the results to next and closes it. If the stream has failed and next takes
 // failures, it gets the failure first.
 //
-// Run takes the results from a ring, which is cheaper for the loop than out, unless
-// others receive from out. Earlier results may be in out, which the loop closes when it
-// switches to the ring.
+// If others receive from out as well, Run takes the results from out. Otherwise it takes
+// them from a ring, which is cheaper for the loop. Earlier results may be in out, which
+// the loop closes when it switches to the ring.
 func (t *Transfer[IN, OUT]) Run() {
 	d := t.d
 	defer close(t.next)
@@ -132,6 +132,7 @@ func (t *Transfer[IN, OUT]) deliver(v any) bool {
 	return false
 }
 
+// noticeEnd begins the wait after the end of the operator: see Transfer.
 func (t *Transfer[IN, OUT]) noticeEnd() {
 	t.ended = nil
 	switch {
@@ -160,7 +161,8 @@ func (t *Transfer[IN, OUT]) giveUp() {
 }
 
 // Await calls awaitSink, which waits until a sink that has received all results
-// completes. It gives up like Run, except after a clean end.
+// completes. After a clean end Await waits without a limit. Otherwise it gives up like
+// Run.
 func (t *Transfer[IN, OUT]) Await(awaitSink func()) {
 	defer t.End()
 	if t.d.Err() == nil && !t.gaveUp {

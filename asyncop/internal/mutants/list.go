@@ -910,8 +910,8 @@ var mutants = []mutant{
 	},
 	{
 		"a drain leaves elements in flight", "C1", "drive/checkpointing.go",
-		`if b.Kind == participant.Drain && !d.drained() || !d.unload() {`,
-		`if !d.unload() {`,
+		`if b.Kind == participant.Drain && !d.drained() {`,
+		`if false {`,
 	},
 	{
 		"calls begin behind a barrier that suspends", "C1", "drive/life.go",
