@@ -260,7 +260,7 @@ func (d *Driver[IN, OUT]) receivedBarrier(b participant.Barrier) {
 	d.passBarrier()
 }
 
-// reportMarker is called for each control element that was emitted. If it is the marker
+// reportMarker is called for each value that was emitted. If it is the marker
 // of the end of the input, all elements have left, and reportMarker reports this to the
 // coordinator.
 func (k *checkpointing[IN, OUT]) reportMarker(value any) {

@@ -58,7 +58,7 @@ type Driver[IN, OUT any] struct {
 	leaving    fifo.Queue[leaving] // elements whose results are in a ring; only with observers
 	jobs       []call.Job[IN, OUT] // not yet offered to the workers
 	offered    int                 // jobs that were offered in the last step, before sendWorkers
-	closer     io.Closer           // nil once it was closed, or if there is none
+	closer     io.Closer           // of the function, until it is closed; or nil
 	yielded    bool                // the loop has yielded the processor since it had work
 	gateClosed bool                // a gate was closed when the loop last asked
 	unwatch    func() bool         // ends the watch on the operator's context

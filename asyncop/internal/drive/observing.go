@@ -77,8 +77,9 @@ func (d *Driver[IN, OUT]) settleMessages() {
 	runAfterTheEnd(d.messages.MaySettle, d.messages.Settle, d.User.LogSourcePanic)
 }
 
-// runAfterTheEnd calls work, which is user code, until hasWork returns false. It is
-// called after the end of the loop.
+// runAfterTheEnd calls work, which is user code, until hasWork returns false. If work
+// panics, it is called again for the remaining events. runAfterTheEnd is called after the
+// end of the loop.
 func runAfterTheEnd(hasWork func() bool, work func(), logPanic func(err error)) {
 	for hasWork() {
 		if err := call.OffLoop(func() error { work(); return nil }); err != nil {
