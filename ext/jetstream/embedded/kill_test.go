@@ -3,7 +3,6 @@ package embedded_test
 import (
 	"context"
 	"errors"
-	"flag"
 	"strconv"
 	"strings"
 	"testing"
@@ -34,10 +33,7 @@ func TestMain(m *testing.M) {
 	workerkill.Child(openAny)
 	pipelinekill.Child(openPipelines)
 	fleettest.Child(openForFleet)
-	flag.Parse()
-	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue { // these tests wait, most of the time
-		_ = f.Value.Set("8")
-	}
+	suite.SetParallel(8, 8)
 	// A publisher of the client that is cleaned up before its goroutine has begun leaves
 	// that behind, waiting on a nil channel (v1.55.0).
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/nats-io/nats.go/jetstream.(*jetStream).resetPendingAcksOnReconnect"))
