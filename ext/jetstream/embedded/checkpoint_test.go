@@ -179,6 +179,7 @@ func TestEpochs(t *testing.T) {
 // Law W3: old checkpoints are removed although each run saves few. Damaged ones do not
 // count: three that can be restored are kept.
 func TestCheckpointsOfShortRuns(t *testing.T) {
+	t.Parallel()
 	js := connect(t, fresh(t))
 	name := newCheckpoints(t, js)
 	run := func(id uint64) (left []uint64) {

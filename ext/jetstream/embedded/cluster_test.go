@@ -128,6 +128,7 @@ func TestEngine_IndexThatFails(t *testing.T) {
 // A server that has lost the end of a stream stops no queue. Servers that sync do not
 // lose it.
 func TestEngine_ServerThatLostTheEnd(t *testing.T) {
+	t.Parallel()
 	dir, copied := t.TempDir(), t.TempDir()
 	dialer := &switchable{}
 	open := func() *embedded.Server {

@@ -22,16 +22,19 @@ func openForFleet(ctx context.Context, url string) (store.Keeper, error) {
 
 // Law B5.
 func TestFleet_ProcessesShareALimit(t *testing.T) {
+	t.Parallel()
 	fleettest.Run(t, startForFleet(t))
 }
 
 // Law B5, while processes are killed and paused.
 func TestFleet_KillsAndPauses(t *testing.T) {
+	t.Parallel()
 	fleettest.RunFaults(t, startForFleet(t))
 }
 
 // Law D3, when a backend recovers.
 func TestRecovery_MakesMessagesDue(t *testing.T) {
+	t.Parallel()
 	_, js := startCluster(t, clustertest.Config{Servers: 1})
 	require.NoError(t, clustertest.CreateStream(t.Context(), js, weirjs.StreamConfig("queues")))
 	engine, err := openEngine(t.Context(), js, "queues")

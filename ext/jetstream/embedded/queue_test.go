@@ -434,6 +434,7 @@ func TestSource_CloseWhileItWaits(t *testing.T) {
 
 // A Receive of many messages returns with the first message, without waiting for more.
 func TestSource_MessageAlone(t *testing.T) {
+	t.Parallel()
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)
 	s := newSource(t, js, stream, time.Minute)

@@ -27,6 +27,7 @@ const maxPayload = 1 << 20 // of a server in this process
 // no layer and no dead letter, held its slot for ever. Its dead letter points to it, and
 // it stays in the stream.
 func TestFailuresThatAreTooLarge(t *testing.T) {
+	t.Parallel()
 	for name, retention := range map[string]jetstream.RetentionPolicy{"limits": jetstream.LimitsPolicy, "work queue": jetstream.WorkQueuePolicy} {
 		t.Run(name, func(t *testing.T) {
 			failuresThatAreTooLarge(t, connect(t, fresh(t)), time.Second, func(c *jetstream.StreamConfig) { c.Retention = retention })

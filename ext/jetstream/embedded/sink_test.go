@@ -23,6 +23,7 @@ import (
 // A fault of the result stream that only a person can mend ends the run with its reason.
 // Results become neither dead letters nor messages of another stream.
 func TestSink_FaultThatOnlyAPersonCanMend(t *testing.T) {
+	t.Parallel()
 	js := connect(t, fresh(t))
 	stream, other := newStream(t, js), newStream(t, js)
 	for name, of := range map[string]struct {

@@ -230,6 +230,7 @@ func TestStreamsThatDoNotFitAStore(t *testing.T) {
 
 // A source over a store is woken by Puts of others.
 func TestSourceOverAStore(t *testing.T) {
+	t.Parallel()
 	js := connect(t, fresh(t))
 	name := newStore(t, js)
 	open := func() *weirjs.Engine {
@@ -251,6 +252,7 @@ func TestSourceOverAStore(t *testing.T) {
 // The messages that an earlier version of a program has left in layers and behind others
 // of their key.
 func TestEngine_MessagesOfAnEarlierVersion(t *testing.T) {
+	t.Parallel()
 	js := connect(t, fresh(t))
 	s, err := openEngine(t.Context(), js, newStore(t, js))
 	require.NoError(t, err)
@@ -269,6 +271,7 @@ func TestEngine_MergeIntoTheOutboxWhileTheSameIDIsPublished(t *testing.T) {
 // A merge and a count are one pass over a queue, and a second count reads no messages:
 // 100,000 dead letters take less than a minute.
 func TestEngine_ManyDeadLetters(t *testing.T) {
+	t.Parallel()
 	n := 5000
 	if suite.Long() {
 		n = 100_000
