@@ -15,6 +15,7 @@ import (
 // The messages that an earlier version of a program has left in layers and behind others
 // of their key.
 func TestEngine_MessagesOfAnEarlierVersion(t *testing.T) {
+	t.Parallel()
 	e, err := postgres.Open(t.Context(), pgtest.Start(t).URL())
 	require.NoError(t, err)
 	defer e.Close()

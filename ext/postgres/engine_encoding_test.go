@@ -55,6 +55,7 @@ func makeTables(t *testing.T, url string) {
 // Laws D4 and W2: a message that the database refuses, because of the text of its error
 // or by a trigger, delays no other message, and its handling ends.
 func TestEngine_RefusedMessageDelaysNoOther(t *testing.T) {
+	t.Parallel()
 	server := pgtest.Start(t)
 	for i, c := range []struct {
 		name     string

@@ -19,6 +19,7 @@ func openForFleet(ctx context.Context, url string) (store.Keeper, error) {
 
 // Law B5.
 func TestFleet_ProcessesShareALimit(t *testing.T) {
+	t.Parallel()
 	fleettest.Run(t, schemas(t)(t))
 }
 

@@ -5,7 +5,6 @@ package postgres_test
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"slices"
 	"strconv"
@@ -27,6 +26,7 @@ import (
 	"github.com/weirflow/weir/internal/testing/jobkill"
 	"github.com/weirflow/weir/internal/testing/storebench"
 	"github.com/weirflow/weir/internal/testing/storecrash"
+	"github.com/weirflow/weir/internal/testing/suite"
 	"github.com/weirflow/weir/internal/testing/workerkill"
 	"github.com/weirflow/weir/message"
 )
@@ -36,10 +36,7 @@ func TestMain(m *testing.M) {
 	workerkill.Child(openForWorkers)
 	jobkill.Child(openForJobs)
 	fleettest.Child(openForFleet)
-	flag.Parse()
-	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue { // these tests wait, most of the time
-		_ = f.Value.Set("4")
-	}
+	suite.SetParallel(8, 4)
 	goleak.VerifyTestMain(sharing{m})
 }
 
