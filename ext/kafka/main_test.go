@@ -8,6 +8,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/weirflow/weir/ext/kafka/clustertest"
+	"github.com/weirflow/weir/internal/testing/suite"
 )
 
 func TestMain(m *testing.M) {
@@ -17,6 +18,8 @@ func TestMain(m *testing.M) {
 		if err := flag.Set("test.parallel", "1"); err != nil {
 			panic(err)
 		}
+	} else {
+		suite.SetParallel(8, 4)
 	}
 	shared := goleak.IgnoreAnyFunction("github.com/weirflow/weir/ext/kafka/clustertest.(*Broker).launch.func1") // a real broker, which Cleanup ends
 	goleak.VerifyTestMain(m, shared, goleak.Cleanup(func(code int) {

@@ -18,6 +18,7 @@ func openForFleet(ctx context.Context, path string) (store.Keeper, error) {
 
 // Law B5.
 func TestFleet_ProcessesShareALimit(t *testing.T) {
+	t.Parallel()
 	fleettest.Run(t, filepath.Join(t.TempDir(), "queues.db"))
 }
 

@@ -23,8 +23,10 @@ import (
 // Laws D4 and W2: a message that a trigger refuses delays no other message, and its
 // handling ends.
 func TestEngine_RefusedMessageDelaysNoOther(t *testing.T) {
+	t.Parallel()
 	for _, event := range []string{"INSERT", "DELETE", "UPDATE"} {
 		t.Run(event, func(t *testing.T) {
+			t.Parallel()
 			var log bytes.Buffer // read after the run
 			e, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "queues.db"), sqlite.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 			require.NoError(t, err)

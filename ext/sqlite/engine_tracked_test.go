@@ -42,6 +42,7 @@ const (
 // effect: any worker that repeats its call, after a redelivery or from a layer, uses the
 // same id.
 func TestKilledWorkersChargeOnce(t *testing.T) {
+	t.Parallel()
 	chargeOnce(t, os.Args[0])
 }
 

@@ -67,6 +67,7 @@ func (n noting) HandOver(ctx context.Context, moves ...store.Move) error {
 
 // Law D5: a full disk stops a worker, and no message is lost.
 func TestWorkerOnAFullDisk(t *testing.T) {
+	t.Parallel()
 	db, err := sqlite.OpenDB(t.Context(), filepath.Join(t.TempDir(), "queues.db"))
 	require.NoError(t, err)
 	defer db.Close()

@@ -24,7 +24,10 @@ var keysSetup = keystest.Setup{
 	Conns: 1,
 }
 
-func TestKeys(t *testing.T) { keystest.Run(t, keysSetup) }
+func TestKeys(t *testing.T) {
+	t.Parallel()
+	keystest.Run(t, keysSetup)
+}
 
 // TestKeysKilled takes each ninth boundary of a statement, each third in CI, or all with
 // WEIR_LONG=1.
