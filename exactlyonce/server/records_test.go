@@ -515,6 +515,7 @@ func (s *silentRecords) Collect(_ context.Context, _, clients time.Time) (int, i
 // X1: a client whose request runs is not silent, however long it runs, so its request can
 // store its answer, and an answered request is not executed again.
 func TestResultsRecords_ClientOfARunningRequestIsNotSilent(t *testing.T) {
+	t.Parallel()
 	mock := clock.NewMock()
 	records := newSilentRecords(mock.Now)
 	results := server.NewResults(server.Config{Clock: mock, Records: records, AnswerAge: time.Minute, ClientSilence: 10 * time.Minute})
@@ -556,6 +557,7 @@ func TestResultsRecords_ClientOfARunningRequestIsNotSilent(t *testing.T) {
 // X1: if Records could not be notified of a client for so long that they may have
 // forgotten it, a request that was first sent before is stale.
 func TestResultsRecords_RenewalsFail(t *testing.T) {
+	t.Parallel()
 	mock := clock.NewMock()
 	records := newSilentRecords(mock.Now)
 	results := server.NewResults(server.Config{Clock: mock, Records: records, AnswerAge: time.Minute, ClientSilence: 10 * time.Minute})

@@ -450,6 +450,7 @@ func TestE15OtherContent(t *testing.T) {
 // After AnswerAge an attempt is STALE, also after ClientSilence, until the client is
 // entirely forgotten. A running request is never forgotten.
 func TestE16LongPartition(t *testing.T) {
+	t.Parallel()
 	r, mock := newResults(t, server.Config{AnswerAge: 10 * time.Minute, ClientSilence: time.Hour})
 	complete(t, r, request(1), "x")
 	mock.Add(10*time.Minute - 1)
@@ -737,6 +738,7 @@ func TestLimitsRefuse(t *testing.T) {
 
 // X3: evicted requests are STALE. Running requests are never evicted.
 func TestLimitsEvict(t *testing.T) {
+	t.Parallel()
 	other := func(n byte, seq int64) exactlyonce.Request {
 		req := request(seq)
 		req.Client[0] = n
@@ -903,6 +905,7 @@ func TestConfigThatMakesNoSense(t *testing.T) {
 
 // X3: clients that are evicted and return repeatedly use a bounded amount of memory.
 func TestEvictedClientsThatComeBack(t *testing.T) {
+	t.Parallel()
 	r, mock := newResults(t, server.Config{MaxClients: 1, Evict: true})
 	for seq := int64(1); seq <= 1000; seq++ {
 		mock.Add(time.Millisecond)
@@ -928,6 +931,7 @@ func TestEvictedClientsThatComeBack(t *testing.T) {
 // are NEW: the next number of an idle client, and a request whose attempts have all
 // failed.
 func TestClientThatWasSilent(t *testing.T) {
+	t.Parallel()
 	for name, silence := range map[string]time.Duration{"two hours": 2 * time.Hour, "most of a day": 23 * time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			r, mock := newResults(t, server.Config{})
@@ -958,6 +962,7 @@ func TestClientThatWasSilent(t *testing.T) {
 // X1: a request of a completely forgotten client is STALE forever. A request first sent
 // later is NEW.
 func TestCollect_OldAttemptOfAForgottenClient(t *testing.T) {
+	t.Parallel()
 	aged := func(seq int64, age time.Duration) exactlyonce.Request {
 		req := attempt(seq, 2)
 		req.Age = age
@@ -1236,6 +1241,7 @@ func TestPrincipalsOfWhichNothingIsLeft(t *testing.T) {
 // X3: the marks of many principals are removed when there is no room, but not within
 // ClientSilence.
 func TestMarksOfManyPrincipals(t *testing.T) {
+	t.Parallel()
 	r, mock := newResults(t, server.Config{MaxBytes: 40_000})
 	for n := range 400 {
 		req := request(1)
