@@ -20,6 +20,7 @@ import (
 )
 
 func TestJobsAndTheirLog(t *testing.T) {
+	t.Parallel()
 	dir := seed(t)
 	run := func(args ...string) result { return execute(t, command(t, dir, args...)) }
 	assert.Equal(t, result{"", "There are no jobs.\n", 0}, run("jobs", "list"))

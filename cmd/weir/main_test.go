@@ -29,6 +29,7 @@ import (
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/exactlyonce/keys"
 	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/internal/testing/suite"
 	"github.com/weirflow/weir/message"
 )
 
@@ -38,7 +39,7 @@ var update = flag.Bool("update", false, "write the golden files")
 var binary string
 
 func TestMain(m *testing.M) {
-	flag.Parse()
+	suite.SetParallel(4, 2)
 	dir, err := os.MkdirTemp("", "weir-cmd-")
 	if err == nil {
 		binary = filepath.Join(dir, "weir")
@@ -231,6 +232,7 @@ func golden(t *testing.T, name, got string) {
 
 // Output of the read-only commands.
 func TestOutput(t *testing.T) {
+	t.Parallel()
 	dir := seed(t)
 	for name, test := range map[string]struct {
 		columns string
@@ -529,6 +531,7 @@ func TestImportReplaces(t *testing.T) {
 // No line of help is wider than a terminal, and every text is ours rather than a
 // library's.
 func TestHelp(t *testing.T) {
+	t.Parallel()
 	a := &app{}
 	var visit func(c *cobra.Command)
 	visit = func(c *cobra.Command) {

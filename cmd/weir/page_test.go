@@ -17,6 +17,7 @@ import (
 // The commands of each section of the page on dead letters, run in order, print the text
 // of the page.
 func TestPage(t *testing.T) {
+	t.Parallel()
 	const page = "../../docs/dead-letters.md"
 	text, err := os.ReadFile(page)
 	require.NoError(t, err)

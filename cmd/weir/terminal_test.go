@@ -79,6 +79,7 @@ func (s *terminal) end() (string, error) {
 }
 
 func TestTerminal(t *testing.T) {
+	t.Parallel()
 	dir := seed(t)
 	for _, args := range []string{"dead list", "dead count", "dead groups", "layers", "outbox", "requests --all"} {
 		screen, err := inTerminal(t, dir, strings.Fields(args)...).end()
@@ -146,6 +147,7 @@ func TestTerminalOnKafka(t *testing.T) {
 }
 
 func TestAnswers(t *testing.T) {
+	t.Parallel()
 	dir := seed(t)
 	const question = `Remove 1 message from queue "orders-dead" for good? [y/N] `
 	for _, no := range []string{"\n", "n\n", "yess\n", "\x04"} {
@@ -169,6 +171,7 @@ func TestAnswers(t *testing.T) {
 
 // A file without write permission can be read.
 func TestReadOnlyFile(t *testing.T) {
+	t.Parallel()
 	dir := seed(t)
 	require.NoError(t, os.Chmod(filepath.Join(dir, "orders.db"), 0o444))
 	asAnother := func(args ...string) result {
@@ -198,6 +201,7 @@ func TestReadOnlyFile(t *testing.T) {
 
 // Messages that arrive during the question stay.
 func TestPurgeWhatWasAskedFor(t *testing.T) {
+	t.Parallel()
 	dir := seed(t)
 	s := inTerminal(t, dir, "dead", "purge", "--queue", "orders-dead", "--all")
 	const question = `Remove 8 messages from queue "orders-dead" for good? [y/N] `
@@ -212,6 +216,7 @@ func TestPurgeWhatWasAskedFor(t *testing.T) {
 
 // A long merge shows its progress and can be interrupted.
 func TestMergeInTerminal(t *testing.T) {
+	t.Parallel()
 	dir := seed(t)
 	var ids []string
 	for i := range 500 {

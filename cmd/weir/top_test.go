@@ -63,6 +63,7 @@ func working(t *testing.T, dir string) {
 }
 
 func TestTop(t *testing.T) {
+	t.Parallel()
 	dir := seed(t)
 	r := execute(t, command(t, dir, "top"))
 	assert.Zero(t, r.status, r.stderr)
@@ -84,6 +85,7 @@ func TestTop(t *testing.T) {
 
 // On a terminal top is live, fits, and ends cleanly with Ctrl-C.
 func TestTopInTerminal(t *testing.T) {
+	t.Parallel()
 	dir := seed(t)
 	working(t, dir)
 	s := inTerminal(t, dir, "top", "--every", "20ms")

@@ -16,6 +16,7 @@ import (
 // Without --queue the command does not claim that there are no dead letters while a queue
 // has some.
 func TestDeadLettersOfNoQueue(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	engine, err := sqlite.Open(t.Context(), filepath.Join(dir, "orders.db"))
 	require.NoError(t, err)
