@@ -23,6 +23,9 @@ func TestMain(m *testing.M) {
 func TestRows(t *testing.T) {
 	for _, g := range Groups(Config{Short: true}) {
 		t.Run(g.Name(), func(t *testing.T) {
+			if g.Workload == "W14" || g.Workload == "W15" {
+				t.Parallel() // they wait for servers
+			}
 			for _, r := range g.Rows {
 				t.Run(r.Impl, func(t *testing.T) {
 					s, err := RunRow(g, r)
