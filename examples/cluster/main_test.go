@@ -17,6 +17,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/examples/internal/bank"
 	"github.com/weirflow/weir/examples/internal/show"
+	"github.com/weirflow/weir/internal/testing/suite"
 )
 
 func TestMain(m *testing.M) {
@@ -34,7 +35,11 @@ func execute(t *testing.T, args ...string) (status int, stdout, stderr string) {
 // Servers and workers are killed, and each order is charged once.
 func TestCluster_ChargedOnce(t *testing.T) {
 	t.Parallel()
-	status, out, errOut := execute(t, "-orders", "300", "-for", "8s", "-view", "plain")
+	length := "4s"
+	if suite.Full() {
+		length = "8s"
+	}
+	status, out, errOut := execute(t, "-orders", "300", "-for", length, "-view", "plain")
 	require.Equal(t, show.ExitOK, status, out+errOut)
 	assert.Contains(t, out, "proven: each of 294 orders was charged once; dead letters: 6, the poison.\n")
 	assert.Regexp(t, `\n  kills of servers +[1-9]`, out+errOut)

@@ -20,6 +20,7 @@ import (
 	"github.com/weirflow/weir/examples/hbase-like/internal/data"
 	"github.com/weirflow/weir/examples/hbase-like/internal/job"
 	"github.com/weirflow/weir/examples/internal/procs"
+	"github.com/weirflow/weir/internal/testing/suite"
 	"github.com/weirflow/weir/internal/testing/testhook"
 )
 
@@ -29,6 +30,7 @@ func TestMain(m *testing.M) {
 		main() // exits
 	}
 	procs.Child(job.Worker(newPipeline))
+	suite.SetParallel(4, 2)
 	goleak.VerifyTestMain(m)
 }
 

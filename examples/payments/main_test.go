@@ -22,10 +22,12 @@ import (
 	"github.com/weirflow/weir/examples/internal/show"
 	"github.com/weirflow/weir/ext/jetstream"
 	"github.com/weirflow/weir/ext/jetstream/embedded"
+	"github.com/weirflow/weir/internal/testing/suite"
 )
 
 func TestMain(m *testing.M) {
 	child()
+	suite.SetParallel(4, 2)
 	goleak.VerifyTestMain(m)
 }
 
