@@ -152,6 +152,7 @@ func TestPauseQueue_EngineWithoutOrders(t *testing.T) {
 // A person pauses a queue in the browser: its worker takes no message until the queue is
 // resumed, and the page shows that it obeys.
 func TestPauseQueue_InABrowser(t *testing.T) {
+	t.Parallel()
 	e := onSQLite(t)
 	orders := delivery.NewQueue[int](e, "orders", delivery.WithLogger(quiet))
 	var calls atomic.Int64
