@@ -26,8 +26,8 @@ func Joins(err error) bool {
 }
 
 // Branches returns the errors that err joins, at any depth, in order, or only err if it
-// is not a join. errors.Is and errors.As on a branch find the wrappers of the join and the
-// branch.
+// is not a join. errors.Is and errors.As on a branch find the wrappers of the join and
+// the branch.
 func Branches(err error) []error {
 	if !Joins(err) {
 		return []error{err}
@@ -87,7 +87,8 @@ func textOnly(err error) bool {
 	return t == wrapped || t == wrappedAll || t == join
 }
 
-// branch is inner, which outer joins, or an error of a join that outer wraps.
+// branch is the error inner, with the wrapper outer around it. outer joins inner, or
+// wraps a join of inner.
 type branch struct{ outer, inner error }
 
 func (b *branch) Error() string { return b.inner.Error() } // outer's text contains the other branches

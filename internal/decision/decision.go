@@ -19,7 +19,7 @@ type Action struct {
 }
 
 // NoRetryReason is the reason against a retry. Package strategies describes its values. A
-// Decision has another value, which is not a reason: Retried.
+// Decision may also have the value Retried: there is a retry.
 type NoRetryReason = predicates.NoRetryReason
 
 // The values, in the order of their texts: see noRetryReasons in package predicates.
@@ -33,7 +33,7 @@ const (
 	Retried                             // another attempt follows after Delay, but see Capped
 )
 
-// hadReason reports whether there was a reason for the missing retry.
+// hadReason reports whether there was a reason to retry, although v is against the retry.
 func hadReason(v NoRetryReason) bool {
 	switch v {
 	case Refused, Finishing, OverBudget, TooManyWaiting:
@@ -54,23 +54,25 @@ type Decision struct {
 
 	// Delay is the wait before the retry, at most the time that the element has left.
 	Delay time.Duration
-	// Capped reports that the retry would come at the deadline or later, where no attempt
-	// starts (law A5), so Delay was cut to the remaining time. The element waits for its
-	// deadline, or times out at once (WithEarlyTimeout). It still gets an attempt if the
-	// input ends during the wait, or if an outage of the backend removes the deadline
+	// Capped reports that Delay was cut to the time that the element has left. The retry
+	// would come at the deadline or later, where no attempt starts (law A5). So the
+	// element waits for its deadline, or times out at once (WithEarlyTimeout).
+	//
+	// There are two exceptions. The element gets an attempt if the input ends during the
+	// wait, or if an outage of the backend removes the deadline
 	// (WithTimeoutFromFirstAttempt).
 	Capped bool
 	// NeedsBudget reports that the retry must be taken from the retry budget, if there is
-	// one. It is false without a retry, for a reason that is always retried, and for a
-	// Capped retry.
+	// one. It is false without a retry, for a reason that is always retried, and if
+	// Capped is set.
 	NeedsBudget bool
 	// Demanded is the wait that a server demands, or 0. It is not cut, and continues
 	// after the end of the input and after a restart.
 	Demanded time.Duration
 
-	// Err is the error of the attempt or, in its place, of the strategy. For Failed, it
-	// joins the policy's failure and the attempt's error. Without a retry, the element
-	// ends with Err or, if it is nil, with the results.
+	// Err is Action.Err or, if that is nil, the error of the attempt. For Failed, it joins
+	// the policy's failure and the attempt's error. Without a retry, the element ends with
+	// Err or, if Err is nil, with the results.
 	Err error
 
 	// Before runs directly before the retry: see strategies.Action. It may be nil.

@@ -88,10 +88,12 @@ func isHarmless(err error, harmless []error) bool {
 	return slices.ContainsFunc(harmless, func(target error) bool { return errors.Is(err, target) })
 }
 
-// WeakestOf returns the reason for a retry that repeats several requests: the reason that
-// allows least, the first of equals. A zero reason belongs to a request that may have had
-// an effect and perhaps must not be repeated. With it, the other reasons lose their
-// permissions, and the result has only their name.
+// WeakestOf returns the reason for a retry that repeats several requests. It is the
+// reason that allows least. Of equal reasons, it is the first.
+//
+// A zero reason belongs to a request that may have had an effect and perhaps must not be
+// repeated. With it, the other reasons lose their permissions, and the result has only
+// their name.
 //
 // Rejections do not change the permissions of others, because their requests had no
 // effect. The result is a rejection if all reasons are, and zero if some are zero and the
@@ -131,10 +133,12 @@ func rank(r predicates.Reason) int {
 	}
 }
 
-// StageOf returns the stage of an attempt that ended with err, which may be nil: the
-// later of reported, which may be Unreported, and the stage of the outermost
-// [*predicates.StageError]. Of joined errors the latest stage counts, and Unreported
-// beside other stages counts as NetworkTime, because that request may have been sent.
+// StageOf returns the stage of an attempt that ended with err, which may be nil. It is
+// the later of two stages: reported, which may be Unreported, and the stage of the
+// outermost [*predicates.StageError].
+//
+// Of joined errors the latest stage counts. Unreported beside ClientDispatch counts as
+// NetworkTime, because that request may have been sent.
 func StageOf(err error, reported predicates.Stage) predicates.Stage {
 	if !Joins(err) {
 		return stageOfOne(err, reported)
@@ -156,20 +160,20 @@ func stageOfOne(err error, reported predicates.Stage) predicates.Stage {
 
 // stages are the stages of joined errors.
 type stages struct {
-	n       int
-	max     predicates.Stage
-	unknown bool // some stage is Unreported
+	n             int
+	max           predicates.Stage
+	hasUnreported bool
 }
 
 func (s *stages) add(stage predicates.Stage) {
 	s.n++
 	s.max = max(s.max, stage)
-	s.unknown = s.unknown || stage == predicates.Unreported
+	s.hasUnreported = s.hasUnreported || stage == predicates.Unreported
 }
 
 // latest returns the latest stage. Unreported beside ClientDispatch is NetworkTime.
 func (s *stages) latest() predicates.Stage {
-	if s.unknown && s.max == predicates.ClientDispatch {
+	if s.hasUnreported && s.max == predicates.ClientDispatch {
 		return predicates.NetworkTime
 	}
 	return s.max
@@ -178,8 +182,8 @@ func (s *stages) latest() predicates.Stage {
 // Never is the pushback of a server that must not be called again.
 const Never = time.Duration(-1)
 
-// PushbackOf returns the longest wait that the error of an attempt, a branch of the
-// error, or a result demands.
+// PushbackOf returns the longest wait that an attempt demands: by its results or, if it
+// has failed, by its error and the errors that it joins. ok is false without a demand.
 func PushbackOf[OUT any](a *predicates.Attempt[OUT]) (delay time.Duration, ok bool) {
 	if a.Err == nil {
 		for _, result := range a.Results {
@@ -190,6 +194,7 @@ func PushbackOf[OUT any](a *predicates.Attempt[OUT]) (delay time.Duration, ok bo
 		return delay, ok
 	}
 	for _, err := range Branches(a.Err) {
+		// The outermost error of a branch that demands a wait counts.
 		for demands := false; err != nil && !demands; err = errors.Unwrap(err) {
 			if p, is := AsBranch[predicates.ServerPushback](err); is {
 				_, demands = p.RetryPushback()

@@ -15,8 +15,9 @@ import (
 // Steps are a policy in the form for operators. They are immutable, and safe for
 // concurrent use if their functions are.
 type Steps[OUT any] struct {
-	// ByAttempts means that the policy is a FLIP-232 strategy, without reasons: see
-	// HasReasons. Its Classify knows only the attempts that a predicate asks to repeat.
+	// ByAttempts means that the policy is a FLIP-232 strategy. It has no reasons: see
+	// HasReasons. Its Classify returns ok for the attempts that a predicate asks to
+	// repeat.
 	ByAttempts bool
 
 	Classify         predicates.Classifier[OUT] // nil if the policy considers no attempt
@@ -31,7 +32,7 @@ type Steps[OUT any] struct {
 	MaxWaiting       int                                                       // 0 means no bound
 	MaxRetries       []MaxRetriesFor                                           // for single reasons
 	MaxDelay         time.Duration                                             // 0 means no bound
-	Idempotent       func(input any) bool                                      // may be nil; predicates.Idempotent goes first
+	Idempotent       func(input any) bool                                      // may be nil; asked about inputs that are not a predicates.Idempotent
 }
 
 // Held makes a type that embeds it a [Policy]. Package strategies embeds it by an
@@ -77,20 +78,33 @@ func (p *Steps[OUT]) IsIdempotent(input any) bool {
 // (RFC 0049, Retry Handling). It is for callers that can wait, without a backend or
 // budget. An operator calls the steps itself:
 //
-//  1. [Steps.FindReason] asks the classifier.
-//  2. [Steps.DecideAtOnce] decides these cases without the strategy, in this order.
-//     Without a reason, or with a rejection, the outcome is final. If retries have ended,
-//     the decision is [Finishing], except for a FLIP-232 strategy, which is asked first.
-//     If all retries for this reason were made, the decision is [Refused]. If the reason
-//     is always retried, the controlled back-off follows, with the bounds of step 4
-//     except Steps.MaxDelay, and without jitter.
-//  3. [Steps.Ask] asks the strategy, which may block.
-//  4. [Steps.Conclude] reads the answer. An error or a panic is [Failed], joined to the
-//     attempt's error. A refusal is [Refused]. If retries have ended, the decision is
-//     [Finishing]. Then Conclude bounds the delay and the number of waiting elements,
-//     applies the jitter, and cuts the delay to the remaining time: see
-//     [Decision.Capped].
+//  1. [Steps.FindReason] asks the classifier. If it panics, the decision is [Failed].
+//  2. [Steps.DecideAtOnce] decides without the strategy, if it can.
+//  3. Otherwise [Steps.Ask] asks the strategy, which may block.
+//  4. [Steps.Conclude] reads the answer. If there is a retry, Conclude applies the
+//     jitter, and cuts the delay to the remaining time: see [Decision.Capped].
 //  5. The operator takes the retry from its budget if Decision.NeedsBudget is set.
+//
+// The first case that applies in a table counts:
+//
+//	DecideAtOnce                                        decision
+//	there is no reason, or it is a rejection            Final
+//	retries have ended, and the policy has reasons      Finishing
+//	all retries for this reason were made               Refused
+//	the reason is always retried                        by Conclude, with the controlled back-off
+//	otherwise                                           the strategy is asked
+//
+//	Conclude                                            decision
+//	the strategy returned an error or panicked          Failed
+//	the strategy refused the retry                      Refused
+//	the delay is negative                               Failed
+//	retries have ended                                  Finishing
+//	the delay is over MaxDelay                          Refused
+//	MaxWaiting elements wait for a retry                TooManyWaiting
+//	otherwise                                           Retried
+//
+// MaxDelay and the jitter do not apply to reasons that are always retried. A wait that a
+// server demanded gets no jitter, either.
 //
 // Decide is for attempts that the policy considers. a.Remaining may be old if the caller
 // reads the clock again before a retry. The caller handles runtime.Goexit of user code.
@@ -134,9 +148,10 @@ func (p *Steps[OUT]) FindReason(a *predicates.Attempt[OUT]) (isKnown bool, err e
 // FindReasonOfFailure returns the reason to report if the element ends with this attempt.
 // isKnown is the answer of FindReason.
 //
-// It is a.Reason. If the classifier has no reasons, or does not know the error, it is the
-// error's own reason: by predicates.WithReason, the status of an HTTP response, or an
-// error of a connection. Then a.Stage is set if the error proves a stage.
+// If the policy has reasons and the classifier knows the attempt, it is a.Reason.
+// Otherwise it is the error's own reason, or zero. An error has a reason by
+// predicates.WithReason, by the status of an HTTP response, or as an error of a
+// connection. If such an error proves a stage, a.Stage is set.
 func (p *Steps[OUT]) FindReasonOfFailure(a *predicates.Attempt[OUT], isKnown bool) predicates.Reason {
 	hasReasons := !p.ByAttempts
 	isClassified := isKnown && hasReasons
@@ -151,8 +166,8 @@ func (p *Steps[OUT]) FindReasonOfFailure(a *predicates.Attempt[OUT], isKnown boo
 }
 
 // askError returns the own reason of an attempt's error, or zero. If isKnown is set, a
-// FLIP-232 predicate asks for a retry. Then a rejection is returned as an ordinary reason
-// with the same name.
+// FLIP-232 predicate asks for a retry, so a rejection becomes an ordinary reason with the
+// same name.
 //
 // If the error's methods panic, it has no reason. runtime.Goexit in them ends the run
 // (law A6).
@@ -207,7 +222,7 @@ func (p *Steps[OUT]) DecideAtOnce(a *predicates.Attempt[OUT], situation *Situati
 		return d, true
 	}
 	if a.Stage == predicates.Unreported {
-		a.Stage = predicates.NetworkTime // the safe assumption
+		a.Stage = predicates.NetworkTime // a request may have been sent
 	}
 	switch {
 	case situation.Finishing && !p.ByAttempts: // for a FLIP-232 strategy, Conclude decides this
@@ -257,7 +272,7 @@ func (p *Steps[OUT]) Conclude(a *predicates.Attempt[OUT], answer Answer, situati
 	if action.Err != nil {
 		d.Err = action.Err
 	}
-	always := d.Reason.AlwaysRetry()
+	isAlways := d.Reason.AlwaysRetry()
 	switch {
 	case answer.Err != nil:
 		return Fail(a, answer.Err)
@@ -269,7 +284,7 @@ func (p *Steps[OUT]) Conclude(a *predicates.Attempt[OUT], answer Answer, situati
 	case situation.Finishing:
 		d.NoRetryReason = Finishing
 		return d
-	case p.MaxDelay > 0 && action.Delay > p.MaxDelay && !always:
+	case p.MaxDelay > 0 && action.Delay > p.MaxDelay && !isAlways:
 		d.NoRetryReason = Refused
 		return d
 	case p.MaxWaiting > 0 && situation.Waiting >= p.MaxWaiting:
@@ -280,7 +295,7 @@ func (p *Steps[OUT]) Conclude(a *predicates.Attempt[OUT], answer Answer, situati
 	switch {
 	case action.Demanded:
 		d.Demanded = delay
-	case p.Jitter != nil && situation.Random != nil && !always: // RFC 0049 fixes the controlled back-off
+	case p.Jitter != nil && situation.Random != nil && !isAlways: // RFC 0049 fixes the controlled back-off
 		var err error
 		delay, err = p.spread(delay, situation.Random)
 		if err != nil {
@@ -293,7 +308,7 @@ func (p *Steps[OUT]) Conclude(a *predicates.Attempt[OUT], answer Answer, situati
 	d.NoRetryReason = Retried
 	d.Delay = delay
 	d.Before = action.Before
-	d.NeedsBudget = !always && !d.Capped
+	d.NeedsBudget = !isAlways && !d.Capped
 	return d
 }
 

@@ -20,7 +20,7 @@ type Batch[IN, OUT any] struct {
 	host    *Host
 	of      any               // the function
 	members []Member[IN, OUT] // the loop's until Close, then read-only
-	waits   []wait            // like members
+	waits   []wait            // the loop's until Close, then read-only
 
 	mu     sync.Mutex // a leaf
 	closed bool       // guarded by mu
@@ -31,7 +31,7 @@ type Batch[IN, OUT any] struct {
 	ctxs []context.Context // of the function's calls
 
 	returned atomic.Bool  // the call has returned, or is not made
-	ended    atomic.Int64 // at least so many of ctxs have ended, counted from the first
+	ended    atomic.Int64 // a number of the first ctxs that have ended; there may be more
 	signal   signal       // the end of the call's context
 	watched  sync.Once    // starts watch when needed
 }
@@ -125,8 +125,8 @@ func (b *Batch[IN, OUT]) Others() []Other {
 	return others
 }
 
-// Close ends the collection of members. It returns false if no member has joined: then
-// the caller keeps the permits.
+// Close ends the collection of members, and reports whether one has joined. Otherwise the
+// call is not made, and the caller keeps the permits.
 func (b *Batch[IN, OUT]) Close() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -181,8 +181,7 @@ func (b *Batch[IN, OUT]) beginCall() (end func()) {
 	return func() {}
 }
 
-// leaveOutLate removes late elements. An ended attempt needs no outcome, but a wrapper
-// waits for its future.
+// leaveOutLate removes late elements. It completes those that wait for an outcome.
 func (b *Batch[IN, OUT]) leaveOutLate() {
 	var outs []Future[OUT]
 	var ctxs []context.Context
@@ -195,7 +194,11 @@ func (b *Batch[IN, OUT]) leaveOutLate() {
 			b.outs[n] = b.outs[i]
 			b.ctxs[n] = ctx //nolint:fatcontext // a context moves within its slice
 			n++
-		} else if _, own := b.outs[i].(*Attempt[OUT]); !own || !hasEnded {
+			continue
+		}
+		_, isAttempt := b.outs[i].(*Attempt[OUT])
+		awaitsOutcome := !isAttempt || !hasEnded // a wrapper waits for its future even after the end of the attempt
+		if awaitsOutcome {
 			outs = append(outs, b.outs[i])
 			ctxs = append(ctxs, ctx)
 			errs = append(errs, late)

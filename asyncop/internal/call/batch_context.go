@@ -104,8 +104,9 @@ func (b *Batch[IN, OUT]) Value(key any) any {
 	return b.parent().Value(key)
 }
 
-// parent is like [Token.parent]. If the operator has ended a member, it has ended the
-// call. Otherwise a purge has ended the call if it has ended a member.
+// parent returns the context with the values and, after the end of the call, its cause:
+// see [Token.parent]. If the operator has ended a member, the cause is the operator's.
+// Otherwise, if a purge has ended a member, it is message.ErrPurged.
 func (b *Batch[IN, OUT]) parent() context.Context {
 	if b.ongoing() != nil {
 		return b.host.Values
@@ -136,8 +137,8 @@ func (b *batchStages[IN, OUT]) ReportStage(stage predicates.Stage) {
 	}
 }
 
-// ReportSent counts a request for each member, as not deduplicated, because its server
-// does not recognise the member in another batch.
+// ReportSent counts a request for each member. The request is not deduplicated: if a
+// member is repeated in another batch, the server does not recognise it.
 func (b *batchStages[IN, OUT]) ReportSent(bool) (counted bool) {
 	for _, m := range b.ctxs {
 		if r := ReporterIn(m); r != nil && r.ReportSent(false) {
@@ -147,7 +148,7 @@ func (b *batchStages[IN, OUT]) ReportSent(bool) (counted bool) {
 	return counted
 }
 
-// ReportRefused uncounts a request.
+// ReportRefused takes back a request of each member.
 func (b *batchStages[IN, OUT]) ReportRefused(bool) {
 	for _, m := range b.ctxs {
 		if r := ReporterIn(m); r != nil {

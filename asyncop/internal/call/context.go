@@ -91,8 +91,11 @@ func (t *Token) AfterFunc(f func()) (stop func() bool) {
 }
 
 // parent returns the context with the values. Package context looks up the cause of the
-// end as a value: it is the operator's cause only if the operator has ended the attempt,
-// and message.ErrPurged after a purge.
+// end as a value, too. So the result depends on how the token has ended:
+//
+//	not yet, completed, or by a timeout   Host.Values, without a cause
+//	by a purge                            the values, with cause message.ErrPurged
+//	by the operator                       Host.Life
 func (t *Token) parent() context.Context {
 	if t.state.Load()&(contextEnded|expired|completed) != contextEnded {
 		return t.Host.Values

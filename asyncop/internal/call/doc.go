@@ -36,10 +36,13 @@
 //
 // # Permits
 //
-// The operator's permit becomes free when the loop has released the attempt and its
-// function does not run, the backend's when the attempt has ended and its function does
-// not run. The goroutine that sets the last bit of a condition frees the permit: the loop
-// in [Token.Release] and [Token.Cut], or the goroutine of a call when the call completes
+// A permit becomes free when the function of the attempt does not run, and
+//
+//	the operator's permit   the loop has released the attempt
+//	the backend's permit    the attempt has ended
+//
+// The goroutine that sets the last bit of a condition frees the permit. It is the loop,
+// in [Token.Release] and [Token.Cut], or the goroutine of a call, when the call completes
 // or its function returns. Bits are never cleared, so this happens once.
 //
 // # Contexts
@@ -68,9 +71,10 @@
 // ctxkey.Delivery is treated as ctxkey.Message, and returns the handle of the message.
 // Outer is the context of a call that the operator runs inside of, if any.
 //
-// A context ends with its attempt or question, a batch's with its last member.
-// context.Cause is message.ErrPurged after a purge (of a member), and the operator's only
-// if the operator has ended the context (Token.parent).
+// A context ends with its attempt or question, a batch's with its last member. If the
+// operator has ended the context, context.Cause is the operator's. After a purge (of a
+// member), it is message.ErrPurged. Otherwise it is the error of the context: see
+// Token.parent.
 //
 // User code that may panic or end its goroutine runs below a guard (law A6).
 package call

@@ -34,9 +34,9 @@ type Host struct {
 	_         [64]byte
 	Mail      Mailbox      // to the loop
 	Suspended atomic.Bool  // elements are in the final checkpoint: calls and tasks do not start
-	Tasks     atomic.Int64 // functions on workers that are not calls; they may outlive their elements
-	late      atomic.Int64
-	freed     atomic.Int64
+	Tasks     atomic.Int64 // running functions on workers that are not calls; they may outlive their elements
+	late      atomic.Int64 // late completions
+	freed     atomic.Int64 // permits of the operator that were freed, and that the loop has not taken
 	outliving outliving
 }
 
@@ -84,8 +84,8 @@ func (h *Host) DoneAsking() {
 	}
 }
 
-// Cancelled reports whether the operator must end now. It checks the user's context,
-// because Life ends a little later, when upstream may have seen the end.
+// Cancelled reports whether the operator must end now. It checks User, too: Life ends a
+// little after User, and upstream may have noticed the end of User before.
 func (h *Host) Cancelled() bool { return h.Life.Err() != nil || h.User.Err() != nil }
 
 // Late returns the number of late completions.
@@ -206,14 +206,18 @@ const maxIdleWorkers = 1024
 
 // Workers run jobs that may block, each on its own goroutine. Goroutines are reused.
 //
-// No job waits for another to return: while jobs are due, exactly one worker is on its
-// way. A worker that takes a job and leaves others sends the next worker. So workers that
-// become free take most short jobs without a switch, and jobs that sleep or wait all run
+// A job does not wait for another one to return: while jobs are due, one worker is on its
+// way. A worker that takes a job and leaves others sends the next worker. For example,
+// three jobs are due. The first worker takes a job and sends a second worker. If the
+// first job is short, the first worker takes the next job as well. If it is long, the
+// second worker does, and sends a third one.
+//
+// So most short jobs need no switch of goroutines, and jobs that sleep or wait all run
 // after some microseconds. Busy jobs delay others, so a worker checks before each call
 // whether the element has ended.
 //
-// Run makes a job due at once. An offered job is due after the next Send; a free worker
-// may take it earlier.
+// Run makes a job due at once. An offered job is due after the next Send, but a worker
+// that becomes free may take it earlier.
 type Workers[IN, OUT any] struct {
 	call Blocking[IN, OUT]
 
@@ -221,7 +225,7 @@ type Workers[IN, OUT any] struct {
 	cond   *sync.Cond               // wakes idle workers, for a job or to end
 	jobs   fifo.Queue[Job[IN, OUT]] // guarded by mu
 	idle   int                      // guarded by mu: waiting and not woken
-	due    int                      // guarded by mu: how many jobs are due, from the oldest
+	due    int                      // guarded by mu: number of jobs that are due, which are the oldest
 	coming bool                     // guarded by mu: a worker is on its way
 	ending bool                     // guarded by mu: idle workers end
 }

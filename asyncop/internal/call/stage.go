@@ -37,15 +37,16 @@ var _ Reporter = (*Stages)(nil)
 
 // ReportStage sets the bit of stage. The latest stage counts.
 //
-// The outer call does not get the stage, because it may make several calls: only
-// core.endAttempt reports a stage to it. Instead the outer call counts a request when a
-// call reaches NetworkTime or a later stage. The request is never taken back. After the
-// end of the attempt, each such report counts.
+// The outer call does not get the stage, because it may make several calls. It counts a
+// request when this call first reaches NetworkTime or a later stage. This request is
+// never taken back. There are two exceptions: after the end of the attempt each such
+// report counts a request, and core.endAttempt reports a stage to the outer call.
 func (t *Stages) ReportStage(stage predicates.Stage) {
 	bit := [...]uint32{predicates.ClientDispatch: dispatching, predicates.NetworkTime: sent, predicates.ResponseReceived: answered}[stage]
 	before, _ := t.update(func(s uint32) (uint32, bool) { return s | bit, s&bit != bit })
-	isFirst := before&(sent|answered) == 0
-	if isFirst && bit&(sent|answered) != 0 && t.Host.OuterCall != nil {
+	wasSent := before&(sent|answered) != 0
+	isSent := bit&(sent|answered) != 0
+	if isSent && !wasSent && t.Host.OuterCall != nil {
 		t.Host.OuterCall.ReportSent(false)
 	}
 }
@@ -69,8 +70,8 @@ func (t *Stages) update(change func(s uint32) (uint32, bool)) (before uint32, up
 // ReportSent counts a request, and reports whether it can be taken back. The server of a
 // deduplicated request recognises repeats.
 //
-// The counter has room for 254 requests, more than calls make. The next one fills it, and
-// a full counter stays full, because it has lost the number.
+// The counter has room for 254 requests, more than calls make. The next request fills the
+// counter. A full counter stays full, because it no longer has the number of requests.
 func (t *Stages) ReportSent(deduplicated bool) (counted bool) {
 	one, full := counter(deduplicated)
 	before, updated := t.update(func(s uint32) (uint32, bool) { return s + one, s&full != full })
@@ -91,8 +92,8 @@ func (t *Stages) ReportRefused(deduplicated bool) {
 }
 
 // Deduplicated reports whether there are requests that may have taken effect, and their
-// servers recognise all of them. It returns false if the function itself has reported
-// stage sent: the server is unknown.
+// servers recognise all of them. If the function itself has reported NetworkTime, the
+// server is unknown, and Deduplicated returns false.
 func (t *Stages) Deduplicated() bool {
 	return deduplicatedIn(t.state.Load())
 }
@@ -110,8 +111,7 @@ func counter(deduplicated bool) (one, full uint32) {
 	return request, requests
 }
 
-// reported returns the latest stage, whether a request was not refused, and whether the
-// servers recognise all such requests.
+// reported returns the reports in a state: see the fields of [Released].
 func reported(state uint32) (stage predicates.Stage, inDoubt, deduplicated bool) {
 	inDoubt = state&(requests|deduplicatedRequests) != 0
 	switch {

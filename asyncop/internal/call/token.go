@@ -53,10 +53,10 @@ const (
 	// withoutPermits: the attempt's Batch has its permits, or the attempt has a
 	// Reservation.
 	withoutPermits
-	// postsLetter, inPlace: see Completion in place in doc.go. postsLetter: completions
-	// post a letter, because AsyncInvoke has returned, or is called later.
+	// postsLetter: completions post a letter, because AsyncInvoke has returned, or is
+	// called later. See Completion in place in doc.go.
 	postsLetter
-	// inPlace: the attempt completed with an empty mailbox, before postsLetter was seen.
+	// inPlace: a completion found the mailbox empty, and had not seen postsLetter.
 	inPlace
 	// completesByReturning: weir's wrapper completes the attempt when the user's function
 	// has returned, so the completion sets returned as well.
@@ -75,7 +75,8 @@ const (
 	requests             uint32 = 1<<24 - request
 	deduplicatedRequest  uint32 = 1 << 24
 	deduplicatedRequests uint32 = 0xff000000
-	reports                     = dispatching | sent | answered | requests | deduplicatedRequests
+	// reports has all bits of stages and requests.
+	reports = dispatching | sent | answered | requests | deduplicatedRequests
 )
 
 // EndInvoke notes that AsyncInvoke has returned, or is called later. It reports whether
@@ -120,7 +121,8 @@ func (t *Token) claim() bool {
 	return true
 }
 
-// claimUncalled is claim for a function that was not called.
+// claimUncalled is claim for an attempt whose function was not called. It does not count
+// a late completion.
 func (t *Token) claimUncalled() bool {
 	return t.state.Or(claimed|uncalled)&(claimed|contextEnded) == 0
 }
@@ -222,6 +224,7 @@ type Released struct {
 	BackendPermit bool
 }
 
+// cut sets bits, and returns the state of the token: see Cut.
 func (t *Token) cut(bits uint32) Released {
 	for {
 		before := t.state.Load()
@@ -244,11 +247,12 @@ func (t *Token) cut(bits uint32) Released {
 // Release releases a completed attempt. Only the loop calls it.
 func (t *Token) Release() (how Released) {
 	s := t.state.Load()
-	if s&occupied == 0 || s&returned != 0 {
-		how.OperatorPermit = s&withoutPermits == 0 // Release is called once, and functions no longer occupy it
-	} else {
+	runs := s&occupied != 0 && s&returned == 0
+	if runs {
 		s = t.state.Or(released)
 		how.OperatorPermit = becomesFree(s, released, released)
+	} else { // a function cannot occupy a completed attempt, so the bit released is not needed
+		how.OperatorPermit = s&withoutPermits == 0
 	}
 	if s&reports != 0 {
 		how.Stage, how.InDoubt, how.Deduplicated = reported(s)
@@ -256,17 +260,17 @@ func (t *Token) Release() (how Released) {
 	return how
 }
 
-// See Permits in doc.go.
+// Permits: see doc.go.
 
-// isFree reports whether a permit is free: the operator's if bit is released, the
+// permitIsFree reports whether a permit is free: the operator's if bit is released, the
 // backend's if bit is contextEnded.
-func isFree(state, bit uint32) bool {
+func permitIsFree(state, bit uint32) bool {
 	return state&(bit|withoutPermits) == bit && (state&occupied == 0 || state&returned != 0)
 }
 
 // becomesFree reports whether setting bits frees the permit of bit.
 func becomesFree(before, bits, bit uint32) bool {
-	return !isFree(before, bit) && isFree(before|bits, bit)
+	return !permitIsFree(before, bit) && permitIsFree(before|bits, bit)
 }
 
 // Occupy notes that a function will run. It keeps the permit until Returned or, if
@@ -440,10 +444,11 @@ func (a *Attempt[OUT]) CheckLate() (late error) {
 }
 
 // RunBlocking runs task, which makes a call, on a goroutine of the operator. ctx is the
-// context of the call, which may outlast the attempt. task gets the reason why it must
-// not make the call (late), or nil. It must not make the call after the end of ctx,
-// either. The call keeps the attempt's permit until task returns, unless the attempt has
-// ended before RunBlocking.
+// context of the call, which may outlast the attempt. late is the reason why task must
+// not make the call, or nil. After the end of ctx, task must not make the call, either.
+//
+// The call keeps the attempt's permit until task returns. There is an exception: if the
+// attempt has ended before RunBlocking, its permit may be free already.
 func (a *Attempt[OUT]) RunBlocking(ctx context.Context, task func(late error)) {
 	occupies := a.tryOccupy()
 	a.Host.Run(func() {

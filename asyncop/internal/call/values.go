@@ -73,8 +73,8 @@ func (c *valued) Value(key any) any {
 	return c.Cancellable.Value(key)
 }
 
-// isOfAttempt reports whether only the attempt itself answers the key, perhaps by asking
-// the outer call.
+// isOfAttempt reports whether the values of observers must not answer the key. The
+// attempt answers it, or asks the outer call: see the table in doc.go.
 func isOfAttempt(key any) bool {
 	switch key.(type) {
 	case NumberKey, AttemptKey, BackendKey, ReservationKey, BatchKey, CostKey,
