@@ -25,9 +25,9 @@ func Joins(err error) bool {
 	return false
 }
 
-// Branches returns the errors that err joins, at any depth, in order, or only err if it
-// is not a join. errors.Is and errors.As on a branch find the wrappers of the join and
-// the branch.
+// Branches returns the errors that err joins, at any depth, in order. If err is not a
+// join, it returns only err. errors.Is and errors.As on a branch find the wrappers of the
+// join and the branch.
 func Branches(err error) []error {
 	if !Joins(err) {
 		return []error{err}
@@ -64,8 +64,8 @@ var (
 var plain = reflect.TypeOf(errors.ErrUnsupported)
 
 // mayHaveReason reports whether err may have a reason of its own. An error made by
-// errors.New, such as io.EOF, perhaps wrapped by fmt.Errorf, has one only if NamedErrors
-// knows its text.
+// errors.New, such as io.EOF, has a reason only if NamedErrors knows its text. This holds
+// for such an error inside an error of fmt.Errorf, too.
 func mayHaveReason(err error) bool {
 	for reflect.TypeOf(err) == wrapped {
 		err = errors.Unwrap(err)

@@ -207,8 +207,8 @@ func PushbackOf[OUT any](a *predicates.Attempt[OUT]) (delay time.Duration, ok bo
 	return delay, ok
 }
 
-// longerWait returns the longer of two waits: delay, if ok is set, and the wait that p
-// demands, if p demands one.
+// longerWait returns the longer of two waits: delay, which counts if ok is set, and the
+// wait that p demands, if it demands one.
 func longerWait(delay time.Duration, ok bool, p predicates.ServerPushback) (time.Duration, bool) {
 	d, demands := p.RetryPushback()
 	switch {

@@ -6,9 +6,9 @@ type LimitedStrategy interface{ MaxRetries() int }
 // StrategyWrapper is a strategy around another strategy.
 type StrategyWrapper interface{ Unwrap() any }
 
-// MaxRetriesOf returns how many retries a strategy allows an element: the result of
-// MaxRetries() int of the strategy, or of the first strategy inside it, by Unwrap() any.
-// ok is false if no strategy has this method.
+// MaxRetriesOf returns how many retries a strategy allows an element, by its method
+// MaxRetries() int. If the strategy does not have the method, MaxRetriesOf asks the
+// strategy inside it, by Unwrap() any. ok is false if no strategy has the method.
 //
 // Retries whose reason is always retried come in addition: no strategy is asked about
 // them.

@@ -62,8 +62,8 @@ func (p *Steps[OUT]) LimitOf(reason predicates.Reason) int {
 }
 
 // HasReasons reports whether attempts have reasons. Otherwise the policy reads only the
-// number, results, error and Remaining of an attempt, so its other fields may be zero,
-// and its actions have no step Before.
+// number, results, error and Remaining of an attempt, so the other fields may be zero.
+// Its actions have no step Before.
 func (p *Steps[OUT]) HasReasons() bool { return !p.ByAttempts }
 
 // IsIdempotent reports whether the call for input may happen twice.

@@ -41,9 +41,9 @@
 //	the operator's permit   the loop has released the attempt
 //	the backend's permit    the attempt has ended
 //
-// The goroutine that sets the last bit of a condition frees the permit. It is the loop,
-// in [Token.Release] and [Token.Cut], or the goroutine of a call, when the call completes
-// or its function returns. Bits are never cleared, so this happens once.
+// The goroutine that sets the last bit of a condition frees the permit. The loop does it
+// in [Token.Release] and [Token.Cut], the goroutine of a call when the call completes or
+// its function returns. Bits are never cleared, so this happens once.
 //
 // # Contexts
 //

@@ -46,8 +46,9 @@ var ErrNil = errors.New("asyncop: CompleteExceptionally was called with a nil er
 // Panicked returns an error for the result of recover; nil means runtime.Goexit.
 func Panicked(recovered any) error { return guard.Recovered("asyncop", recovered) }
 
-// OffLoop runs user code, which may block briefly, on another goroutine, and waits. So
-// runtime.Goexit does not end the loop: it becomes an error, like a panic (law A6).
+// OffLoop runs user code on another goroutine, and waits. The code may block briefly. If
+// it calls runtime.Goexit, the loop does not end: that becomes an error, like a panic
+// (law A6).
 func OffLoop(f func() error) error { return guard.Call(f, Panicked) }
 
 // Clock is an operator's clock. Instants are durations since its start.

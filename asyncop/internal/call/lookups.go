@@ -36,8 +36,8 @@ type Sharing[IN any] struct {
 // SharedBy returns the Sharing of a function.
 func SharedBy[IN any](function any, l Lookups[IN]) Sharing[IN] { return Sharing[IN]{function, l} }
 
-// lookupsOf returns the lookups if s was made for this function. A type that embeds the
-// function has the method, too, but may look up other keys, so it gets nil.
+// lookupsOf returns the lookups if s was made for this function, and nil otherwise. A
+// type that embeds the function has this method, too, but it may look up other keys.
 func (s *Sharing[IN]) lookupsOf(function any) Lookups[IN] {
 	if function != s.function {
 		return nil

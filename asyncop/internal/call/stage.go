@@ -51,9 +51,9 @@ func (t *Stages) ReportStage(stage predicates.Stage) {
 	}
 }
 
-// update sets the state to the result of change, unless change returns false or the
-// attempt has ended. It returns the previous state, and reports whether it has set the
-// state.
+// update sets the state to the result of change. It leaves the state as it is if change
+// returns false, or if the attempt has ended. It returns the previous state, and reports
+// whether it has set the state.
 func (t *Stages) update(change func(s uint32) (uint32, bool)) (before uint32, updated bool) {
 	for {
 		s := t.state.Load()

@@ -48,9 +48,9 @@ type requestState struct {
 	refunded int        // number of the attempt whose cost was refunded, or 0
 	call     *gate.Call // the batch of the attempt, or nil
 
-	// metOutage is true if the last attempt met an outage of the backend, or the time of
-	// the element ran out while it waited for the end of an outage. An outage of its
-	// tenant does not count: see report.
+	// metOutage is true in two cases. The last attempt met an outage of the backend, or
+	// the time of the element ran out in a wait for the end of an outage. An outage of
+	// its tenant does not count: see report.
 	metOutage bool
 }
 

@@ -39,8 +39,8 @@ func (b *Batches[IN, OUT]) isComplete() bool {
 	if isFull || b.inputEnded {
 		return true
 	}
-	// Without a free slot, and if the head of the queue cannot leave, only the end of a
-	// running call could let another element in.
+	// If there is no free slot, and the head of the queue cannot leave, another element
+	// can come only after the end of a running call.
 	return b.core.FreeSlots() == 0 && b.core.Queue.Head() == nil
 }
 

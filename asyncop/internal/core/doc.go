@@ -36,9 +36,12 @@
 //
 // # Files
 //
-// path.go has the path of an element, step by step; slot.go the slot of an element and
-// its phases; machine.go the step of the loop; ending.go the end of the run; item.go the
-// contents of a checkpoint; workers.go user code that may block.
+//   - path.go: the path of an element, step by step
+//   - slot.go: the slot of an element, and its phases
+//   - machine.go: the step of the loop
+//   - ending.go: the end of the run
+//   - item.go: the contents of a checkpoint
+//   - workers.go: user code that may block
 //
 // Each part has a file. A core has these parts only if [Config] has their option:
 //

@@ -65,7 +65,7 @@ func (h *handler[IN, OUT]) exceeded(s *Slot[IN, OUT]) {
 	h.finish(s, c, h.ErrLimit)
 }
 
-// finish ends s with the answer of its handler. If broken is not nil, s fails, and the
+// finish ends s with the answer of its handler. If broken is not nil, s fails. Then the
 // answer is not read, because a late handler may be writing it.
 func (h *handler[IN, OUT]) finish(s *Slot[IN, OUT], c *handlerCall[OUT], broken error) {
 	g := h.core

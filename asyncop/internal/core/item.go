@@ -89,7 +89,9 @@ func (g *Machine[IN, OUT]) item(it *Item[IN, OUT], s *Slot[IN, OUT], start int64
 	switch {
 	case s.phase == done && withResults:
 		it.Kind, it.Rest = Completed, s.attempt // not copied: results do not change
-	case s.phase == done: // the next run repeats its call, with the whole timeout, because the call was in time
+	case s.phase == done:
+		// Results are not stored, so the next run repeats the call. The call was in time,
+		// so the element gets its whole timeout.
 		it.Attempts = max(0, it.Attempts-1)
 		it.Spent = 0
 		if it.First != 0 {
@@ -270,7 +272,7 @@ func (g *Machine[IN, OUT]) restoreLimited(s *Slot[IN, OUT], it *Item[IN, OUT], l
 const leastWithoutTimeout = 10 * time.Second
 
 // leastTime returns the time that is reserved for an attempt of a restored element with
-// this timeout (Restored.ReserveDivisor), or 0 without a timeout or a reserve.
+// this timeout: see Restored.ReserveDivisor. It is 0 without a timeout or a reserve.
 func (g *Machine[IN, OUT]) leastTime(timeout time.Duration) time.Duration {
 	if g.Restored.ReserveDivisor == 0 {
 		return 0

@@ -13,9 +13,9 @@ import (
 // called. A2 waits in phase behind until A1 has ended and its call has returned.
 //
 // The elements of a key that have not ended form a line, in input order. Only the first
-// may be called. If another one times out, its results, or its offer to the failure sink,
-// wait until it is the first. Without a failure sink, it is dropped or fails the run at
-// once.
+// may be called. If another one times out, it waits until it is the first: with its
+// results, or for its offer to the failure sink. Without a failure sink, it is dropped or
+// fails the run at once.
 //
 // The queue is unordered. Elements of a key complete in the order of their line.
 

@@ -25,6 +25,7 @@ type lookups[IN, OUT any] struct {
 	lastChanges     int64            // Changes at the last startOthers
 }
 
+// lookingUp is the state of an element.
 type lookingUp struct {
 	lineage    *lineage // of its key; nil until it makes or joins a call, or waits for a retry of its key
 	began      uint64   // generation of its last attempt
@@ -75,8 +76,8 @@ func (l *lookups[IN, OUT]) start(s *Slot[IN, OUT]) bool {
 	return true
 }
 
-// reserve returns a reservation for the next attempt of s, or nil. The result is nil for
-// a retry with a step before it.
+// reserve returns a reservation for the next attempt of s, or nil. It returns nil for a
+// retry with a step before it.
 func (l *lookups[IN, OUT]) reserve(s *Slot[IN, OUT]) (r call.Reservation) {
 	g := l.core
 	if g.retrySteps.get(s.index) != nil {
@@ -188,8 +189,9 @@ func (l *lookups[IN, OUT]) attemptEnded(s *Slot[IN, OUT], t *call.Token) {
 	}
 }
 
-// share replaces d, the decision about the last attempt of s, by the decision of its
-// lineage, if the attempt began before that decision. It reports whether it did.
+// share lets s share the decision of its lineage, if the last attempt of s began before
+// that decision. It reports whether it did. d is the decision about the attempt, which
+// share replaces.
 func (l *lookups[IN, OUT]) share(s *Slot[IN, OUT], d *decision.Decision) bool {
 	g := l.core
 	of := l.states.get(s.index)
@@ -227,7 +229,8 @@ func (l *lookups[IN, OUT]) keepDecision(s *Slot[IN, OUT], d *decision.Decision) 
 	n.decision.NeedsBudget, n.decision.Before = false, nil // they are for s only
 }
 
-// sharesKey reports whether s has made or joined a call, or waited for a retry of its key.
+// sharesKey reports whether s has made or joined a call, or waited for a retry of its
+// key.
 func (l *lookups[IN, OUT]) sharesKey(s *Slot[IN, OUT]) bool {
 	return l.states.get(s.index).lineage != nil
 }

@@ -107,7 +107,8 @@ func (g *Machine[IN, OUT]) nextStart() *Slot[IN, OUT] {
 // startable returns the number of elements that wait for a permit.
 func (g *Machine[IN, OUT]) startable() int { return g.ready.Len() + g.numFresh }
 
-// startNewest starts s, the newest element, or the batch that s completes, if possible.
+// startNewest starts s, the newest element, if possible. If s completes a batch, it
+// starts the batch.
 func (g *Machine[IN, OUT]) startNewest(s *Slot[IN, OUT]) {
 	if g.lookups != nil && s.phase == fresh && g.lookups.start(s) { // with key order, s may be behind
 		return
@@ -323,8 +324,8 @@ func (g *Machine[IN, OUT]) invoke(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
 	g.invoked(s)
 }
 
-// contextOfCall returns the context of the call of a. It is a itself, unless a belongs to
-// a batch, has a reservation, or observers have added values.
+// contextOfCall returns the context of the call of a. It is a itself, except in three
+// cases: a belongs to a batch, a has a reservation, or observers have added values.
 func (g *Machine[IN, OUT]) contextOfCall(s *Slot[IN, OUT], a *call.Attempt[OUT]) context.Context {
 	var ctx call.Cancellable = a
 	if g.forming != nil {

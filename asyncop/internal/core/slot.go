@@ -17,8 +17,8 @@ import (
 // A slot is small, because there may be a million. Values that only some elements have
 // are in a perSlot.
 //
-// Slots are reused. A pointer to a slot is valid only while its element is in the queue,
-// so only the core and its driver hold one. Other code holds a call.Ref.
+// Slots are reused. A pointer to a slot is valid only while its element is in the queue.
+// So only the core and its driver hold pointers. Other code holds a call.Ref.
 type Slot[IN, OUT any] struct {
 	in             IN
 	accepted       time.Duration                // when it took the slot, or earlier if it was restored with used time
@@ -125,7 +125,8 @@ const (
 	endedWithoutResults              // dropped, handed over or released, or failed the run
 )
 
-// A deadline is live in the phases from firstLive to lastLive: the element times out at it.
+// A deadline is live in the phases from firstLive to lastLive: the element times out at
+// it.
 const (
 	firstLive = fresh
 	lastLive  = ready
@@ -215,9 +216,9 @@ func (g *Machine[IN, OUT]) setDeadline(s *Slot[IN, OUT], due, total time.Duratio
 	}
 }
 
-// addDoubt adds the doubt about an attempt of s, unless the attempt was not sent, or its
-// reason allows to repeat any call. Such a reason means that the attempt had no effect,
-// or that a FLIP-232 predicate asks to repeat a result.
+// addDoubt adds the doubt about an attempt of s. An attempt is not in doubt if it was not
+// sent, or if its reason allows to repeat any call. Such a reason means that the attempt
+// had no effect, or that a FLIP-232 predicate asks to repeat a result.
 func (s *Slot[IN, OUT]) addDoubt(reason predicates.Reason, stage predicates.Stage, isDeduplicated bool) {
 	switch {
 	case stage == predicates.ClientDispatch || reason.AllowsNonIdempotentRetry():

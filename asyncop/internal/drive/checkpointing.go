@@ -425,8 +425,8 @@ func (d *Driver[IN, OUT]) endCheckpoints(err error) {
 	}
 }
 
-// isRedelivered reports whether an element that Abandon has returned is redelivered, by
-// the source of its message or in the next run of a stream with checkpoints.
+// isRedelivered reports whether an element that Abandon has returned is redelivered. The
+// source of its message redelivers it, or the next run of a stream with checkpoints.
 func (d *Driver[IN, OUT]) isRedelivered(e *core.Slot[IN, OUT]) bool {
 	return d.checkpoints != nil || d.barriers.Any() || d.messages.ComesAgain(e)
 }

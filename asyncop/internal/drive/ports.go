@@ -5,9 +5,14 @@ import (
 	"github.com/weirflow/weir/asyncop/observe"
 )
 
-// port is the source of items and the destination of results: the channels of a flow, a
-// ring in place of its Out (Via, To), the rings of Results, or the caller's goroutine
-// (ResultsOf). The loop calls its methods, unless stated otherwise.
+// port is the source of items and the destination of results. There are four:
+//
+//	flowPort       the channels of a flow
+//	transferPort   Via, To: a flow with a ring in place of its Out
+//	ringPort       Results: two rings
+//	bodyPort       ResultsOf: the caller's goroutine
+//
+// The loop calls the methods of a port, unless stated otherwise.
 type port[IN, OUT any] interface {
 	// take takes the next item if one is ready.
 	take() bool
