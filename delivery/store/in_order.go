@@ -38,8 +38,8 @@ type InOrder interface {
 	// TakeInOrder is [Store.Take] for the heads of keys, and for messages without a key.
 	// Those that could be taken first come first, unless many messages of some keys are
 	// in front of them: then keys come in turn. It may return fewer messages than are
-	// due: it has parked many, or other calls are taking or settling them. A [Waker]
-	// wakes consumers soon after.
+	// due: it has parked many, other calls are taking or settling them, or they were held
+	// or committed late. A [Waker] wakes consumers soon after.
 	//
 	// Parking a due message that is not a head costs one write. After a flood of one key
 	// each call parks some, and takes messages of other keys meanwhile. It also reads

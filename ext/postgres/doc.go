@@ -26,7 +26,9 @@
 // message was put, or when a delay or a lease has ended. A statement every 20 s looks for
 // all of them, so messages without a notification are up to 20 s late: put by a process
 // that was killed within the next 10 ms, leased by a worker that has died, inserted by
-// another program, or in a queue whose name is longer than 7,000 bytes.
+// another program, or in a queue whose name is longer than 7,000 bytes. With an order of
+// keys, messages that were held, or committed more than a second after they were put, may
+// be a second late.
 //
 // The engine first sends the listening connection a notification. While the connection
 // cannot listen, or the notification does not arrive, as behind a pooler of transactions

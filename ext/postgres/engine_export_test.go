@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"database/sql"
+	"time"
 
 	"github.com/benbjohnson/clock"
 
@@ -45,3 +46,19 @@ func StageSQL(ctx context.Context, s *Engine, tx *sql.Tx, queue string, ms ...st
 
 // SetClock sets the clock of the engine's own waits.
 func SetClock(s *Engine, c clock.Clock) { s.clock = c }
+
+// OnWake sets what is called when the engine wakes the consumers of a queue. The engine
+// does not listen for notifications.
+func OnWake(s *Engine, queue string, wake func()) {
+	w := &waiter{wake: func(bool) { wake() }, ended: make(chan error, 1)}
+	s.hub.mu.Lock()
+	defer s.hub.mu.Unlock()
+	s.hub.waiting = map[string]map[*waiter]bool{queue: {w: true}}
+}
+
+// Noted returns after which time the engine will make consumers of a queue look again.
+func Noted(s *Engine, queue string) time.Duration {
+	s.news.mu.Lock()
+	defer s.news.mu.Unlock()
+	return s.news.pending[queue].later
+}

@@ -53,9 +53,9 @@ const (
 		ORDER BY at, position LIMIT $2`
 )
 
-// committedLate is how late a transaction may commit so that a search for messages
-// without a key finds its messages: the search reads the messages that are due since then
-// again.
+// committedLate is how late a transaction may commit so that calls of TakeInOrder, and
+// searches for messages without a key, find its messages: they read the messages that are
+// due since then again.
 const committedLate = "interval '1 s'"
 
 // selectAhead reads messages of the queue $1 that are due behind the place ($2, $3). It
@@ -92,15 +92,16 @@ func (p place) isBefore(other place) bool {
 }
 
 const (
-	wholeLook  = time.Second      // between two looks that begin with the first message
+	checkEvery = time.Second      // between two looks before a floor
+	checkLimit = time.Second      // for such a look
 	placesKept = 10 * time.Minute // PostgreSQL has removed old entries of an index by then
 )
 
 // floors are the places up to which calls of TakeInOrder have parked all messages.
 // Parking leaves an old entry in the index for each message, which would slow down each
 // later call until PostgreSQL removes them. A message that was held, or whose transaction
-// is committed late, may come before a floor: looks that begin with the first message
-// find it.
+// is committed late, may come before a floor: while calls are made, checkFloor looks for
+// such messages each second.
 type floors struct {
 	mu sync.Mutex
 	of map[string]floor // by queue
@@ -108,56 +109,100 @@ type floors struct {
 
 type floor struct {
 	place
-	raised time.Time
-	looked time.Time // when a look that began with the first message has begun
+	raised         time.Time
+	isChecked      bool // a look before the floor will begin
+	isOthersBefore bool // others may be due before the floor: the next call begins with the first message
 }
 
-// begin returns the place after which a call begins to look.
-func (f *floors) begin(queue string, now time.Time) place {
+// begin returns the place after which a call begins to look. If toCheck is true, the
+// caller must arrange a look before this place.
+func (f *floors) begin(queue string, now time.Time) (after place, toCheck bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	of, ok := f.of[queue]
 	if !ok {
-		return place{}
+		return place{}, false
 	}
 	if now.Sub(of.raised) >= placesKept {
 		delete(f.of, queue)
-		return place{}
+		return place{}, false
 	}
-	if now.Sub(of.looked) < wholeLook {
-		return of.place
+	if of.isOthersBefore {
+		of.isOthersBefore = false
+		f.of[queue] = of
+		return place{}, false
 	}
-	of.looked = now
+	toCheck = !of.isChecked
+	of.isChecked = true
 	f.of[queue] = of
-	return place{}
+	return of.place, toCheck
+}
+
+// beginCheck returns the floor of a queue before which a look begins now. Calls that
+// begin from now on need another one.
+func (f *floors) beginCheck(queue string) (before place, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	of, ok := f.of[queue]
+	if ok {
+		of.isChecked = false
+		f.of[queue] = of
+	}
+	return of.place, ok
 }
 
 // raise notes that all messages up to a place are parked.
 func (f *floors) raise(queue string, to place, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	of, ok := f.of[queue]
-	if !ok {
-		of.looked = now
-	}
 	if f.of == nil {
 		f.of = map[string]floor{}
 	}
-	of.place, of.raised = to, now
+	of := f.of[queue]
+	if of.isBefore(to) {
+		of.place = to
+	}
+	of.raised = now
 	f.of[queue] = of
 }
 
-// noteFound notes the first message that a look has found, which has begun with the first
-// message of all. If it comes before the floor, there may be more: the next call looks
-// again.
-func (f *floors) noteFound(queue string, first place) {
+// noteDue notes that a message is due at a place. If it comes before the floor, there may
+// be more.
+func (f *floors) noteDue(queue string, at place) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	of, ok := f.of[queue]
-	if ok && first.isBefore(of.place) {
-		of.looked = time.Time{}
+	if ok && at.isBefore(of.place) {
+		of.isOthersBefore = true
 		f.of[queue] = of
 	}
+}
+
+// checkFloor looks for messages that are due before the floor of a queue. If there are
+// any, the next call begins with the first message.
+func (s *Engine) checkFloor(queue string) {
+	floor, ok := s.floors.beginCheck(queue)
+	if !ok {
+		return
+	}
+	ctx, stop := context.WithTimeout(context.Background(), checkLimit)
+	defer stop()
+	isDue, err := s.isAnyDue(ctx, queue, "<=", floor)
+	if isDue || err != nil { // after an error the call finds out
+		s.floors.noteDue(queue, place{})
+		s.hub.wake(queue)
+	}
+}
+
+// isAnyDue reports whether messages are due whose places compare to a place. A message
+// that the database refuses to lease does not count.
+func (s *Engine) isAnyDue(ctx context.Context, queue, compare string, to place) (isDue bool, err error) {
+	err = s.do(ctx, func() error {
+		return s.pool.QueryRow(ctx, `WITH clock AS MATERIALIZED (SELECT `+s.now+` AS now)
+			SELECT (SELECT true FROM weir_messages WHERE queue = $1 AND at <= (SELECT now FROM clock) AND (at, position) `+compare+` ($2::timestamptz, $3::bigint)`+
+			s.refused.Except(storesql.ExceptRefused, s.clock.Now())+` ORDER BY at, position LIMIT 1) IS NOT NULL`, queue, to.at, to.position).Scan(&isDue)
+	})
+	return isDue, err
 }
 
 // TakeInOrder implements [store.InOrder].
@@ -170,18 +215,21 @@ func (s *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease
 		return nil, err
 	}
 	limit = min(limit, storesql.MaxInOrder)
-	after := s.floors.begin(queue, s.clock.Now())
-	beganAtFloor := after.position > 0
+	begun, toCheck := s.floors.begin(queue, s.clock.Now())
+	if toCheck {
+		s.clock.AfterFunc(checkEvery, func() { s.checkFloor(queue) }) // it ends soon after Close at the latest
+	}
 	// The first step looks at limit messages, and each further step at StepInOrder. Only
 	// after a full step does a call look behind these messages. Otherwise calls with a
 	// small limit would always find messages there, and each call would park only a few
 	// messages of a flood of one key in front.
-	looked, isParked := limit, true // isParked: all messages up to after are parked
+	after, looked := begun, limit
+	isParked := true // all messages up to after are parked
 	pause := lockedWait
 	for range storesql.StepsInOrder {
 		taken, step, err := s.takeDue(ctx, queue, after, looked, limit, lease)
-		if step.found > 0 && len(taken) > 0 && !beganAtFloor {
-			s.floors.noteFound(queue, step.first)
+		if begun.position == 0 && step.found > 0 { // else other calls may have parked messages behind this one
+			s.floors.noteDue(queue, step.first)
 		}
 		if err != nil || len(taken) > 0 {
 			return taken, err
@@ -191,15 +239,10 @@ func (s *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease
 		}
 		isParked = isParked && !step.isBusy
 		if isParked && step.found > 0 {
-			s.floors.raise(queue, step.last, s.clock.Now())
+			s.floors.raise(queue, step.settled, s.clock.Now())
 		}
 		if step.found < looked {
-			if !beganAtFloor {
-				return nil, s.lookAgain(ctx, queue)
-			}
-			beganAtFloor = false
-			after = place{}
-			continue
+			return nil, s.lookAgain(ctx, queue, begun)
 		}
 		isFullStep := looked >= storesql.StepInOrder
 		after, looked = step.last, storesql.StepInOrder // others may be due behind them
@@ -310,25 +353,21 @@ func (s *Engine) takeOfNextKeys(ctx context.Context, queue string, limit int, le
 
 // looking is the result of a step of TakeInOrder for the messages that it has looked at.
 type looking struct {
-	found  int
-	first  place // of the messages that were found
-	last   place // of the same messages
-	parks  bool  // it has parked messages
-	isBusy bool  // it has left messages alone, since other calls lock the heads of their keys
+	found   int
+	first   place // of the messages that were found
+	last    place // of the same messages
+	settled place // last, or the last place whose messages are committed, apart from late ones
+	parks   bool  // it has parked messages
+	isBusy  bool  // it has left messages alone, since other calls lock the heads of their keys
 }
 
 const lockedWait = 100 * time.Millisecond // before consumers look for messages that other calls had locked
 
-// lookAgain makes the consumers of a queue look again soon if it has due messages that
-// this call could neither take nor park: other calls have locked them or their heads, and
-// may leave them as they are.
-func (s *Engine) lookAgain(ctx context.Context, queue string) error {
-	var isDue bool
-	err := s.do(ctx, func() error {
-		return s.pool.QueryRow(ctx, `WITH clock AS MATERIALIZED (SELECT `+s.now+` AS now)
-			SELECT (SELECT true FROM weir_messages WHERE queue = $1 AND at <= (SELECT now FROM clock)`+
-			s.refused.Except(storesql.ExceptRefused, s.clock.Now())+` ORDER BY at LIMIT 1) IS NOT NULL`, queue).Scan(&isDue)
-	})
+// lookAgain makes the consumers of a queue look again soon if it has due messages after a
+// place that this call could neither take nor park: other calls have locked them or their
+// heads, and may leave them as they are.
+func (s *Engine) lookAgain(ctx context.Context, queue string, after place) error {
+	isDue, err := s.isAnyDue(ctx, queue, ">", after)
 	if isDue {
 		s.note(queue, dues{later: lockedWait})
 	}
@@ -412,10 +451,10 @@ func (s *Engine) lockCandidates(ctx context.Context, tx pgx.Tx, condition string
 			return err
 		}
 		var c storesql.Candidate
-		var at time.Time
-		_, err = pgx.ForEachRow(rows, []any{&c.Position, &c.Size, &c.Key, &c.IsHead, &at}, func() error {
+		var at, settled time.Time
+		_, err = pgx.ForEachRow(rows, []any{&c.Position, &c.Size, &c.Key, &c.IsHead, &at, &settled}, func() error {
 			found = append(found, c)
-			step.last = place{at, c.Position}
+			step.last, step.settled = place{at, c.Position}, place{settled, c.Position}
 			if len(found) == 1 {
 				step.first = step.last
 			}
@@ -424,7 +463,8 @@ func (s *Engine) lockCandidates(ctx context.Context, tx pgx.Tx, condition string
 		})
 		return err
 	}, `WITH clock AS MATERIALIZED (SELECT `+s.now+` AS now)
-		SELECT position, coalesce(octet_length(payload), 0), meta->>'key', head, at FROM weir_messages WHERE `+condition+` FOR UPDATE SKIP LOCKED`, args...)
+		SELECT position, coalesce(octet_length(payload), 0), meta->>'key', head, at, least(at, (SELECT now FROM clock) - `+committedLate+`)
+		FROM weir_messages WHERE `+condition+` FOR UPDATE SKIP LOCKED`, args...)
 	s.step()
 	step.found = len(found)
 	return found, step, err

@@ -4,6 +4,7 @@ package postgres_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -159,6 +160,13 @@ func TestEngineTakeInOrder_KeysBehindAFlood(t *testing.T) {
 	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	s := postgres.New(pool)
 	defer s.Close()
+	setAge := func(age string) {
+		_, err := pool.Exec(t.Context(), `CREATE OR REPLACE FUNCTION aged_now() RETURNS timestamptz LANGUAGE plpgsql AS
+			$$ BEGIN RETURN clock_timestamp() + interval '`+age+`'; END $$`)
+		require.NoError(t, err)
+	}
+	setAge("0 s")
+	postgres.SetNow(s, "aged_now()") // the engine reads it on goroutines of its own
 	plans()
 	storebench.KeysBehindAFlood(t, s, func() (n int) {
 		plan := plans()
@@ -169,7 +177,7 @@ func TestEngineTakeInOrder_KeysBehindAFlood(t *testing.T) {
 		require.NoError(t, err)
 		plans()
 		return n
-	}, func() { postgres.SetNow(s, "(clock_timestamp() + interval '2 s')") })
+	}, func() { setAge("2 s") })
 }
 
 // parkedIn returns how many messages of a database are parked.
@@ -179,65 +187,194 @@ func parkedIn(t *testing.T, pool *pgxpool.Pool) (n int) {
 	return n
 }
 
-// A call of TakeInOrder begins after the messages that were parked before. A message whose
-// transaction is committed late comes before them, and is found all the same: at once if
-// no other message is due, and within a second otherwise.
-func TestEngineTakeInOrder_CommittedBeforeParkedMessages(t *testing.T) {
-	pool := connect(t, schemas(t)(t))
-	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
-	s := postgres.New(pool)
-	defer s.Close()
-	mock := clock.NewMock()
-	postgres.SetClock(s, mock)
-	staged := func(id string) pgx.Tx {
-		tx, err := pool.Begin(t.Context())
-		require.NoError(t, err)
-		require.NoError(t, postgres.Stage(t.Context(), s, tx, "q", keyed(id, "")))
-		return tx
-	}
-	take := func() (ids []string) {
-		taken, err := s.TakeInOrder(t.Context(), "q", 2, time.Hour)
-		require.NoError(t, err)
-		for i := range taken {
-			ids = append(ids, taken[i].Meta.ID)
+// lateTest is a queue q whose calls of TakeInOrder begin after a floor: four seconds ago
+// three messages of a key were put, and two of them are parked.
+type lateTest struct {
+	*testing.T
+
+	pool  *pgxpool.Pool
+	s     *postgres.Engine
+	clock *clock.Mock
+	woken chan struct{}
+}
+
+// newLateTest returns a test. before is called before the messages of the key are put.
+func newLateTest(t *testing.T, before func(l *lateTest)) *lateTest {
+	t.Helper()
+	l := &lateTest{T: t, pool: connect(t, schemas(t)(t)), clock: clock.NewMock(), woken: make(chan struct{}, 1)}
+	require.NoError(t, postgres.New(l.pool).Migrate(t.Context()))
+	l.s = postgres.New(l.pool)
+	t.Cleanup(func() { l.s.Close() })
+	postgres.SetClock(l.s, l.clock)
+	postgres.OnWake(l.s, "q", func() {
+		select {
+		case l.woken <- struct{}{}:
+		default:
 		}
-		return ids
+	})
+	l.setNow(0)
+	before(l)
+	l.put("head", "a", "a1", "a", "a2", "a")
+	l.setNow(4 * time.Second)
+	require.Equal(t, "head", l.take())
+	require.Empty(t, l.take(), "the others of the key are parked")
+	return l
+}
+
+// setNow sets the time of the database's clock since the test has begun.
+func (l *lateTest) setNow(since time.Duration) {
+	at := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC).Add(since)
+	postgres.SetNow(l.s, "timestamptz '"+at.Format(time.RFC3339Nano)+"'")
+}
+
+// put puts messages, given by their ids and keys.
+func (l *lateTest) put(idsAndKeys ...string) {
+	l.Helper()
+	for pair := range slices.Chunk(idsAndKeys, 2) {
+		require.NoError(l, l.s.Put(l.Context(), "q", keyed(pair[0], pair[1])))
 	}
-	first, second := staged("first"), staged("second")
-	defer first.Rollback(t.Context())  //nolint:errcheck // it was committed
-	defer second.Rollback(t.Context()) //nolint:errcheck // it was committed
-	require.NoError(t, s.Put(t.Context(), "q", keyed("head", "a"), keyed("a1", "a"), keyed("a2", "a")))
-	require.Equal(t, []string{"head"}, take())
-	require.Empty(t, take(), "the others of the key are parked")
+}
+
+// stage puts a message without a key in a transaction of its own.
+func (l *lateTest) stage(id string) pgx.Tx {
+	l.Helper()
+	tx, err := l.pool.Begin(l.Context())
+	require.NoError(l, err)
+	l.Cleanup(func() { tx.Rollback(context.Background()) }) //nolint:errcheck // it was committed
+	require.NoError(l, postgres.Stage(l.Context(), l.s, tx, "q", keyed(id, "")))
+	return tx
+}
+
+// take takes a message, and returns its id, or "".
+func (l *lateTest) take() string {
+	l.Helper()
+	taken, err := l.s.TakeInOrder(l.Context(), "q", 1, time.Hour)
+	require.NoError(l, err)
+	if len(taken) == 0 {
+		return ""
+	}
+	return taken[0].Meta.ID
+}
+
+// passSecond lets a second pass, and waits until the store wakes consumers.
+func (l *lateTest) passSecond() {
+	l.Helper()
+	select {
+	case <-l.woken: // by a put
+	default:
+	}
+	l.clock.Add(time.Second)
+	select {
+	case <-l.woken:
+	case <-time.After(time.Minute):
+		l.Fatal("consumers are not woken")
+	}
+}
+
+// A call of TakeInOrder begins after the messages that were parked before. A message whose
+// transaction is committed late comes before them. The store wakes consumers within a
+// second, and the next call returns it, whether other messages are due or not.
+func TestEngineTakeInOrder_CommittedBeforeParkedMessages(t *testing.T) {
+	var first, second pgx.Tx
+	l := newLateTest(t, func(l *lateTest) { first, second = l.stage("first"), l.stage("second") })
 	require.NoError(t, first.Commit(t.Context()))
-	require.Equal(t, []string{"first"}, take())
-	require.Empty(t, take(), "it looks for others that come before the parked messages")
+	require.Empty(t, l.take())
+	l.passSecond()
+	require.Equal(t, "first", l.take())
+	require.Empty(t, l.take(), "it looks for others that come before the parked messages")
 	require.NoError(t, second.Commit(t.Context()))
-	require.NoError(t, s.Put(t.Context(), "q", keyed("b1", "b"), keyed("c1", "c"), keyed("d1", "d"), keyed("e1", "e")))
-	require.Equal(t, []string{"b1", "c1"}, take())
-	mock.Add(time.Second)
-	require.Equal(t, []string{"second", "d1"}, take())
+	l.put("b1", "b", "c1", "c")
+	require.Equal(t, "b1", l.take())
+	l.passSecond()
+	require.Equal(t, "second", l.take())
+	require.Equal(t, "c1", l.take())
+}
+
+// A message whose transaction is committed within a second after the put is taken at once,
+// although messages that were put later are parked.
+func TestEngineTakeInOrder_CommittedWithinASecond(t *testing.T) {
+	l := newLateTest(t, func(*lateTest) {})
+	l.setNow(60100 * time.Millisecond)
+	late := l.stage("late")
+	l.put("a3", "a")
+	l.setNow(61 * time.Second)
+	require.Empty(t, l.take(), "the other is parked")
+	require.NoError(t, late.Commit(t.Context()))
+	require.Equal(t, "late", l.take())
+}
+
+// While a key gets messages all the time, each is parked soon after it was put. Later calls
+// do not read the entries that all of them have left in the index.
+func TestEngineTakeInOrder_FloorFollowsFreshMessages(t *testing.T) {
+	l := newLateTest(t, func(*lateTest) {})
+	l.setNow(10 * time.Second)
+	late := l.stage("late")
+	l.setNow(20 * time.Second)
+	l.put("a3", "a")
+	require.Empty(t, l.take(), "the other is parked")
+	require.NoError(t, late.Commit(t.Context()))
+	require.Empty(t, l.take(), "a call begins a second before the message that was parked")
+	l.passSecond()
+	require.Equal(t, "late", l.take())
+}
+
+// While a call takes a message, another call parks a message behind it. The message that
+// was taken does not count as one before the floor, for which a call would read the entries
+// of all parked messages.
+func TestEngineTakeInOrder_ParkedBehindARunningCall(t *testing.T) {
+	var late pgx.Tx
+	l := newLateTest(t, func(l *lateTest) { late = l.stage("late") })
+	l.put("first", "")
+	steps := 0
+	postgres.SetStep(l.s, func() {
+		steps++
+		if steps == 2 { // the first message is locked
+			l.setNow(20 * time.Second)
+			l.put("a3", "a")
+			require.Empty(t, l.take(), "the other is parked")
+		}
+	})
+	require.Equal(t, "first", l.take())
+	require.NoError(t, late.Commit(t.Context()))
+	require.Empty(t, l.take(), "the call begins with the first message")
+	l.passSecond()
+	require.Equal(t, "late", l.take())
+}
+
+// The look before the floor fails. The next call begins with the first message.
+func TestEngineTakeInOrder_LookBeforeTheFloorFails(t *testing.T) {
+	var late pgx.Tx
+	l := newLateTest(t, func(l *lateTest) { late = l.stage("late") })
+	require.NoError(t, late.Commit(t.Context()))
+	require.Empty(t, l.take())
+	postgres.SetNow(l.s, "no_such_function()")
+	l.passSecond()
+	l.setNow(4 * time.Second)
+	require.Equal(t, "late", l.take())
+}
+
+// Other calls have locked a message that is due after the floor, and leave it as it is.
+// Consumers look for it again.
+func TestEngineTakeInOrder_LockedAfterTheFloor(t *testing.T) {
+	l := newLateTest(t, func(*lateTest) {})
+	l.put("locked", "")
+	tx, err := l.pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(t.Context()) //nolint:errcheck // it was rolled back
+	_, err = tx.Exec(t.Context(), "SELECT FROM weir_messages WHERE meta->>'id' = 'locked' FOR UPDATE")
+	require.NoError(t, err)
+	require.Empty(t, l.take())
+	require.Equal(t, 100*time.Millisecond, postgres.Noted(l.s, "q"))
+	require.NoError(t, tx.Rollback(t.Context()))
+	require.Equal(t, "locked", l.take())
+	require.Empty(t, l.take())
 }
 
 // Many messages that come before the parked ones, such as after a hold, are taken before
-// others, although each call takes one.
+// others, although each call takes one. An engine that has released them returns them at
+// once, and another one within a second.
 func TestEngineTakeInOrder_ManyBeforeParkedMessages(t *testing.T) {
-	pool := connect(t, schemas(t)(t))
-	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
-	s := postgres.New(pool)
-	defer s.Close()
-	mock := clock.NewMock()
-	postgres.SetClock(s, mock)
-	put := func(ms ...store.Message) { require.NoError(t, s.Put(t.Context(), "q", ms...)) }
-	take := func() (ids []string) {
-		taken, err := s.TakeInOrder(t.Context(), "q", 1, time.Hour)
-		require.NoError(t, err)
-		for i := range taken {
-			ids = append(ids, taken[i].Meta.ID)
-		}
-		return ids
-	}
-	hold := func(do store.Action) {
+	hold := func(s *postgres.Engine, do store.Action) {
 		list, err := s.List(t.Context(), "q", store.Filter{IDs: []string{"1", "2", "3"}}, store.Page{Max: 10})
 		require.NoError(t, err)
 		require.NoError(t, s.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {
@@ -248,16 +385,25 @@ func TestEngineTakeInOrder_ManyBeforeParkedMessages(t *testing.T) {
 			return nil
 		}))
 	}
-	put(keyed("1", ""), keyed("2", ""), keyed("3", ""))
-	hold(store.Hold)
-	put(keyed("head", "a"), keyed("a1", "a"), keyed("a2", "a"))
-	require.Equal(t, []string{"head"}, take())
-	require.Empty(t, take(), "the others of the key are parked")
-	hold(store.Release)
-	put(keyed("4", ""), keyed("5", ""), keyed("6", ""), keyed("7", ""))
-	require.Equal(t, []string{"4"}, take())
-	mock.Add(time.Second)
-	for _, want := range []string{"1", "2", "3", "5"} {
-		require.Equal(t, []string{want}, take())
+	for _, isOther := range []bool{false, true} {
+		l := newLateTest(t, func(l *lateTest) {
+			l.put("1", "", "2", "", "3", "")
+			hold(l.s, store.Hold)
+		})
+		releasing := l.s
+		if isOther {
+			releasing = postgres.New(l.pool)
+			defer releasing.Close()
+		}
+		hold(releasing, store.Release)
+		l.put("4", "", "5", "", "6", "", "7", "")
+		if isOther {
+			require.Equal(t, "4", l.take())
+			l.passSecond()
+		}
+		for _, want := range []string{"1", "2", "3"} {
+			require.Equal(t, want, l.take())
+		}
+		require.NotEmpty(t, l.take())
 	}
 }

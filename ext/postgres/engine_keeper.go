@@ -45,6 +45,7 @@ const patientBegin = "begin; set local idle_in_transaction_session_timeout = '30
 // Update implements [store.Keeper].
 func (s *Engine) Update(ctx context.Context, f func(context.Context, store.Tx) error) error {
 	var woken map[string]dues
+	var released []string
 	err := s.do(ctx, func() error {
 		woken = map[string]dues{}
 		return pgx.BeginTxFunc(ctx, s.pool, patient, func(tx pgx.Tx) error {
@@ -56,22 +57,28 @@ func (s *Engine) Update(ctx context.Context, f func(context.Context, store.Tx) e
 			s.step()
 			err := f(ctx, t)
 			s.step()
+			released = t.released
 			return err
 		})
 	})
-	if err == nil {
-		for queue, d := range woken {
-			s.note(queue, d)
-		}
+	if err != nil {
+		return err
 	}
-	return err
+	for _, queue := range released {
+		s.floors.noteDue(queue, place{})
+	}
+	for queue, d := range woken {
+		s.note(queue, d)
+	}
+	return nil
 }
 
 type keeperTx struct {
-	s     *Engine
-	tx    pgx.Tx
-	now   time.Time
-	woken map[string]dues // queues that have got messages, and when those are due
+	s        *Engine
+	tx       pgx.Tx
+	now      time.Time
+	woken    map[string]dues // queues that have got messages, and when those are due
+	released []string        // queues whose held messages are due as before
 }
 
 func (t *keeperTx) Now() time.Time { return t.now }
@@ -154,6 +161,7 @@ func (t *keeperTx) edit(ctx context.Context, kind store.Action, edits []store.Ed
 		return t.positions(ctx, "UPDATE weir_messages AS m SET at = $4, due = $4 FROM "+listed+free+" AND m.at > $4 AND m.at < "+parked+returning, args...)
 	case store.Release:
 		t.wake(queues)
+		t.released = append(t.released, queues...)
 		return t.positions(ctx, "UPDATE weir_messages AS m SET at = due FROM "+listed+free+" AND m.at = "+never+returning, args...)
 	case store.Merge: // below
 	}
