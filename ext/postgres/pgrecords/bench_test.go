@@ -28,7 +28,7 @@ func BenchmarkExec(b *testing.B) {
 	server := pgtest.Start(b)
 	for _, atOnce := range []int{64, 256, 1024} {
 		b.Run(fmt.Sprintf("at_once=%d", atOnce), func(b *testing.B) {
-			pool := connect(b, database(b, server))
+			pool := connect(b, schema(b, server))
 			_, err := pool.Exec(b.Context(), "CREATE TABLE accounts (id BIGINT PRIMARY KEY, balance BIGINT NOT NULL)")
 			require.NoError(b, err)
 			_, err = pool.Exec(b.Context(), "INSERT INTO accounts SELECT id, 0 FROM generate_series(0, 9999) AS id")

@@ -139,7 +139,7 @@ func chargeAt(client *http.Client, choose func(order, attempt int) string) func(
 // answer in the database: each order is charged once (laws X1, X2).
 func testFailover(t *testing.T, postgres *pgtest.Server) {
 	const orders, answers = 60, 8
-	url := database(t, postgres)
+	url := schema(t, postgres)
 	pool := connect(t, url)
 	require.NoError(t, pgrecords.New(pool).Migrate(t.Context()))
 	_, err := pool.Exec(t.Context(), chargesSQL)

@@ -22,7 +22,7 @@ import (
 func testFormat(t *testing.T, server *pgtest.Server) {
 	mock := clock.NewMock()
 	mock.Set(golden.At)
-	pool := connect(t, database(t, server))
+	pool := connect(t, schema(t, server))
 	records := openBy(t, pool, mock)
 	req := exactlyonce.Request{ID: exactlyonce.ID{Client: exactlyonce.Client{1, 15: 255}, Sequence: 17, Attempt: 1, Step: "refund"}, Scope: "ann", Fingerprint: [32]byte{1, 31: 255}}
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return records.Put(t.Context(), tx, req, []byte("done")) }))
@@ -31,7 +31,7 @@ func testFormat(t *testing.T, server *pgtest.Server) {
 	defer tables.DB.Close()
 	script := golden.Written(t, "answers-2.sql", tables.Script(t))
 
-	oldPool := connect(t, database(t, server))
+	oldPool := connect(t, schema(t, server))
 	db := stdlib.OpenDBFromPool(oldPool)
 	defer db.Close()
 	golden.Run(t.Context(), t, db, script)
@@ -50,7 +50,7 @@ func testFormat(t *testing.T, server *pgtest.Server) {
 // table weir_records.
 func testBesideQueues(t *testing.T, server *pgtest.Server) {
 	for _, queuesFirst := range []bool{true, false} {
-		pool := connect(t, database(t, server))
+		pool := connect(t, schema(t, server))
 		if queuesFirst {
 			require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 		}

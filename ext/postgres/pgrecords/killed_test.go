@@ -90,7 +90,7 @@ func books(ctx context.Context, pool *pgxpool.Pool) (killtest.Books, error) {
 func testKilledServers(t *testing.T, server *pgtest.Server) {
 	for servers := 1; servers <= 2; servers++ {
 		t.Run(fmt.Sprintf("servers=%d", servers), func(t *testing.T) {
-			url := database(t, server)
+			url := schema(t, server)
 			pool := connect(t, url)
 			require.NoError(t, pgrecords.New(pool).Migrate(t.Context()))
 			_, err := pool.Exec(t.Context(), countersSQL)

@@ -85,14 +85,15 @@ func connect(t testing.TB, url string, change ...func(*pgxpool.Config)) *pgxpool
 	return pool
 }
 
-var databases atomic.Int64
+var schemas atomic.Int64
 
-// database makes an empty database with the table of counters.
-func database(t testing.TB, server *pgtest.Server) (url string) {
+// schema makes an empty schema with the table of counters. A database would take
+// several times as long.
+func schema(t testing.TB, server *pgtest.Server) (url string) {
 	t.Helper()
-	name := fmt.Sprintf("test_%d", databases.Add(1))
-	server.Exec("CREATE DATABASE " + name)
-	url = strings.Replace(server.URL(), "/postgres?", "/"+name+"?", 1)
+	name := fmt.Sprintf("test_%d", schemas.Add(1))
+	server.Exec("CREATE SCHEMA " + name)
+	url = server.URL() + "&search_path=" + name
 	_, err := connect(t, url).Exec(t.Context(), tables)
 	require.NoError(t, err)
 	return url
@@ -120,7 +121,7 @@ func testStore(t *testing.T, server *pgtest.Server) {
 	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.Serializable} {
 		t.Run(string(level), func(t *testing.T) {
 			exactlyoncetest.RunStore(t, func(t *testing.T, c clock.Clock) exactlyoncetest.Setup[pgx.Tx] {
-				url := database(t, server)
+				url := schema(t, server)
 				pool := connect(t, url)
 				return exactlyoncetest.Setup[pgx.Tx]{
 					Open: func() exactlyonce.Store[pgx.Tx] { return openBy(t, connect(t, url), c) },
@@ -157,7 +158,7 @@ func request(client exactlyonce.Client, sequence int64, attempt int) exactlyonce
 // A mark was raised after the snapshot of a transaction was taken: the transaction must
 // not store below it.
 func testOldSnapshot(t *testing.T, server *pgtest.Server) {
-	url := database(t, server)
+	url := schema(t, server)
 	pool := connect(t, url)
 	r := open(t, pool)
 	for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
@@ -177,7 +178,7 @@ func testOldSnapshot(t *testing.T, server *pgtest.Server) {
 // An open transaction that has put blocks its client's mark, and other requests of this
 // client only briefly.
 func testMarkWaitsPatiently(t *testing.T, server *pgtest.Server) {
-	url := database(t, server)
+	url := schema(t, server)
 	pool := connect(t, url)
 	r := open(t, pool)
 	client := exactlyonce.NewClient()
@@ -233,7 +234,7 @@ func (*settings) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData
 // was stored last, whatever the database's default is.
 func testOwnIsolation(t *testing.T, server *pgtest.Server) {
 	var s settings
-	pool := connect(t, database(t, server)+"&default_transaction_isolation=repeatable%20read", func(c *pgxpool.Config) { c.ConnConfig.Tracer = &s })
+	pool := connect(t, schema(t, server)+"&default_transaction_isolation=repeatable%20read", func(c *pgxpool.Config) { c.ConnConfig.Tracer = &s })
 	mock := clock.NewMock()
 	mock.Set(time.Unix(1_000_000_000, 0))
 	r := openBy(t, pool, mock)
@@ -268,7 +269,7 @@ func (*beforeFind) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndDa
 // Regression: of two transactions that put for a new client, the second failed if the
 // first had committed meanwhile.
 func testNewClientOfTwo(t *testing.T, server *pgtest.Server) {
-	url := database(t, server)
+	url := schema(t, server)
 	var b beforeFind
 	r, other := open(t, connect(t, url, func(c *pgxpool.Config) { c.ConnConfig.Tracer = &b })), open(t, connect(t, url))
 	client := exactlyonce.NewClient()
@@ -285,7 +286,7 @@ func testNewClientOfTwo(t *testing.T, server *pgtest.Server) {
 // clients briefly, but neither other marks nor a collection.
 func testFrozenTransaction(t *testing.T, server *pgtest.Server) {
 	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.Serializable} {
-		pool := connect(t, database(t, server))
+		pool := connect(t, schema(t, server))
 		mock := clock.NewMock()
 		mock.Set(time.Unix(1_000_000_000, 0))
 		r := openBy(t, pool, mock)
@@ -330,7 +331,7 @@ func testFrozenTransaction(t *testing.T, server *pgtest.Server) {
 // Law W3: a collection looks at a client when its time has come, and leaves no rows
 // behind.
 func testCollectionCost(t *testing.T, server *pgtest.Server) {
-	pool := connect(t, database(t, server))
+	pool := connect(t, schema(t, server))
 	mock := clock.NewMock()
 	mock.Set(time.Unix(1_000_000_000, 0))
 	r := openBy(t, pool, mock)
@@ -411,7 +412,7 @@ func (c *lossy) Read(p []byte) (int, error) {
 
 // A lost answer to COMMIT is resolved by reading the record (law X2).
 func testLostCommit(t *testing.T, server *pgtest.Server) {
-	url := database(t, server)
+	url := schema(t, server)
 	plain := connect(t, url)
 	for _, before := range []bool{false, true} {
 		armed := &atomic.Bool{}
@@ -469,7 +470,7 @@ func text(rows pgx.Rows) ([]byte, error) {
 // Attempts of the same requests at two servers at once, in shared transactions: each
 // takes effect once, and all get the same answer (law X1).
 func testExec(t *testing.T, server *pgtest.Server) {
-	url := database(t, server)
+	url := schema(t, server)
 	servers := []*pgrecords.Records{open(t, connect(t, url)), open(t, connect(t, url))}
 	clients := []exactlyonce.Client{exactlyonce.NewClient(), exactlyonce.NewClient(), exactlyonce.NewClient()}
 	const n, attempts = 60, 6
@@ -511,7 +512,7 @@ func testExec(t *testing.T, server *pgtest.Server) {
 // other calls are not delayed by sharing a batch with it. A held call is retried when the
 // clock moves, which it does at the end.
 func testExecOfAHeldClient(t *testing.T, server *pgtest.Server) {
-	pool, now := connect(t, database(t, server)), clock.NewMock()
+	pool, now := connect(t, schema(t, server)), clock.NewMock()
 	r := openBy(t, pool, now)
 	busy, held := exactlyonce.NewClient(), exactlyonce.NewClient()
 	tx, err := pool.Begin(t.Context())
@@ -575,7 +576,7 @@ func testExecOfAHeldClient(t *testing.T, server *pgtest.Server) {
 
 // In a shared transaction each call gets its own error, and the others are committed.
 func testExecErrors(t *testing.T, server *pgtest.Server) {
-	url := database(t, server)
+	url := schema(t, server)
 	pool := connect(t, url)
 	r := open(t, pool)
 	client := exactlyonce.NewClient()
@@ -635,7 +636,7 @@ func testExecErrors(t *testing.T, server *pgtest.Server) {
 func testExecNotSent(t *testing.T, server *pgtest.Server) {
 	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeExec} {
 		t.Run(mode.String(), func(t *testing.T) {
-			pool := connect(t, database(t, server), func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = mode })
+			pool := connect(t, schema(t, server), func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = mode })
 			r := open(t, pool)
 			client := exactlyonce.NewClient()
 			tx, err := pool.Begin(t.Context())
@@ -688,7 +689,7 @@ func testExecNotSent(t *testing.T, server *pgtest.Server) {
 // clients in memory are then unknown, or belong to other clients. Records go to their
 // clients nevertheless (law X1).
 func testExecRestored(t *testing.T, server *pgtest.Server) {
-	pool := connect(t, database(t, server))
+	pool := connect(t, schema(t, server))
 	open(t, pool)
 	exec := func(r *pgrecords.Records, req exactlyonce.Request) {
 		t.Helper()
@@ -718,7 +719,7 @@ func testExecRestored(t *testing.T, server *pgtest.Server) {
 // No caller waits longer than its context for a statement that hangs, and once all have
 // left the statement ends.
 func testExecContext(t *testing.T, server *pgtest.Server) {
-	url := database(t, server)
+	url := schema(t, server)
 	pool := connect(t, url)
 	r := open(t, pool)
 	client := exactlyonce.NewClient()
@@ -753,7 +754,7 @@ func testExecContext(t *testing.T, server *pgtest.Server) {
 
 // Nor does one wait long for the record of an attempt that has failed.
 func testContextOfAServerThatHangs(t *testing.T, server *pgtest.Server) {
-	pool := connect(t, database(t, server))
+	pool := connect(t, schema(t, server))
 	r := open(t, pool)
 	pgrecords.SetPatience(r, 100*time.Millisecond)
 	tx, err := pool.Begin(t.Context())
@@ -779,7 +780,7 @@ func testContextOfAServerThatHangs(t *testing.T, server *pgtest.Server) {
 // A transaction that failed with a serialization failure or a deadlock is run again, as a
 // whole.
 func testExecConflicts(t *testing.T, server *pgtest.Server) {
-	pool := connect(t, database(t, server))
+	pool := connect(t, schema(t, server))
 	_, err := pool.Exec(t.Context(), `CREATE SEQUENCE tries;
 CREATE FUNCTION flaky(good bigint) RETURNS text LANGUAGE plpgsql AS $$ BEGIN
 	IF nextval('tries') < good THEN RAISE EXCEPTION 'again' USING ERRCODE = '40P01'; END IF; -- a sequence is not rolled back
@@ -801,7 +802,7 @@ END $$`)
 // The user has forgotten to call Migrate.
 func testNotMigrated(t *testing.T, server *pgtest.Server) {
 	ctx := t.Context()
-	r := pgrecords.New(connect(t, database(t, server)))
+	r := pgrecords.New(connect(t, schema(t, server)))
 	req := exactlyonce.Request{ID: exactlyonce.ID{Client: exactlyonce.NewClient(), Sequence: 1, Attempt: 1}}
 	for name, call := range map[string]func() error{
 		"find": func() error { _, _, err := r.Find(ctx, req); return err },

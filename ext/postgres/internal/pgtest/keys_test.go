@@ -5,7 +5,6 @@ package pgtest
 import (
 	"fmt"
 	"os"
-	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -25,14 +24,14 @@ func TestMain(m *testing.M) {
 // all with WEIR_LONG=1.
 func TestKeys(t *testing.T) {
 	server := Start(t)
-	var databases atomic.Int64
+	var schemas atomic.Int64
 	setup := keystest.Setup{
 		Driver:  stdlib.GetDefaultDriver(),
 		Dialect: keys.PostgreSQL,
 		New: func(*testing.T) string {
-			name := fmt.Sprintf("keys_%d", databases.Add(1))
-			server.Exec("CREATE DATABASE " + name)
-			return strings.Replace(server.URL(), "/postgres?", "/"+name+"?", 1)
+			name := fmt.Sprintf("keys_%d", schemas.Add(1))
+			server.Exec("CREATE SCHEMA " + name)
+			return server.URL() + "&search_path=" + name
 		},
 		Conns: 4,
 	}
