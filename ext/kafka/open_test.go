@@ -245,9 +245,10 @@ func silentListener(t *testing.T) (address string) {
 
 // The broker that the address names first accepts connections and is silent.
 func TestOpen_FirstBrokerIsSilent(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 1, "orders", "orders-dead")
 	c.inMemory()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // the client waits 10 s for a broker
 	defer cancel()
 	e, err := Open(ctx, silentListener(t)+","+silentListener(t)+","+c.addrs[0], WithClientOptions(quickly()...))
 	require.NoError(t, err)
