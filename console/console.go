@@ -94,6 +94,7 @@ func Handler(ctx context.Context, c Config) (http.Handler, error) {
 		Config: c, ctx: ctx, engine: engine, jobs: j, keeps: keeps,
 		pages: make(chan struct{}, atOnce), live: make(chan struct{}, streams), pace: newPacer(c.Clock), groups: map[string]*groupTable{},
 		byKeys: map[keyFilter]*keyTable{}, minutes: map[string]*cached[[]jobs.HistoryPoint]{},
+		rests: map[int]*cached[survey]{},
 	}
 	s.templates, err = template.New("").Funcs(s.funcs()).ParseFS(static, "static/*.html")
 	if err != nil {
@@ -134,6 +135,7 @@ type server struct {
 	groups  map[string]*groupTable // by queue and filter
 	byKeys  map[keyFilter]*keyTable
 	minutes map[string]*cached[[]jobs.HistoryPoint] // of queues, by name
+	rests   map[int]*cached[survey]                 // of jobs, by id
 }
 
 type person struct {

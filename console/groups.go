@@ -368,7 +368,8 @@ func likeGroup(f store.Filter, g jobs.Group) store.Filter {
 
 type groupRow struct {
 	group
-	Path string
+	Path     string
+	SendBack string // the page before the messages are sent back
 }
 
 // Text is the common text of the errors, with the words that are the same in all of them.
@@ -437,7 +438,11 @@ func (s *server) grouped(ctx context.Context, d *queueData) {
 			d.Rest = len(g.Groups) - i
 			break
 		}
-		d.Groups = append(d.Groups, groupRow{one, s.address("/queue", filterValues(d.Queue, one.Filter))})
+		values := filterValues(d.Queue, one.Filter)
+		row := groupRow{group: one, Path: s.address("/queue", values)}
+		values.Set("do", "merge")
+		row.SendBack = s.address("/start", values)
+		d.Groups = append(d.Groups, row)
 	}
 	d.Rest += g.More
 	isOfOneError := d.Filter.Error != "" && len(g.Groups) == 1 // the filter makes them alike

@@ -34,10 +34,11 @@ type jobData struct {
 	Handled int  // of Total
 	IsSame  bool // the same job was just started, and is shown
 	EndsAt  time.Time
-	Tried   []tried // the messages of a first try
-	Lost    bool    // they could not be found in time
-	Others  int     // messages that matched as well
-	Rest    string  // the page that sends them back
+	Tried   []tried      // the messages of a first try
+	Lost    bool         // they could not be found in time
+	Rest    *confirmData // sends the messages back that were not tried; nil without them
+	// RestPage is the page that does it, if Rest could not be counted in time.
+	RestPage string
 }
 
 func (s *server) job(r *http.Request) (view, error) {
@@ -63,12 +64,9 @@ func (s *server) job(r *http.Request) (view, error) {
 	}
 	d.Tried, err = s.triedBy(r.Context(), &job)
 	d.Lost = err != nil // the page can still pause and cancel the job
-	d.Others = job.Total - job.Done
-	if len(d.Tried) > 0 && d.Others > 0 && job.State() == "done" {
-		rest := filterValues(job.Queue, job.Filter)
-		rest.Set("do", string(job.Do))
-		rest.Set("to", job.To)
-		d.Rest = s.address("/start", rest)
+	hasTried := len(d.Tried) > 0 && job.State() == "done"
+	if hasTried && personOf(r).Acts() {
+		s.addRest(r.Context(), d)
 	}
 	return view{Name: "job", Title: "Job " + strconv.Itoa(id), Data: d}, nil
 }

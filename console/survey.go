@@ -28,6 +28,13 @@ type survey struct {
 	Unsafe int  // of these, in doubt
 	Lapsed int  // of these, to be looked at first
 
+	// Of a merge, also of the messages that were looked at.
+	Safe      int       // to repeat
+	SafeUntil int       // to repeat for a while
+	Until     time.Time // the earliest end of that while
+	Pointless int       // that fail again unless something has changed
+	Stays     int       // that no choice sends back
+
 	newest    time.Time // the last arrival among the messages that were looked at
 	hasCauses bool      // of dead letters
 }
@@ -160,11 +167,7 @@ func (v *survey) add(do string, e *store.Entry, now time.Time) {
 	v.hasCauses = v.hasCauses || e.Cause != ""
 	switch do {
 	case "merge":
-		spec := jobs.Spec{LeaveLapsed: true}
-		var stays jobs.Progress
-		spec.SendsBack(e, now, &stays)
-		v.Unsafe += stays.Unsafe
-		v.Lapsed += stays.Lapsed
+		v.addMerge(e, now)
 	case "purge":
 		switch e.Repetition(now) {
 		case store.RepeatInDoubt:
@@ -174,6 +177,29 @@ func (v *survey) add(do string, e *store.Entry, now time.Time) {
 		default:
 		}
 	default:
+	}
+}
+
+// addMerge judges a message that is sent back.
+func (v *survey) addMerge(e *store.Entry, now time.Time) {
+	spec := jobs.Spec{LeaveLapsed: true}
+	var stays jobs.Progress
+	if !spec.SendsBack(e, now, &stays) {
+		v.Unsafe += stays.Unsafe
+		v.Lapsed += stays.Lapsed
+		v.Stays += stays.Looping + stays.Skipped
+		return
+	}
+	switch e.Repetition(now) {
+	case store.RepeatSafeUntil:
+		v.SafeUntil++
+		if v.Until.IsZero() || e.Meta.Remembered.Before(v.Until) {
+			v.Until = e.Meta.Remembered
+		}
+	case store.RepeatPointless:
+		v.Pointless++
+	default:
+		v.Safe++
 	}
 }
 

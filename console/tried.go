@@ -93,6 +93,53 @@ func (s *server) triedMessage(job *jobs.Job, queue string, e *store.Entry) tried
 	return t
 }
 
+// addRest adds how the messages are sent back that a finished job has left: the others
+// that matched when it was started.
+func (s *server) addRest(ctx context.Context, d *jobData) {
+	job := &d.Job
+	c := s.restSurvey(job.ID)
+	v, at, _ := c.get(ctx, s.ctx, s.Clock, firstWait, func(ctx context.Context) (survey, error) {
+		return s.surveyOf(ctx, string(job.Do), job.Queue, job.Filter)
+	})
+	rest := &confirmData{Do: string(job.Do), Queue: job.Queue, To: job.To, Rate: slowly, survey: v}
+	address := filterValues(job.Queue, job.Filter)
+	address.Set("do", rest.Do)
+	address.Set("to", rest.To)
+	if at.IsZero() {
+		d.RestPage = s.address("/start", address)
+		return
+	}
+	if rest.Count == 0 && !rest.IsAtLeast {
+		return
+	}
+	f := job.Filter
+	rest.restrict(&f, at)
+	rest.EndsAt = s.endsAt(rest.Count, slowly)
+	address = filterValues(job.Queue, f)
+	address.Set("do", rest.Do)
+	address.Set("to", rest.To)
+	address.Set("new", "yes") // the job has sent messages there
+	rest.Action = s.address("/start", address)
+	d.Rest = rest
+}
+
+// restSurvey returns the survey of the messages that a job has left. It is kept, since the
+// page of a job is redrawn every few seconds.
+func (s *server) restSurvey(job int) *cached[survey] {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.rests[job]
+	if c != nil {
+		return c
+	}
+	if len(s.rests) >= manyKinds {
+		clear(s.rests) // they are looked at again
+	}
+	c = &cached[survey]{}
+	s.rests[job] = c
+	return c
+}
+
 // endsAt returns when n messages are done at a rate above 0.
 func (s *server) endsAt(n int, rate float64) time.Time {
 	const longest = 365 * 24 * time.Hour

@@ -123,7 +123,13 @@ func (p *person) size(width, height int64) {
 // click clicks a link or button with a text, and waits for the page behind it.
 func (p *person) click(text string) {
 	p.t.Helper()
-	is := "[...document.querySelectorAll('a, button')].find(e => e.textContent.trim().startsWith(" + quoted(text) + "))"
+	p.clickIn("body", text)
+}
+
+// clickIn does the same within the first element that a selector finds.
+func (p *person) clickIn(selector, text string) {
+	p.t.Helper()
+	is := "[...document.querySelector(" + quoted(selector) + ").querySelectorAll('a, button')].find(e => e.textContent.trim().startsWith(" + quoted(text) + "))"
 	require.True(p.t, js[bool](p, "!!"+is), "there is no %q on %s", text, p.text())
 	ctx, cancel := context.WithTimeout(p.ctx, 30*time.Second)
 	defer cancel()
@@ -228,16 +234,19 @@ func sevenQuestions(t *testing.T, e store.Keeper) {
 	})
 	t.Run("three, then all, slowly", func(t *testing.T) {
 		p.t = t
-		p.open("/queue?queue=orders-dead&cause=exhausted")
-		p.click("Send back")
+		// Four clicks from the overview, and a reason.
+		p.open("/")
+		p.click("See what failed")
+		p.sees("no answer of # after # ms")
+		p.clickIn("#live-groups tbody tr", "Send back")
 		p.sees("Send 41 messages back")
 		p.fill("why", "the bank is back")
 		p.click("Send back three")
-		p.sees("done: 3 of 3 done")
-		p.open("/start?do=merge&queue=orders-dead&cause=exhausted")
+		p.sees("done: 3 of 3 done", "waiting")
+		p.shootAt("tried", 360, 1280, 1920)
 		p.fill("why", "three went through")
 		p.fill("rate", "20") // slow enough to see the job run
-		p.click("Send back all 38")
+		p.click("Send the other 38")
 		p.sees("done: 38 of 38 done", "To the queue")
 		require.NotContains(t, p.text(), "Pause", "the job is done")
 	})

@@ -293,7 +293,7 @@ func TestActions(t *testing.T) {
 		put(t, e, 20)
 		h := handler(t, console.Config{Engine: e, Authorize: role(console.Actor, "ann")})
 		confirm := page(t, h, "/start?do=merge&queue=orders-dead")
-		for _, want := range []string{"Send 23 messages back", `name="to" value="orders"`, "Send back three, to try", "Send back all 23", "1 may have taken effect"} {
+		for _, want := range []string{"Send 23 messages back", `name="to" value="orders"`, "Send back three, then wait for me", "Send back all 23", "1 may have taken effect"} {
 			assert.Contains(t, confirm, want)
 		}
 		form := url.Values{"do": {"merge"}, "queue": {"orders-dead"}, "to": {"orders"}, "max": {"3"}, "rate": {"0"}}

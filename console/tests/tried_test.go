@@ -2,7 +2,6 @@ package tests
 
 import (
 	"context"
-	"html"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -18,6 +17,7 @@ import (
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 // The page of a job that has sent a few messages back shows how each of them ends, and
@@ -32,9 +32,10 @@ func TestJobPage_TriedMessages(t *testing.T) {
 		text := page(t, h, "/job?id=1")
 		assert.Len(t, regexp.MustCompile(`data-l="State">waiting<`).FindAllString(text, -1), 3)
 		assert.NotContains(t, text, "no answer of", "an error from before the try")
-		assert.Contains(t, text, "Send back the other 17…")
-		rest := regexp.MustCompile(`href="(/start[^"]*)"`).FindStringSubmatch(text)
-		require.Len(t, rest, 2)
+		assert.Contains(t, text, ">Send the other 17</button>")
+		assert.Contains(t, text, "<dt>safe to repeat</dt><dd>17</dd>")
+		assert.Contains(t, text, "At 10 a second, 17 messages take until ")
+		assert.Contains(t, text, `name="why" required maxlength="1000" autocomplete="off" value="three"`)
 
 		tried, err := e.List(t.Context(), "orders", store.Filter{}, store.Page{Max: 3})
 		require.NoError(t, err)
@@ -48,14 +49,56 @@ func TestJobPage_TriedMessages(t *testing.T) {
 		assert.Contains(t, text, `>orders/0/1</a></td><td data-l="State"><b class="bad">failed again</b></td><td data-l="Error">&lt;b&gt;account&lt;/b&gt; closed<`)
 		assert.Contains(t, text, `>orders/0/2</a></td><td data-l="State">waiting<`)
 
-		text = page(t, h, html.UnescapeString(rest[1]))
-		assert.Contains(t, text, "Send 17 messages back", "the message that has failed again is not among them")
-		assert.Contains(t, text, "At 10 a second, 17 messages take until ")
 		reader := handler(t, console.Config{Engine: e, Authorize: role(console.Reader, "bob")})
 		text = page(t, reader, "/job?id=1")
 		assert.Contains(t, text, "failed again")
-		assert.NotContains(t, text, "Send back the other")
+		assert.NotContains(t, text, "<form method=\"post\"")
+
+		// The page sends the others back, without another confirmation. The message that has
+		// failed again is not among them.
+		w := submitted(t, h, page(t, h, "/job?id=1"), "/start", url.Values{"why": {"the others"}, "rate": {""}})
+		require.Equal(t, http.StatusSeeOther, w.Code, w.Body)
+		job := awaitEnd(t, e, 3)
+		require.Equal(t, []int{17, 17, 0}, []int{job.Total, job.Done, job.Max})
+		require.Equal(t, "the others", job.Why)
+		require.False(t, job.UnsafeToRepeat)
+		require.True(t, job.LeaveLapsed)
 	})
+}
+
+// The page of a job with tried messages counts the others by whether they are safe to
+// repeat. Those that are in doubt, or to be looked at first, stay unless a person chooses
+// otherwise.
+func TestJobPage_OthersAreJudged(t *testing.T) {
+	e := memory.Open()
+	put(t, e, 20)
+	lapsed := store.Message{Meta: message.Meta{ID: "lapsed"}, Cause: store.Lapsed}
+	often := store.Message{Meta: message.Meta{ID: "often", Merges: jobs.DefaultMaxMerges}, Cause: store.Exhausted}
+	require.NoError(t, e.Put(t.Context(), "orders-dead", lapsed, often))
+	h := handler(t, console.Config{Engine: e, Authorize: role(console.Actor, "ann")})
+	text := page(t, h, "/start?do=merge&queue=orders-dead")
+	assert.Contains(t, text, ">Send back three, then wait for me</button>")
+	w := submitted(t, h, text, "/start", url.Values{"to": {"orders"}, "new": {"yes"}, "why": {"three"}, "max": {"3"}})
+	require.Equal(t, http.StatusSeeOther, w.Code, w.Body)
+	awaitEnd(t, e, 1)
+	put := store.Message{Meta: message.Meta{ID: "later"}, Cause: store.Exhausted}
+	require.NoError(t, e.Put(t.Context(), "orders-dead", put))
+	text = page(t, h, "/job?id=1")
+	for _, want := range []string{
+		"The others: 22 messages", "<dt>safe to repeat</dt><dd>17</dd>", ", or longer</dt><dd>1</dd>", "<dt>fail again unless something has changed</dt><dd>1</dd>", "<dt>in doubt</dt><dd>1</dd>",
+		"<dt>look first</dt><dd>1</dd>", "<dt>stay: sent back too often, or without bytes</dt><dd>1</dd>", `name="unsafe" value="yes"> also`, `name="lapsed" value="yes"> also`, ">Send the other 22</button>",
+	} {
+		assert.Contains(t, text, want)
+	}
+	assert.NotContains(t, text, " checked")
+	form := url.Values{"why": {"the others"}, "rate": {""}}
+	require.Equal(t, http.StatusSeeOther, submitted(t, h, text, "/start", form).Code)
+	job := awaitEnd(t, e, 3)
+	require.Equal(t, jobs.Progress{Done: 19, Unsafe: 1, Lapsed: 1, Looping: 1}, job.Progress)
+
+	reader := handler(t, console.Config{Engine: e, Authorize: role(console.Reader, "bob")})
+	require.NotContains(t, page(t, reader, "/job?id=1"), "The others")
+	require.Equal(t, http.StatusForbidden, submitted(t, reader, text, "/start", form).Code)
 }
 
 // The page finds tried messages wherever they wait, and is not misled by other messages
