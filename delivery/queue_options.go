@@ -210,13 +210,20 @@ func (s *queueSettings) refuseCombinations(name string) {
 
 // WithFairByKey takes the messages of the keys ([Key]) in rounds, a message of each key.
 // So other keys do not wait behind a key that floods the queue, such as a customer with a
-// large import. At most n messages of a key are in flight in a worker, from the queue and
-// all its layers together, so that they do not fill its slots; 0 means no limit. Messages
-// without a key, and the messages of the first source of [Queue.Source], are not counted
-// and not limited. If the queue and a layer give messages of a key at the same time, and
-// the limit allows only one, the other goes behind the due messages of its key. By
-// default the oldest messages are taken first. Give the operator at most as many slots as
-// calls, and make it unordered: elements that have a slot are called in their order.
+// large import. At most n messages of a key are in flight, from the queue and all its
+// layers, in all workers together; 0 means no limit. A message is in flight until the
+// engine has recorded its outcome. Messages without a key, and the messages of the first
+// source of [Queue.Source], are not counted and not limited. By default the oldest
+// messages are taken first. Give the operator at most as many slots as calls, and make it
+// unordered: elements that have a slot are called in their order.
+//
+// All workers of the queue must have the option, with the same n. Workers without it do
+// not keep the limit, and the messages that they have in flight do not count. A worker of
+// an earlier version keeps the limit for itself alone. Otherwise a key has more than n
+// calls only if calls outlive their messages: calls that ignore their contexts, calls of a
+// worker that could not renew its leases for as long as they last ([WithLease]), and calls
+// whose leases a failover of the database has lost. If other workers have reached the
+// limit of a key, a worker looks for its messages again every 100 ms.
 //
 // If the operator has a backend, the messages of a key whose tenant is down or held stay
 // in the queue and its layers (backend.TenantBreaker). So do the messages of a key that

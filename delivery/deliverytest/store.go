@@ -47,7 +47,7 @@ type StoreSetup struct {
 // new, empty storage each time.
 func RunStore(t *testing.T, newSetup func(t *testing.T) StoreSetup) {
 	t.Helper()
-	for _, r := range slices.Concat(storeRules, putRules, orderRules, workerRules, jobRules) {
+	for _, r := range slices.Concat(storeRules, putRules, orderRules, workerRules, keyLimitRules, jobRules) {
 		t.Run(r.name, func(t *testing.T) {
 			setup := newSetup(t)
 			if r.setsClock && setup.SetBack == nil {

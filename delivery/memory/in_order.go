@@ -86,7 +86,8 @@ func (m *Engine) replace(queue string, q *memoryQueue, e *memoryEntry, message s
 	due := m.clock.Now().Add(min(message.Delay, storearg.LongestDelay))
 	e.Message = message
 	e.Meta.Due, e.Delay = due, 0
-	e.LeasedUntil, e.lapses = time.Time{}, 0
+	q.setLease(e, time.Time{})
+	e.lapses = 0
 	q.set(e, due)
 }
 

@@ -160,13 +160,14 @@ func (t *memoryTx) edit(e *store.Edit) (bool, error) {
 		}
 		there.Held = hold
 		if hold {
-			there.LeasedUntil = time.Time{}
+			q.setLease(there, time.Time{})
 			q.set(there, never)
 		} else {
 			q.set(there, there.Meta.Due)
 		}
 		t.undo = append(t.undo, func() {
-			there.Held, there.LeasedUntil = was.Held, was.LeasedUntil
+			there.Held = was.Held
+			m.queues[e.Queue].setLease(there, was.LeasedUntil)
 			m.queues[e.Queue].set(there, was.at)
 		})
 		return true, nil

@@ -49,17 +49,17 @@ type memoryQueues struct {
 
 var (
 	_ store.Keeper = (*Engine)(nil)
-	_ store.ByKey  = (*Engine)(nil)
 	_ store.Waker  = (*Engine)(nil)
 )
 
 type memoryQueue struct {
-	note    func(at time.Time) // with the time when a message can be taken
-	entries map[int64]*memoryEntry
-	ids     map[store.Identity]int64
-	ready   readyHeap
-	keys    map[string]*readyHeap // ready, by key
-	order   map[string]*keyOrder  // in order, by key; nil before the first TakeInOrder
+	note     func(at time.Time) // with the time when a message can be taken
+	entries  map[int64]*memoryEntry
+	ids      map[store.Identity]int64
+	ready    readyHeap
+	keys     map[string]*readyHeap  // ready, by key
+	inFlight map[string]leasedOfKey // by key; leases that count for a limit
+	order    map[string]*keyOrder   // in order, by key; nil before the first TakeInOrder
 }
 
 type memoryEntry struct {
@@ -67,6 +67,8 @@ type memoryEntry struct {
 	at     time.Time // when it can be taken
 	index  [2]int    // in ready, and in its key's heap
 	lapses int
+
+	isLimited bool // leased within a limit of its key: see [store.KeyRound].Limit
 
 	inOrder int  // index in its keyOrder
 	isHead  bool // is, or was when it left its queue, its key's head: a rollback restores it
@@ -213,6 +215,7 @@ func (m *Engine) insert(queue string, e *memoryEntry) {
 		q = &memoryQueue{
 			note:    func(at time.Time) { m.note(queue, at) },
 			entries: map[int64]*memoryEntry{}, ids: map[store.Identity]int64{}, keys: map[string]*readyHeap{},
+			inFlight: map[string]leasedOfKey{},
 		}
 		m.queues[queue] = q
 	}
@@ -226,6 +229,7 @@ func (m *Engine) insert(queue string, e *memoryEntry) {
 	}
 	heap.Push(key, e)
 	q.addToOrder(e)
+	q.countLease(e)
 	q.note(e.at)
 }
 
@@ -238,6 +242,7 @@ func (m *Engine) remove(queue string, e *memoryEntry) {
 		delete(q.keys, e.Meta.Key)
 	}
 	q.removeFromOrder(e, m.clock.Now())
+	q.uncountLease(e)
 	delete(q.entries, e.Position)
 	delete(q.ids, e.Identity())
 	m.size--
@@ -262,48 +267,14 @@ func (m *Engine) Take(ctx context.Context, queue string, limit int, lease time.D
 	})
 }
 
-// TakeByKey implements [store.ByKey].
-func (m *Engine) TakeByKey(ctx context.Context, queue string, r store.KeyRound, limit int, lease time.Duration) (taken []store.Leased, next string, err error) {
-	return taken, next, m.do(ctx, func() error {
-		if err := errors.Join(storearg.Take(queue, limit, lease), storearg.KeyRound(r)); err != nil {
-			return err
-		}
-		q := m.queues[queue]
-		if q == nil {
-			return nil
-		}
-		now := m.clock.Now()
-		after, begun := storearg.After(r)
-		except := make(map[string]bool, len(r.Except))
-		for _, key := range r.Except {
-			except[key] = true
-		}
-		keys := slices.Sorted(maps.Keys(q.keys))
-		keys = slices.DeleteFunc(keys, func(key string) bool {
-			return begun && key <= after || !q.keys[key].due(now) || except[key]
-		})
-		if len(keys) > limit {
-			keys = keys[:limit]
-			next = storearg.Next(keys[limit-1])
-		}
-		size := 0
-		for _, key := range keys {
-			of := q.keys[key]
-			for n := 0; n < min(r.Each, limit/len(keys)) && size < storearg.MaxBytes && of.due(now); n++ {
-				size += len(of.list[0].Payload)
-				taken = append(taken, m.grant(q, queue, of.list[0], now.Add(lease)))
-			}
-		}
-		return nil
-	})
-}
-
 func (m *Engine) grant(q *memoryQueue, queue string, e *memoryEntry, until time.Time) store.Leased {
 	if !e.LeasedUntil.IsZero() { // its lease ended before it was settled or released
 		e.lapses++
 	}
 	e.Fence++
-	e.LeasedUntil = until
+	q.uncountLease(e)
+	e.isLimited = false
+	q.setLease(e, until)
 	q.set(e, until)
 	return store.Leased{
 		Message: e.Clone(), Position: e.Position, Lapses: e.lapses,
@@ -321,7 +292,7 @@ func (q *memoryQueue) set(e *memoryEntry, at time.Time) {
 // Extend implements [store.Store].
 func (m *Engine) Extend(ctx context.Context, d time.Duration, leases ...store.Lease) error {
 	return m.settle(ctx, leases, storearg.Extend(d), func(_ int, q *memoryQueue, e *memoryEntry) {
-		e.LeasedUntil = m.clock.Now().Add(d)
+		q.setLease(e, m.clock.Now().Add(d))
 		q.set(e, e.LeasedUntil)
 	})
 }
@@ -334,7 +305,7 @@ func (m *Engine) Done(ctx context.Context, leases ...store.Lease) error {
 // Release implements [store.Store].
 func (m *Engine) Release(ctx context.Context, delay time.Duration, leases ...store.Lease) error {
 	return m.settle(ctx, leases, storearg.Release(delay), func(_ int, q *memoryQueue, e *memoryEntry) {
-		e.LeasedUntil = time.Time{}
+		q.setLease(e, time.Time{})
 		e.Meta.Due = m.clock.Now().Add(delay)
 		q.set(e, e.Meta.Due)
 		if delay >= storearg.ForGood {
@@ -368,7 +339,7 @@ func (m *Engine) Amend(ctx context.Context, lease store.Lease, a store.Amendment
 		}
 		e.Meta.Due = m.clock.Now().Add(min(a.Delay, storearg.LongestDelay))
 		if e.LeasedUntil.Before(e.Meta.Due) { // the lease lasts at least until the message is due
-			e.LeasedUntil = e.Meta.Due
+			q.setLease(e, e.Meta.Due)
 			q.set(e, e.LeasedUntil)
 		}
 	})

@@ -196,9 +196,12 @@ type Snapshotter interface {
 type ByKey interface {
 	// TakeByKey is [Store.Take] for messages of the keys after r.After, in an order that
 	// the store chooses. It takes the same number, at least 1, from each of up to max
-	// keys with due messages. The next call continues at next, even if this call took no
-	// message; next is "" after the last key. At the start of a round, messages without a
-	// key come first if they are among the oldest due messages.
+	// keys with due messages that are below r.Limit. The next call continues at next, even
+	// if this call took no message; next is "" after the last key. At the start of a
+	// round, messages without a key come first if they are among the oldest due messages.
+	//
+	// If it takes no message because keys are at r.Limit, a [Waker] wakes consumers within
+	// about 100 ms, and again as long as this lasts.
 	TakeByKey(ctx context.Context, queue string, r KeyRound, max int, lease time.Duration) (taken []Leased, next string, err error)
 }
 
@@ -208,6 +211,12 @@ type KeyRound struct {
 	After  string   // next of the previous call; "" starts a round
 	Each   int      // most messages of one key, at least 1
 	Except []string // keys to skip
+	// Limit is the most messages of a key that are leased at a time, to all consumers
+	// together, in the queue and the queues of its family: "orders", "orders-blocked",
+	// and "orders-retry-1", "orders-retry-2" and so on. Concurrent calls do not exceed it
+	// together. A lease counts until it ends if a call with a limit has granted it; others
+	// do not. 0 means no limit.
+	Limit int
 }
 
 // Waker is a store that notifies consumers when to look into a queue.

@@ -107,6 +107,7 @@ type Engine struct {
 
 	ordered  sync.Map // keys are the queues of TakeInOrder
 	sweeps   storesql.Sweeps
+	full     storesql.FullKeys  // of TakeByKey
 	rounds   storesql.KeyRounds // of TakeInOrder
 	searches storesql.Searches  // of TakeInOrder
 	floors   floors             // of TakeInOrder
@@ -407,21 +408,26 @@ func indexed(ctx context.Context, q batcher, f func(rows pgx.Rows, err error) er
 func (s *Engine) leaseAround(ctx context.Context, queue, chosen string, args ...any) ([]store.Leased, error) {
 	call := s.newLease(ctx, queue)
 	call.All = func() ([]store.Leased, error) {
-		return s.lease(ctx, queue, s.refused.Except(chosen, s.clock.Now()), args...)
+		return s.lease(ctx, queue, nil, s.refused.Except(chosen, s.clock.Now()), args...)
 	}
 	call.Find = func() ([]int64, error) {
-		rows, err := s.pool.Query(ctx, `WITH clock AS MATERIALIZED (SELECT `+s.now+` AS now, $1::bigint)
-			SELECT position FROM weir_messages WHERE `+s.refused.Except(chosen, s.clock.Now()), args...)
-		if err != nil {
-			return nil, err
-		}
-		return pgx.CollectRows(rows, pgx.RowTo[int64])
+		return s.findPositions(ctx, s.refused.Except(chosen, s.clock.Now()), args...)
 	}
 	call.These = func(positions []int64) ([]store.Leased, error) {
-		return s.lease(ctx, queue, `position = ANY ($2::bigint[]) AND queue = $3 AND at <= (SELECT now FROM clock) ORDER BY at, position`,
+		return s.lease(ctx, queue, nil, `position = ANY ($2::bigint[]) AND queue = $3 AND at <= (SELECT now FROM clock) ORDER BY at, position`,
 			args[0], positions, queue)
 	}
 	return call.Lease(&s.refused)
+}
+
+// findPositions returns the positions of the messages that lease would lease.
+func (s *Engine) findPositions(ctx context.Context, chosen string, args ...any) ([]int64, error) {
+	rows, err := s.pool.Query(ctx, `WITH clock AS MATERIALIZED (SELECT `+s.now+` AS now, $1::bigint)
+		SELECT position FROM weir_messages WHERE `+chosen, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[int64])
 }
 
 // newLease returns a call without its functions.
@@ -436,12 +442,20 @@ func (s *Engine) newLease(ctx context.Context, queue string) storesql.Lease[stor
 }
 
 // lease leases the chosen messages for $1 microseconds, unless another call is leasing
-// them. PostgreSQL expects a short array, so it does not scan the table, as it might for
-// a join.
-func (s *Engine) lease(ctx context.Context, queue, chosen string, args ...any) (taken []store.Leased, err error) {
+// them. If there are locks, it takes them first, and the leases count for the limits of
+// the keys. PostgreSQL expects a short array, so it does not scan the table, as it might
+// for a join.
+func (s *Engine) lease(ctx context.Context, queue string, locks []int64, chosen string, args ...any) (taken []store.Leased, err error) {
 	s.step()
+	run, more := indexed, ""
+	if len(locks) > 0 {
+		more = storesql.MarkLimited
+		run = func(ctx context.Context, q batcher, f func(rows pgx.Rows, err error) error, sql string, args ...any) error {
+			return lockedAndIndexed(ctx, q, locks, f, sql, args...)
+		}
+	}
 	var lapses int
-	err = indexed(ctx, s.pool, func(rows pgx.Rows, err error) error {
+	err = run(ctx, s.pool, func(rows pgx.Rows, err error) error {
 		return scan(rows, err, func(m store.Message, position, fence int64, damage error) {
 			taken = append(taken, store.Leased{
 				Message: m, Position: position, Lapses: lapses, Damage: damage,
@@ -452,7 +466,7 @@ func (s *Engine) lease(ctx context.Context, queue, chosen string, args ...any) (
 		chosen AS MATERIALIZED (SELECT position, coalesce(octet_length(payload), 0) AS size FROM weir_messages WHERE `+chosen+` FOR UPDATE SKIP LOCKED),
 		fitting AS (SELECT position, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM chosen)
 		UPDATE weir_messages AS m SET at = now + $1 * interval '1 microsecond', leased = now + $1 * interval '1 microsecond', fence = fence + 1,
-			lapses = lapses + (leased IS NOT NULL)::int
+			lapses = lapses + (leased IS NOT NULL)::int`+more+`
 		FROM clock WHERE m.position = ANY (ARRAY(SELECT position FROM fitting WHERE before < `+strconv.Itoa(storearg.MaxBytes)+`)) RETURNING `+columns+", m.lapses", args...)
 	s.step()
 	return taken, err

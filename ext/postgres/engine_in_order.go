@@ -336,8 +336,8 @@ func (s *Engine) readAhead(ctx context.Context, queue string, after storesql.Pla
 func (s *Engine) takeOfNextKeys(ctx context.Context, queue string, limit int, lease time.Duration) (taken []store.Leased, err error) {
 	err = s.do(ctx, func() error {
 		taken = nil
-		due, err := s.dueKeys(ctx, s.selectDueKeys(`SELECT f.at <= (SELECT now FROM clock) FROM weir_messages AS f WHERE f.position = `+
-			s.headOrFirst("$1::text", "keys.key")), queue, s.rounds.After(queue), limit)
+		due, err := s.dueKeys(ctx, s.selectDueKeys(`coalesce((SELECT f.at <= (SELECT now FROM clock) FROM weir_messages AS f WHERE f.position = `+
+			s.headOrFirst("$1::text", "keys.key")+`)::int, `+storesql.KeyIdle+`)`), queue, s.rounds.After(queue), limit)
 		if err != nil {
 			return err
 		}

@@ -225,7 +225,7 @@ func (s *Engine) Claim(ctx context.Context, queue string, f store.Filter, p stor
 		return nil, err
 	}
 	err = s.do(ctx, func() (err error) {
-		taken, err = s.lease(ctx, queue, condition+" AND at < "+never+" AND (leased IS NULL OR leased <= (SELECT now FROM clock))"+order+" LIMIT $2", args...)
+		taken, err = s.lease(ctx, queue, nil, condition+" AND at < "+never+" AND (leased IS NULL OR leased <= (SELECT now FROM clock))"+order+" LIMIT $2", args...)
 		return err
 	})
 	slices.SortFunc(taken, func(a, b store.Leased) int { return cmp.Compare(a.Position, b.Position) })

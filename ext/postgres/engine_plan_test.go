@@ -3,12 +3,14 @@
 package postgres_test
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
@@ -245,5 +247,64 @@ func TestEngineTakeByKey_UsesAnIndex(t *testing.T) {
 		plan := plans()
 		require.Contains(t, plan, "weir_messages_key")
 		require.NotContains(t, plan, "Seq Scan on weir_messages")
+	}
+}
+
+// With a limit and several layers, leases are counted in the index of the leases with a
+// limit. The search for due keys counts them only after a take that has found keys at the
+// limit, and takes without a limit never do.
+func TestEngineTakeByKey_CountsInAnIndex(t *testing.T) {
+	const index, search = "weir_messages_flight", "Recursive Union"
+	pool, plans := explained(t, schemas(t)(t))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
+	_, err := pool.Exec(t.Context(), `INSERT INTO weir_messages (queue, at, due, arrived, visit, merges, cause, meta)
+		SELECT (ARRAY['q', 'q-retry-1', 'q-retry-2'])[1 + n % 3], now, now, now, 0, 0, '', jsonb_build_object('id', n::text, 'key', 'k' || n % 1000)
+		FROM generate_series(1, 45000) AS n, (SELECT clock_timestamp() AS now) AS clock`)
+	require.NoError(t, err)
+	for round := range 14 { // also with the plan for all parameters
+		if round == 7 {
+			_, err := pool.Exec(t.Context(), "ANALYZE weir_messages")
+			require.NoError(t, err)
+		}
+		s := postgres.New(pool) // it has not found keys at their limits
+		mock := clock.NewMock()
+		postgres.SetClock(s, mock)
+		queue := []string{"q", "q-retry-1", "q-retry-2"}[round%3]
+		take := func(limit int) []store.Leased {
+			t.Helper()
+			plans()
+			taken, _, err := s.TakeByKey(t.Context(), queue, store.KeyRound{Each: 1, Limit: limit}, 20, time.Hour)
+			require.NoError(t, err)
+			return taken
+		}
+		check := func(what string, counts, countsInSearch bool) {
+			t.Helper()
+			plan := plans()
+			require.NotContains(t, plan, "Seq Scan on weir_messages", what)
+			require.Equal(t, counts, strings.Contains(plan, index), "%s: %s", what, plan)
+			for statement := range strings.SplitSeq(plan, "Query Text:") {
+				if strings.Contains(statement, search) {
+					require.Equal(t, countsInSearch, strings.Contains(statement, index), "%s: %s", what, statement)
+				}
+			}
+		}
+		free := take(0)
+		require.Len(t, free, 20)
+		check("without a limit", false, false)
+		first := take(1)
+		require.Len(t, first, 20, "leases without a limit do not count")
+		check("the first take with a limit", true, false)
+		require.Empty(t, take(1), "messages of full keys")
+		check("a take that finds full keys", true, false)
+		second := take(1)
+		require.Len(t, second, 20, "messages of the keys that are not full")
+		check("the next take", true, true)
+		mock.Add(time.Minute)
+		require.Empty(t, take(1), "messages of full keys")
+		check("a take long after", true, false)
+		for _, m := range slices.Concat(free, first, second) {
+			require.NoError(t, s.Done(t.Context(), m.Lease))
+		}
+		require.NoError(t, s.Close())
 	}
 }

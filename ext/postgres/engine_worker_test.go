@@ -36,6 +36,13 @@ func TestKilledWorkersInOrder(t *testing.T) {
 	workerkill.RunInOrder(t, workerkill.Config{DSN: server.URL(), Open: openForWorkers})
 }
 
+// Workers are killed while they share the limit of three calls for each of three keys.
+func TestKilledWorkersByKey(t *testing.T) {
+	server := pgtest.Start(t)
+	require.NoError(t, postgres.New(connect(t, server.URL())).Migrate(t.Context()))
+	workerkill.RunByKey(t, workerkill.Config{DSN: server.URL(), Open: openForWorkers})
+}
+
 // Law W4: workers of two versions at once, as in a rollout. The older one is the first
 // with these tables.
 func TestKilledWorkersOfTwoVersions(t *testing.T) {

@@ -89,6 +89,8 @@ type Engine struct {
 	refused storesql.Refused // messages that Take leaves out
 	sweeps  storesql.Sweeps
 
+	full storesql.FullKeys // of TakeByKey
+
 	rounds   storesql.KeyRounds // of TakeInOrder
 	searches storesql.Searches  // of TakeInOrder
 
@@ -281,16 +283,26 @@ func (s *Engine) newLease(ctx context.Context, queue string) storesql.Lease[stor
 // is argument (a JSON array of keys or positions, or ""), $2 the queue, $3 the time, $4
 // the limit.
 func (s *Engine) takeThese(ctx context.Context, queue, query, argument string, limit int, lease time.Duration) (taken []store.Leased, err error) {
-	err = s.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error {
-		rows, err := tx.QueryContext(ctx, `UPDATE weir_messages SET at = $5, leased = $5, fence = fence + 1, lapses = lapses + (leased IS NOT NULL)
-			WHERE position IN (SELECT position FROM (
-				SELECT position, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM (`+query+`)
-			) WHERE before < $6) RETURNING `+columns+`, lapses`,
-			argument, queue, nanos(now, 0), limit, nanos(now, lease), storearg.MaxBytes)
-		taken, err = scanLeased(rows, err, queue)
+	err = s.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) (err error) {
+		taken, err = leaseThese(ctx, tx, now, queue, leasing(query, ""), argument, limit, lease)
 		return err
 	})
 	return taken, err
+}
+
+// leasing returns the statement of takeThese. more are further assignments of its SET
+// clause, or empty.
+func leasing(query, more string) string {
+	return `UPDATE weir_messages SET at = $5, leased = $5, fence = fence + 1, lapses = lapses + (leased IS NOT NULL)` + more + `
+		WHERE position IN (SELECT position FROM (
+			SELECT position, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM (` + query + `)
+		) WHERE before < $6) RETURNING ` + columns + `, lapses`
+}
+
+// leaseThese executes a statement of leasing in a transaction.
+func leaseThese(ctx context.Context, tx *Tx, now time.Time, queue, statement, argument string, limit int, lease time.Duration) ([]store.Leased, error) {
+	rows, err := tx.QueryContext(ctx, statement, argument, queue, nanos(now, 0), limit, nanos(now, lease), storearg.MaxBytes)
+	return scanLeased(rows, err, queue)
 }
 
 const highestClock = `coalesce((SELECT now FROM weir_messages_clock), 0)`

@@ -18,18 +18,41 @@ const keyed = ` queue = $2 AND meta->>'key' IS NOT NULL`
 
 const dueOfKey = keyed + ` AND meta->>'key' = keys.key AND at <= $3`
 
-// selectDueKeys returns up to $4 keys after $1 with due messages. It visits at most a
-// thousand keys, one step of the index each, and also returns the other visited keys. The
-// last row has no key if there are no more. The column found counts the keys with due
-// messages before the row's key.
-const selectDueKeys = `WITH RECURSIVE keys(key, found, looked) AS (
-		SELECT (SELECT meta->>'key' FROM weir_messages WHERE` + keyed + ` AND meta->>'key' > $1 ORDER BY meta->>'key' LIMIT 1), 0, 1
+// inFlight counts the messages of the key keys.key that are leased with a limit in the
+// queues that share it with the queue main, at the time now.
+func inFlight(main, now string) string {
+	return `(SELECT count(*) FROM weir_messages AS f WHERE ` + storesql.IsLimited + ` AND f.leased > ` + now + `
+		AND f.meta->>'key' = keys.key AND ` + storesql.InTurns("f.queue", main) + `)`
+}
+
+// selectKeys returns up to $4 keys after $1 with due messages that are not among the keys
+// $5. whenFull is another case of the state of a key, or empty. The statement visits at
+// most a thousand keys, one step of the index each, and also returns the other visited
+// keys. The last row has no key if there are no more. The column before is the state of
+// the key before the row's key; found counts the keys with KeyDue before that.
+func selectKeys(whenFull string) string {
+	return `WITH RECURSIVE keys(key, before, found, looked) AS (
+		SELECT (SELECT meta->>'key' FROM weir_messages WHERE` + keyed + ` AND meta->>'key' > $1 ORDER BY meta->>'key' LIMIT 1), ` + storesql.KeyIdle + `, 0, 1
 		UNION ALL
 		SELECT (SELECT meta->>'key' FROM weir_messages WHERE` + keyed + ` AND meta->>'key' > keys.key ORDER BY meta->>'key' LIMIT 1),
-			found + (EXISTS (SELECT 1 FROM weir_messages WHERE` + dueOfKey + `) AND key NOT IN (SELECT value FROM json_each($5))), looked + 1
-		FROM keys WHERE key IS NOT NULL AND found < $4 AND looked <= ` + storesql.KeysLooked + `
+			CASE WHEN NOT EXISTS (SELECT 1 FROM weir_messages WHERE` + dueOfKey + `) OR key IN (SELECT value FROM json_each($5)) THEN ` + storesql.KeyIdle + `
+				` + whenFull + ` ELSE ` + storesql.KeyDue + ` END,
+			found + (before = ` + storesql.KeyDue + `), looked + 1
+		FROM keys WHERE key IS NOT NULL AND found + (before = ` + storesql.KeyDue + `) < $4 AND looked <= ` + storesql.KeysLooked + `
 	)
-	SELECT key, found FROM keys ORDER BY looked`
+	SELECT key, before FROM keys ORDER BY looked`
+}
+
+var (
+	selectDueKeys = selectKeys("")
+	// selectKeysBelow also leaves out keys of which $6 messages are leased in the queues
+	// of $7.
+	selectKeysBelow = selectKeys(`WHEN ` + inFlight("$7", "$3") + ` >= $6 THEN ` + storesql.KeyFull)
+)
+
+// selectInFlight counts the messages of the keys $1 that are leased with a limit in the
+// queues of $2, at the time $3.
+var selectInFlight = `SELECT key, ` + inFlight("$2", "$3") + ` FROM (SELECT value AS key, id FROM json_each($1)) AS keys ORDER BY id`
 
 // positionsOfKeys selects up to $4 messages of each of the keys $1.
 const positionsOfKeys = `SELECT m.position AS position, coalesce(length(payload), 0) AS size FROM (SELECT value AS key, id FROM json_each($1)) AS keys
@@ -56,21 +79,107 @@ func (s *Engine) TakeByKey(ctx context.Context, queue string, r store.KeyRound, 
 			return taken, storearg.Next(""), err
 		}
 	}
-	due, err := s.dueKeys(ctx, queue, after, limit, r.Except)
+	search := r
+	if !s.full.AreLikely(queue, s.clock.Now()) {
+		search.Limit = 0
+	}
+	due, err := s.dueKeys(ctx, queue, after, limit, search)
+	if due.HasFull {
+		s.full.Note(queue, s.clock.Now())
+	}
 	if err != nil || len(due.Keys) == 0 {
 		return nil, due.Next, err
 	}
-	keys, err := json.Marshal(due.Keys)
-	if err != nil {
-		return nil, "", err
-	}
-	taken, err = s.takeAround(ctx, queue, positionsOfKeys, string(keys), min(r.Each, limit/len(due.Keys)), lease)
+	r.Each = min(r.Each, limit/len(due.Keys))
+	taken, err = s.takeOfKeys(ctx, queue, due.Keys, r, lease)
 	return taken, due.Next, err
 }
 
-// dueKeys returns the next keys of a round with due messages.
-func (s *Engine) dueKeys(ctx context.Context, queue, after string, limit int, exceptKeys []string) (due storesql.DueKeys, err error) {
-	names, err := storesql.EscapedAll(exceptKeys)
+// takeOfKeys takes up to r.Each messages of each key, within r.Limit.
+func (s *Engine) takeOfKeys(ctx context.Context, queue string, keys []string, r store.KeyRound, lease time.Duration) ([]store.Leased, error) {
+	names, err := json.Marshal(keys)
+	if err != nil {
+		return nil, err
+	}
+	if r.Limit == 0 {
+		return s.takeAround(ctx, queue, positionsOfKeys, string(names), r.Each, lease)
+	}
+	call := s.newLease(ctx, queue)
+	call.All = func() ([]store.Leased, error) {
+		return s.takeBelow(ctx, queue, s.refused.Except(positionsOfKeys, s.clock.Now()), string(names), r, lease)
+	}
+	call.Find = func() ([]int64, error) {
+		positions := `SELECT position FROM (` + s.refused.Except(positionsOfKeys, s.clock.Now()) + `)`
+		return s.readPositions(ctx, positions, func(now time.Time) []any { return []any{string(names), queue, nanos(now, 0), r.Each} })
+	}
+	call.These = func(positions []int64) ([]store.Leased, error) {
+		return s.takeBelow(ctx, queue, storesql.Only(positionsOfKeys, positions), string(names), r, lease)
+	}
+	return call.Lease(&s.refused)
+}
+
+// takeBelow leases messages that query selects of keys, a JSON array, within r.Limit.
+func (s *Engine) takeBelow(ctx context.Context, queue, query, keys string, r store.KeyRound, lease time.Duration) (taken []store.Leased, err error) {
+	err = s.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error {
+		taken = nil
+		below, err := keysBelow(ctx, tx, now, queue, keys, r)
+		if err != nil {
+			return err
+		}
+		if below.hasFull {
+			s.full.Note(queue, s.clock.Now())
+		}
+		if len(below.keys) == 0 {
+			return nil
+		}
+		list, err := json.Marshal(below.keys)
+		if err != nil {
+			return err
+		}
+		taken, err = leaseThese(ctx, tx, now, queue, leasing(query, storesql.MarkLimited), string(list), below.each, lease)
+		return err
+	})
+	return taken, err
+}
+
+// keyRoom are keys that are below [store.KeyRound].Limit, and how many messages of each
+// may be leased: the key with the least room decides.
+type keyRoom struct {
+	keys    []string
+	each    int
+	hasFull bool // there were keys at the limit
+}
+
+// keysBelow returns the keys of a JSON array that are below r.Limit in this transaction:
+// it counts the leases that all other transactions have granted.
+func keysBelow(ctx context.Context, tx *Tx, now time.Time, queue, keys string, r store.KeyRound) (below keyRoom, err error) {
+	rows, err := tx.QueryContext(ctx, selectInFlight, keys, storearg.PartOf(queue).Queue, nanos(now, 0))
+	if err != nil {
+		return below, err
+	}
+	defer rows.Close() //nolint:errcheck // rows.Err is looked at
+	below.each = r.Each
+	for rows.Next() {
+		var key string
+		var leased int
+		err = rows.Scan(&key, &leased)
+		if err != nil {
+			return below, err
+		}
+		if leased >= r.Limit {
+			below.hasFull = true
+			continue
+		}
+		below.keys = append(below.keys, key)
+		below.each = min(below.each, r.Limit-leased)
+	}
+	return below, rows.Err()
+}
+
+// dueKeys returns the next keys of a round with due messages. Of r it uses Except and
+// Limit: with a limit, it leaves out keys at the limit.
+func (s *Engine) dueKeys(ctx context.Context, queue, after string, limit int, r store.KeyRound) (due storesql.DueKeys, err error) {
+	names, err := storesql.EscapedAll(r.Except)
 	if err != nil {
 		return due, err
 	}
@@ -83,18 +192,23 @@ func (s *Engine) dueKeys(ctx context.Context, queue, after string, limit int, ex
 		if err != nil {
 			return err
 		}
-		rows, err := s.db.Reader().QueryContext(ctx, selectDueKeys, after, queue, nanos(now, 0), limit, string(except))
+		statement, args := selectDueKeys, []any{after, queue, nanos(now, 0), limit, string(except)}
+		if r.Limit > 0 {
+			statement = selectKeysBelow
+			args = append(args, r.Limit, storearg.PartOf(queue).Queue)
+		}
+		rows, err := s.db.Reader().QueryContext(ctx, statement, args...)
 		if err != nil {
 			return err
 		}
 		defer rows.Close() //nolint:errcheck // rows.Err is looked at
 		for rows.Next() {
 			var key *string
-			var found int
-			if err := rows.Scan(&key, &found); err != nil {
+			var before string
+			if err := rows.Scan(&key, &before); err != nil {
 				return err
 			}
-			due.Add(key, found)
+			due.Add(key, before)
 		}
 		return rows.Err()
 	})

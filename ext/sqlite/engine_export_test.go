@@ -20,6 +20,8 @@ var Page = page
 // Statements that choose keys, and messages to lease.
 var (
 	SelectDueKeys   = selectDueKeys
+	SelectKeysBelow = selectKeysBelow
+	SelectInFlight  = selectInFlight
 	PositionsOfKeys = positionsOfKeys
 	PositionsDue    = positionsDue
 	PositionsFree   = positionsFree

@@ -178,7 +178,7 @@ func (s *Engine) readAhead(ctx context.Context, queue string, after storesql.Pla
 // takeOfNextKeys takes the heads of the next keys that have messages that are due. While
 // many messages of a key are in front, other keys do not wait until all are parked.
 func (s *Engine) takeOfNextKeys(ctx context.Context, queue string, limit int, lease time.Duration) (taken []store.Leased, err error) {
-	due, err := s.dueKeys(ctx, queue, s.rounds.After(queue), limit, nil)
+	due, err := s.dueKeys(ctx, queue, s.rounds.After(queue), limit, store.KeyRound{})
 	if err != nil {
 		return nil, err
 	}

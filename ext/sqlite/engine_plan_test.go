@@ -3,6 +3,7 @@ package sqlite_test
 import (
 	"context"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -62,6 +63,7 @@ func TestEngineTakeByKey_UsesAnIndex(t *testing.T) {
 	db := open(t, filepath.Join(t.TempDir(), "queues.db"))
 	for query, args := range map[string][]any{
 		sqlite.SelectDueKeys:   {"", "q", 1, 10, "[]"},
+		sqlite.SelectKeysBelow: {"", "q", 1, 10, "[]", 5, "q"},
 		sqlite.PositionsOfKeys: {`["a"]`, "q", 1, 10},
 	} {
 		rows, err := db.Writer().QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, args...)
@@ -80,6 +82,55 @@ func TestEngineTakeByKey_UsesAnIndex(t *testing.T) {
 		require.NotContains(t, plan, "SCAN m", plan)
 		require.NotContains(t, plan, "weir_messages_at", plan)
 	}
+}
+
+// The leases of a key are counted in the index of the leases with a limit, which has no
+// others.
+func TestEngineTakeByKey_CountsInAnIndex(t *testing.T) {
+	db := open(t, filepath.Join(t.TempDir(), "queues.db"))
+	for query, args := range map[string][]any{
+		sqlite.SelectKeysBelow: {"", "q", 1, 10, "[]", 5, "q"},
+		sqlite.SelectInFlight:  {`["a"]`, "q", 1},
+	} {
+		rows, err := db.Writer().QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, args...)
+		require.NoError(t, err)
+		var plan string
+		for rows.Next() {
+			var id, parent, unused int
+			var detail string
+			require.NoError(t, rows.Scan(&id, &parent, &unused, &detail))
+			plan += detail + "\n"
+		}
+		require.NoError(t, rows.Err())
+		require.NoError(t, rows.Close())
+		require.Contains(t, plan, "SEARCH f USING INDEX weir_messages_flight (<expr>=?)", plan)
+		require.NotContains(t, plan, "SCAN f", plan)
+	}
+	s := sqlite.New(db)
+	defer s.Close()
+	for _, queue := range []string{"q", "q-retry-1", "q-retry-2"} {
+		for i := range 4 {
+			require.NoError(t, s.Put(t.Context(), queue, store.Message{Meta: message.Meta{ID: strconv.Itoa(i), Key: "a"}}))
+		}
+	}
+	inIndex := func() (n int) {
+		t.Helper()
+		require.NoError(t, db.Reader().QueryRowContext(t.Context(),
+			"SELECT count(*) FROM weir_messages INDEXED BY weir_messages_flight WHERE limited = fence AND leased IS NOT NULL").Scan(&n))
+		return n
+	}
+	_, err := s.Take(t.Context(), "q", 1, time.Minute)
+	require.NoError(t, err)
+	_, _, err = s.TakeByKey(t.Context(), "q-retry-1", store.KeyRound{Each: 1}, 1, time.Minute)
+	require.NoError(t, err)
+	require.Zero(t, inIndex(), "messages leased without a limit")
+	taken, _, err := s.TakeByKey(t.Context(), "q-retry-2", store.KeyRound{Each: 2, Limit: 2}, 2, time.Minute)
+	require.NoError(t, err)
+	require.Len(t, taken, 2)
+	require.Equal(t, 2, inIndex(), "messages leased with a limit")
+	require.NoError(t, s.Done(t.Context(), taken[0].Lease))
+	require.NoError(t, s.Release(t.Context(), 0, taken[1].Lease))
+	require.Zero(t, inIndex(), "messages that are done or released")
 }
 
 // A count by key reads the index of keys for each queue, and no message.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -73,4 +74,34 @@ func TestEngine_RefusedMessageDelaysNoOther(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Law D4: the database refuses messages while a limit by key is set. The other messages of
+// their keys are taken, within the limit.
+func TestEngineTakeByKey_RefusedWithALimit(t *testing.T) {
+	var log bytes.Buffer
+	e, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "queues.db"), sqlite.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	require.NoError(t, err)
+	defer e.Close()
+	for i := range 4 {
+		for _, key := range []string{"a", "b", "c"} {
+			id := key + strconv.Itoa(i)
+			require.NoError(t, e.Put(t.Context(), "q", store.Message{Meta: message.Meta{ID: id, Key: key}}))
+		}
+	}
+	_, err = e.DB().Writer().ExecContext(t.Context(), `CREATE TRIGGER refuse BEFORE UPDATE ON weir_messages WHEN OLD.meta->>'id' = 'b0'
+		BEGIN SELECT RAISE(ABORT, 'not this one'); END`)
+	require.NoError(t, err)
+	var got []string
+	for range 3 {
+		taken, _, err := e.TakeByKey(t.Context(), "q", store.KeyRound{Each: 2, Limit: 2}, 10, time.Minute)
+		require.NoError(t, err)
+		for _, m := range taken {
+			got = append(got, m.Meta.ID)
+		}
+	}
+	slices.Sort(got)
+	require.Equal(t, []string{"a0", "a1", "b1", "b2", "c0", "c1"}, got)
+	require.Equal(t, 1, strings.Count(log.String(), "refuses to lease a message"), log.String())
+	require.Contains(t, log.String(), "position=2", "the position of b0")
 }

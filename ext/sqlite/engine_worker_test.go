@@ -29,6 +29,11 @@ func TestKilledWorkersInOrder(t *testing.T) {
 	workerkill.RunInOrder(t, workerkill.Config{DSN: filepath.Join(t.TempDir(), "queues.db"), Open: openForWorkers})
 }
 
+// Workers are killed while they share the limit of three calls for each of three keys.
+func TestKilledWorkersByKey(t *testing.T) {
+	workerkill.RunByKey(t, workerkill.Config{DSN: filepath.Join(t.TempDir(), "queues.db"), Open: openForWorkers})
+}
+
 // Law W4: workers of two versions at once, as in a rollout. The older one is the first
 // with these tables.
 func TestKilledWorkersOfTwoVersions(t *testing.T) {

@@ -35,8 +35,8 @@ type Part struct {
 	Layer int // the number of the layer, from 1; 0 if Role is not RoleLayer
 }
 
-// PartOf returns the part that a queue of the engine is, by its name: the only place
-// where these names are taken apart.
+// PartOf returns the part that a queue of the engine is, by its name. Only
+// storesql.InTurns takes these names apart as well, in SQL.
 func PartOf(name string) Part {
 	i := strings.LastIndex(name, layerInfix)
 	if i > 0 {
@@ -61,8 +61,15 @@ func (p Part) Compare(other Part) int {
 	return cmp.Or(cmp.Compare(p.Role, other.Role), cmp.Compare(p.Layer, other.Layer))
 }
 
+// TakesTurns reports whether the messages of the queue wait for a visit: the keys of all
+// such queues of a family share the limit of [store.KeyRound].
+func (p Part) TakesTurns() bool { return p.Role != RoleDead }
+
+// LayersOf returns the beginning of the names of a queue's layers, before their numbers.
+func LayersOf(queue string) string { return queue + layerInfix }
+
 // LayerOf returns the name of the n-th layer of a queue.
-func LayerOf(queue string, n int) string { return queue + layerInfix + strconv.Itoa(n) }
+func LayerOf(queue string, n int) string { return LayersOf(queue) + strconv.Itoa(n) }
 
 // BlockedOf returns the name of the queue of an earlier version of weir in which messages
 // wait behind others of their key.

@@ -51,6 +51,9 @@ func KeyRound(r store.KeyRound) error {
 	if r.Each < 1 {
 		return fmt.Errorf("store: at most %d messages of a key: must be at least 1", r.Each)
 	}
+	if r.Limit < 0 {
+		return fmt.Errorf("store: a limit of %d leased messages of a key is negative: 0 means no limit", r.Limit)
+	}
 	return nil
 }
 

@@ -10,11 +10,11 @@ import (
 	"github.com/weirflow/weir/internal/settle"
 )
 
-// KeysInFlight counts the messages in flight in a worker by key. The sources of a queue
-// and its layers share it, so that the limit of [WithKeyRounds] holds for all together.
-// They take messages at the same time, perhaps more of a key than the limit: each message
-// is admitted on its own, and a source releases the others. Messages without a key are
-// not counted.
+// KeysInFlight counts the messages in flight in a worker by key, until the store has
+// recorded how they were settled. The sources of a queue and its layers share it. The
+// store applies the limit of [WithKeyRounds] to all workers; the counts spare it the keys
+// that are at the limit in this worker. A source releases taken messages of a key whose
+// own limit has become lower meanwhile. Messages without a key are not counted.
 //
 // A key may have a lower limit of its own: 0 while it is held or down, 1 while its
 // service is tried, and a growing limit after that. So the messages of a key that is down
@@ -197,8 +197,8 @@ func (k *KeysInFlight) admit(key string, most int) bool {
 	return true
 }
 
-// leave uncounts an admitted message, which was settled or released at once, and wakes
-// the sources that have left out its key.
+// leave uncounts an admitted message, whose settlement is recorded, or which was released
+// at once. It wakes the sources that have left out its key.
 func (k *KeysInFlight) leave(key string) {
 	if key == "" {
 		return

@@ -375,11 +375,13 @@ func (s *Source[T]) write(hs []*handle, f func([]store.Lease) error) error {
 	return nil
 }
 
-// forget removes settled messages. Called with mu held.
+// forget removes settled messages. They count for the limits of their keys until now,
+// since the store counts their leases. Called with mu held.
 func (s *Source[T]) forget(hs []*handle) {
 	for _, h := range hs {
 		h.isForgotten = true
 		delete(s.handles, h.lease.Entry)
+		s.leave(h.message.Meta.Key)
 	}
 	s.settled = slices.DeleteFunc(s.settled, func(h *handle) bool { return h.isForgotten })
 }

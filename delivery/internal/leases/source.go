@@ -469,12 +469,13 @@ func (s *Source[T]) settle(h *handle, v message.Settlement) {
 		v = message.Settlement{Kind: message.Released}
 	}
 	isClosed := s.handles[h.lease.Entry] != h // Close has released it
-	if !isClosed {
+	if isClosed {
+		s.leave(h.message.Meta.Key)
+	} else {
 		h.settlement = &v
 		s.settled = append(s.settled, h)
 	}
 	ended := suspectOf(h.lease, s.queue)
-	s.leave(h.message.Meta.Key)
 	s.mu.Unlock()
 	s.recorder.Kick()
 	s.headStarts.end(ended)
@@ -518,6 +519,9 @@ func (s *Source[T]) releaseRest(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	clear(s.handles)
+	for _, h := range s.settled { // settled while the store released them
+		s.leave(h.message.Meta.Key)
+	}
 	s.settled = nil
 	s.mu.Unlock()
 	return nil

@@ -10,7 +10,8 @@ import (
 )
 
 // WithKeyRounds makes a source take messages in rounds of keys. At most n messages of a
-// key are in flight in the sources that share its [KeysInFlight]; 0 means no limit.
+// key are leased in the queue and its layers, to all workers together
+// ([store.KeyRound].Limit); 0 means no limit.
 func WithKeyRounds(s store.ByKey, n int) SourceOption {
 	return func(set *sourceSettings) { set.byKey, set.maxPerKey = s, n }
 }
@@ -61,7 +62,7 @@ func (s *Source[T]) takeRound(ctx context.Context, n int) (taken []store.Leased,
 	if room.next > 0 && (r.next == 0 || room.next < r.next) {
 		r.next = room.next
 	}
-	round := store.KeyRound{After: r.after, Each: room.each, Except: room.except}
+	round := store.KeyRound{After: r.after, Each: room.each, Except: room.except, Limit: s.maxPerKey}
 	taken, next, err := s.byKey.TakeByKey(ctx, s.queue, round, n, s.lease)
 	r.after = next
 	if next == "" && len(taken) > 0 { // takeByKey ends a round without messages
@@ -70,8 +71,9 @@ func (s *Source[T]) takeRound(ctx context.Context, n int) (taken []store.Leased,
 	return taken, err
 }
 
-// admit counts a taken message as in flight, or returns false if its key is at its limit,
-// because other sources have taken messages of the key.
+// admit counts a taken message as in flight, or returns false if its key is at its limit:
+// the key's own limit has become lower, or the store does not apply the limit of all keys
+// to sources that take at the same time.
 func (s *Source[T]) admit(key string) bool {
 	return s.byKey == nil || s.inFlight.admit(key, s.maxPerKey)
 }

@@ -24,6 +24,8 @@ import (
 // tappedByKey is a store whose TakeByKey calls before and after.
 type tappedByKey struct {
 	*memory.Engine
+	done   func() // called before Done
+	freed  func() // called after Release
 	before func(ctx context.Context, queue string)
 	after  func(queue string) error // an error is returned together with the messages
 }
@@ -39,6 +41,21 @@ func (s *tappedByKey) TakeByKey(
 		err = s.after(queue)
 	}
 	return taken, next, err
+}
+
+func (s *tappedByKey) Done(ctx context.Context, leases ...store.Lease) error {
+	if s.done != nil {
+		s.done()
+	}
+	return s.Engine.Done(ctx, leases...)
+}
+
+func (s *tappedByKey) Release(ctx context.Context, delay time.Duration, leases ...store.Lease) error {
+	err := s.Engine.Release(ctx, delay, leases...)
+	if s.freed != nil {
+		s.freed()
+	}
+	return err
 }
 
 // byKeySource returns a source of a queue with at most most messages of a key in flight.
@@ -72,6 +89,64 @@ func TestKeysInFlight_MessagesWithAnError(t *testing.T) {
 		require.Equal(t, "a", ms[0].Meta().ID)
 		ms[0].Ack()
 		require.NoError(t, s.Close(t.Context()))
+	})
+}
+
+// A message counts until its settlement is recorded, since the store counts its lease. So
+// the next message of its key is taken at once after that, and is not looked for before.
+func TestKeysInFlight_UntilTheSettlementIsRecorded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hang := make(chan struct{})
+		begun := make(chan time.Time, 1)
+		takes := 0
+		engine := &tappedByKey{Engine: memory.Open()}
+		engine.done = func() { <-hang }
+		engine.before = func(context.Context, string) { takes++ }
+		putKey(t, engine, "q", "ann", "a", "b")
+		s := byKeySource(engine, "q", leases.NewKeysInFlight(), 1)
+		ms, err := s.Receive(t.Context(), 2)
+		require.NoError(t, err)
+		require.Len(t, ms, 1)
+		received := make(chan error, 1)
+		go func() { // ends with the second message
+			ms, err := s.Receive(t.Context(), 2)
+			begun <- time.Now()
+			if err == nil {
+				ms[0].Ack()
+			}
+			received <- err
+		}()
+		synctest.Wait()
+		before := takes
+		ms[0].Ack()
+		synctest.Wait()
+		require.Equal(t, before, takes, "takes while the settlement is not recorded")
+		now := time.Now()
+		close(hang)
+		require.NoError(t, <-received)
+		require.Equal(t, now, <-begun, "the time at which the next message of the key was received")
+		require.NoError(t, s.Close(t.Context()))
+	})
+}
+
+// A message that is settled while Close releases it does not count any longer.
+func TestKeysInFlight_SettledWhileTheSourceCloses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := &tappedByKey{Engine: memory.Open()}
+		putKey(t, engine, "q", "ann", "a")
+		k := leases.NewKeysInFlight()
+		s, other := byKeySource(engine, "q", k, 1), byKeySource(engine, "q", k, 1)
+		ms, err := s.Receive(t.Context(), 1)
+		require.NoError(t, err)
+		engine.freed = ms[0].Ack
+		require.NoError(t, s.Close(t.Context()))
+		engine.freed = nil
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		ms, err = other.Receive(ctx, 1)
+		require.NoError(t, err)
+		ms[0].Ack()
+		require.NoError(t, other.Close(t.Context()))
 	})
 }
 

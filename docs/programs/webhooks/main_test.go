@@ -182,7 +182,7 @@ func TestSend_EndpointIsGone(t *testing.T) {
 }
 
 // A customer whose endpoint is down does not delay the others, and has at most five calls
-// at a time.
+// at a time from two senders.
 func TestSend_EndpointIsDown(t *testing.T) {
 	const events = 50
 	ann, bob := &endpoint{answer: answers(http.StatusServiceUnavailable)}, &endpoint{answer: answers(http.StatusOK)}
@@ -191,6 +191,7 @@ func TestSend_EndpointIsDown(t *testing.T) {
 		require.NoError(t, s.book(t.Context(), fmt.Sprint("a", i), "ann"))
 		require.NoError(t, s.book(t.Context(), fmt.Sprint("b", i), "bob"))
 	}
+	s.start(t)
 	s.start(t)
 	require.Eventually(t, func() bool { return len(bob.calls()) == events }, patience, 10*time.Millisecond)
 	require.Less(t, len(ann.calls()), events)

@@ -48,16 +48,20 @@ func (r *Refused) Except(query string, now time.Time) string {
 		return strings.Replace(query, ExceptRefused, "", 1)
 	}
 	slices.Sort(positions)
-	var condition strings.Builder
-	condition.WriteString(" AND position NOT IN (")
-	for i, position := range positions {
-		if i > 0 {
-			condition.WriteByte(',')
-		}
-		condition.WriteString(strconv.FormatInt(position, 10))
+	return strings.Replace(query, ExceptRefused, " AND position NOT IN ("+list(positions)+")", 1)
+}
+
+// Only returns the query for the messages at some positions only.
+func Only(query string, positions []int64) string {
+	return strings.Replace(query, ExceptRefused, " AND position IN ("+list(positions)+")", 1)
+}
+
+func list(positions []int64) string {
+	var texts []string
+	for _, position := range positions {
+		texts = append(texts, strconv.FormatInt(position, 10))
 	}
-	condition.WriteByte(')')
-	return strings.Replace(query, ExceptRefused, condition.String(), 1)
+	return strings.Join(texts, ",")
 }
 
 // add excludes a message, and returns for how long, or false if too many are excluded.

@@ -25,6 +25,20 @@ func FillInOrder(tb testing.TB, s store.InOrder) {
 	require.Len(tb, taken, 1)
 }
 
+// FillByKey puts two messages of a key, and takes one within a limit of a lease for each
+// key.
+func FillByKey(tb testing.TB, s store.Store, byKey store.ByKey) {
+	tb.Helper()
+	for _, id := range []string{"leased", "waits"} {
+		m := Message()
+		m.Meta.ID, m.Cause = id, ""
+		require.NoError(tb, s.Put(tb.Context(), "by key", m))
+	}
+	taken, _, err := byKey.TakeByKey(tb.Context(), "by key", store.KeyRound{Each: 1, Limit: 1}, 10, time.Minute)
+	require.NoError(tb, err)
+	require.Len(tb, taken, 1)
+}
+
 // Fill puts an example of each kind into an engine: a waiting message, a message leased
 // for the second time, a held message, a dead letter, a lock, and a record.
 func Fill(tb testing.TB, s store.Keeper) {

@@ -198,8 +198,8 @@ func (s sink) PutAll(ctx context.Context, ms []message.Message[Order]) error {
 	return s.Sink.PutAll(ctx, ms)
 }
 
-// Child runs a worker, and does not return, if [Run] or [RunInOrder] started this
-// process. TestMain must call it first.
+// Child runs a worker, and does not return, if [Run], [RunInOrder] or [RunByKey]
+// started this process. TestMain must call it first.
 func Child(open Open) {
 	workers.Child(name, open, func(ctx context.Context, e Engine) error {
 		summary, err := Work(ctx, e)
@@ -208,6 +208,9 @@ func Child(open Open) {
 	})
 	workers.Child(inOrder, open, func(ctx context.Context, e Engine) error {
 		return errors.Join(workInOrder(ctx, e), e.Close())
+	})
+	workers.Child(byKey, open, func(ctx context.Context, e Engine) error {
+		return errors.Join(workByKey(ctx, e), e.Close())
 	})
 }
 
