@@ -417,7 +417,7 @@ type attemptEnd struct {
 type howEnded uint8
 
 const (
-	completed howEnded = iota // in time
+	completed howEnded = iota // it completed in time
 	ranOut                    // the timeout of the attempt or of its element has passed
 	cutOff                    // the run ends, or its message was purged
 )
@@ -426,13 +426,13 @@ const (
 // considers results.
 func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 	a := s.attempt
-	released := g.endAttempt(s, how)
+	end := g.endAttempt(s, how)
 	g.Timers.Cancel(&s.timer)
 	var results []OUT
 	var err error
 	switch {
 	case how == ranOut:
-		err = g.timeOutAttempt(s, &released)
+		err = g.timeOutAttempt(s, &end)
 	case a.Failure != nil:
 		err = a.Failure
 	case g.ChecksResults:
@@ -457,7 +457,9 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 		s.err = err
 		g.state.FailedAttempts++
 		g.state.Stats.LastError, g.state.Erred = err, g.now
-	} else if !g.Policy.ConsidersResults {
+	}
+	isJudged := err != nil || g.Policy.ConsidersResults
+	if !isJudged {
 		if g.backend != nil {
 			g.reportToBackend(s, &a.Token, nil, predicates.Reason{}, 0)
 		}
@@ -467,7 +469,7 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 	v := &g.view
 	v.Number = int(s.attempts)
 	v.Err, v.Results = err, results
-	v.Stage, v.InDoubt = released.Stage, released.InDoubt
+	v.Stage, v.InDoubt = end.Stage, end.InDoubt
 	v.Idempotent = false // FindReason sets it, as well as the reason
 	v.ReasonRetries = 0
 	if g.hasReasons { // otherwise the policy does not read them
@@ -475,16 +477,16 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 		v.Values = g.context(s, a)
 		v.Reasons = g.reasons.get(s.index).retried
 	}
-	g.judge(s, &a.Token, released.Deduplicated)
+	g.judge(s, &a.Token, end.Deduplicated)
 }
 
 // timeOutAttempt counts the timeout of the attempt of s, and returns its error. It
 // removes the attempt from s, because another goroutine may be writing its results.
 func (g *Machine[IN, OUT]) timeOutAttempt(s *Slot[IN, OUT], end *call.Released) error {
 	s.attempt = nil
-	end.Stage = max(predicates.NetworkTime, end.Stage) // the call may be about to send
+	end.Stage = max(predicates.NetworkTime, end.Stage) // the call may send a request from now on
 	if s.phase == preparing {
-		end.Stage = predicates.ClientDispatch // it was not sent
+		end.Stage = predicates.ClientDispatch // the call has not begun
 	}
 	g.state.Stats.AttemptTimeouts++
 	return g.User.TimeoutError(g.report(s), TimedOut{Attempt: true})

@@ -11,7 +11,7 @@ import (
 )
 
 // leaving is an element whose results are in a ring. It has left when the reader has
-// settled its last result (law O1).
+// consumed its last result (law O1).
 type leaving struct {
 	track *core.Track
 	upTo  uint64 // number of values of the ring up to its last result
@@ -32,10 +32,10 @@ func (d *Driver[IN, OUT]) noteEmitted() {
 	}
 }
 
-// mayObserve reports whether the oldest of d.leaving has left. When the reader settles
-// values later, it wakes the loop if Parked is set: see outlet.settle.
+// mayObserve reports whether the oldest of d.leaving has left. When the reader consumes
+// values later, it wakes the loop if Parked is set: see outlet.noteConsumed.
 func (d *Driver[IN, OUT]) mayObserve() bool {
-	return d.leaving.Len() > 0 && d.leaving.Peek().upTo <= d.leaving.Peek().by.settled.Load()
+	return d.leaving.Len() > 0 && d.leaving.Peek().upTo <= d.leaving.Peek().by.consumed.Load()
 }
 
 // settleAndReport settles messages, and calls observers, for the elements that have ended

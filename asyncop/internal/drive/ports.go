@@ -28,7 +28,7 @@ type port[IN, OUT any] interface {
 	// lost. A port whose sleep waits for its channels need not report their work.
 	lookForWork() bool
 
-	// putCount returns the number of emitted results, and the reader that settles them
+	// putCount returns the number of emitted results, and the reader that consumes them
 	// (law O1). by is nil if emitted results belong to downstream at once.
 	putCount() (n uint64, by *reader)
 

@@ -46,7 +46,7 @@ func (d *Driver[IN, OUT]) Results(r Range[IN, OUT]) {
 		held = m
 		more := r.Yield(v, m, nil)
 		held = call.Message{}
-		e.out.settle()
+		e.out.noteConsumed()
 		if !more {
 			return
 		}

@@ -214,13 +214,13 @@ type outlet[T any] struct {
 	wakeUp      func()      // wakes the loop
 	reader                  // the goroutine that takes
 
-	observed bool // the reader settles values
+	observed bool // the reader counts consumed values
 }
 
 type reader struct {
 	call.Sleeper
-	settled atomic.Uint64 // number of settled values
-	stopped chan struct{} // closed when the reader stops
+	consumed atomic.Uint64 // number of consumed values
+	stopped  chan struct{} // closed when the reader stops
 }
 
 func newOutlet[T any](size int, observed bool, wakeUp func()) *outlet[T] {
@@ -254,12 +254,13 @@ func (o *outlet[T]) next() (v T, m call.Message, ok bool) {
 	}
 }
 
-// settle settles the values that the reader has taken (law O1).
-func (o *outlet[T]) settle() {
+// noteConsumed notes that the reader has consumed the values that it has taken: the body
+// has returned, or the next step has received them (law O1).
+func (o *outlet[T]) noteConsumed() {
 	if !o.observed {
 		return
 	}
-	o.settled.Store(o.ring.head.Load())
+	o.consumed.Store(o.ring.head.Load())
 	if o.ring.halfEmpty() {
 		o.wakeUp()
 	}

@@ -78,7 +78,7 @@ func (t *Transfer[IN, OUT]) Run() {
 	}
 	for v, _, ok := o.next(); ok; v, _, ok = o.next() {
 		if t.send(v) {
-			o.settle()
+			o.noteConsumed()
 		}
 	}
 	if err := d.Err(); err != nil && t.tellFailure {

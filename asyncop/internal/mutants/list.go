@@ -977,8 +977,8 @@ var mutants = []mutant{
 	},
 	{
 		"the reader is done with what lies in the ring", "O1", "drive/ring.go",
-		`o.settled.Store(o.ring.head.Load())`,
-		`o.settled.Store(o.ring.tail.Load())`,
+		`o.consumed.Store(o.ring.head.Load())`,
+		`o.consumed.Store(o.ring.tail.Load())`,
 	},
 	{
 		"unknown marks of a state are passed over", "C2", "drive/state.go",
