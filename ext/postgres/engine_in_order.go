@@ -80,17 +80,6 @@ func (s *Engine) candidatesOfKeys() string {
 		AND queue || '' = $1 AND at + interval '0' <= (SELECT now FROM clock)` + storesql.ExceptRefused
 }
 
-// place is a place in the order in which messages of a queue are due. The zero place is
-// before all messages.
-type place struct {
-	at       time.Time
-	position int64
-}
-
-func (p place) isBefore(other place) bool {
-	return cmp.Or(p.at.Compare(other.at), cmp.Compare(p.position, other.position)) < 0
-}
-
 const (
 	checkEvery = time.Second      // between two looks before a floor
 	checkLimit = time.Second      // for such a look
@@ -108,7 +97,8 @@ type floors struct {
 }
 
 type floor struct {
-	place
+	storesql.Place
+
 	raised         time.Time
 	isChecked      bool // a look before the floor will begin
 	isOthersBefore bool // others may be due before the floor: the next call begins with the first message
@@ -116,31 +106,31 @@ type floor struct {
 
 // begin returns the place after which a call begins to look. If toCheck is true, the
 // caller must arrange a look before this place.
-func (f *floors) begin(queue string, now time.Time) (after place, toCheck bool) {
+func (f *floors) begin(queue string, now time.Time) (after storesql.Place, toCheck bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	of, ok := f.of[queue]
 	if !ok {
-		return place{}, false
+		return storesql.Place{}, false
 	}
 	if now.Sub(of.raised) >= placesKept {
 		delete(f.of, queue)
-		return place{}, false
+		return storesql.Place{}, false
 	}
 	if of.isOthersBefore {
 		of.isOthersBefore = false
 		f.of[queue] = of
-		return place{}, false
+		return storesql.Place{}, false
 	}
 	toCheck = !of.isChecked
 	of.isChecked = true
 	f.of[queue] = of
-	return of.place, toCheck
+	return of.Place, toCheck
 }
 
 // beginCheck returns the floor of a queue before which a look begins now. Calls that
 // begin from now on need another one.
-func (f *floors) beginCheck(queue string) (before place, ok bool) {
+func (f *floors) beginCheck(queue string) (before storesql.Place, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	of, ok := f.of[queue]
@@ -148,19 +138,19 @@ func (f *floors) beginCheck(queue string) (before place, ok bool) {
 		of.isChecked = false
 		f.of[queue] = of
 	}
-	return of.place, ok
+	return of.Place, ok
 }
 
 // raise notes that all messages up to a place are parked.
-func (f *floors) raise(queue string, to place, now time.Time) {
+func (f *floors) raise(queue string, to storesql.Place, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.of == nil {
 		f.of = map[string]floor{}
 	}
 	of := f.of[queue]
-	if of.isBefore(to) {
-		of.place = to
+	if of.IsBefore(to) {
+		of.Place = to
 	}
 	of.raised = now
 	f.of[queue] = of
@@ -168,11 +158,11 @@ func (f *floors) raise(queue string, to place, now time.Time) {
 
 // noteDue notes that a message is due at a place. If it comes before the floor, there may
 // be more.
-func (f *floors) noteDue(queue string, at place) {
+func (f *floors) noteDue(queue string, at storesql.Place) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	of, ok := f.of[queue]
-	if ok && at.isBefore(of.place) {
+	if ok && at.IsBefore(of.Place) {
 		of.isOthersBefore = true
 		f.of[queue] = of
 	}
@@ -189,18 +179,18 @@ func (s *Engine) checkFloor(queue string) {
 	defer stop()
 	isDue, err := s.isAnyDue(ctx, queue, "<=", floor)
 	if isDue || err != nil { // after an error the call finds out
-		s.floors.noteDue(queue, place{})
+		s.floors.noteDue(queue, storesql.Place{})
 		s.hub.wake(queue)
 	}
 }
 
 // isAnyDue reports whether messages are due whose places compare to a place. A message
 // that the database refuses to lease does not count.
-func (s *Engine) isAnyDue(ctx context.Context, queue, compare string, to place) (isDue bool, err error) {
+func (s *Engine) isAnyDue(ctx context.Context, queue, compare string, to storesql.Place) (isDue bool, err error) {
 	err = s.do(ctx, func() error {
 		return s.pool.QueryRow(ctx, `WITH clock AS MATERIALIZED (SELECT `+s.now+` AS now)
 			SELECT (SELECT true FROM weir_messages WHERE queue = $1 AND at <= (SELECT now FROM clock) AND (at, position) `+compare+` ($2::timestamptz, $3::bigint)`+
-			s.refused.Except(storesql.ExceptRefused, s.clock.Now())+` ORDER BY at, position LIMIT 1) IS NOT NULL`, queue, to.at, to.position).Scan(&isDue)
+			s.refused.Except(storesql.ExceptRefused, s.clock.Now())+` ORDER BY at, position LIMIT 1) IS NOT NULL`, queue, time.UnixMicro(to.At), to.Position).Scan(&isDue)
 	})
 	return isDue, err
 }
@@ -228,7 +218,7 @@ func (s *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease
 	pause := lockedWait
 	for range storesql.StepsInOrder {
 		taken, step, err := s.takeDue(ctx, queue, after, looked, limit, lease)
-		if begun.position == 0 && step.found > 0 { // else other calls may have parked messages behind this one
+		if begun.Position == 0 && step.found > 0 { // else other calls may have parked messages behind this one
 			s.floors.noteDue(queue, step.first)
 		}
 		if err != nil || len(taken) > 0 {
@@ -259,16 +249,16 @@ func (s *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease
 }
 
 // takeDue is a step of TakeInOrder: it looks at the messages that are due after a place.
-func (s *Engine) takeDue(ctx context.Context, queue string, after place, looked, limit int, lease time.Duration) (taken []store.Leased, step looking, err error) {
+func (s *Engine) takeDue(ctx context.Context, queue string, after storesql.Place, looked, limit int, lease time.Duration) (taken []store.Leased, step looking, err error) {
 	err = s.do(ctx, func() error {
-		taken, step, err = s.takeInOrderAround(ctx, queue, limit, lease, candidatesDue, queue, looked, after.at, after.position)
+		taken, step, err = s.takeInOrderAround(ctx, queue, limit, lease, candidatesDue, queue, looked, time.UnixMicro(after.At), after.Position)
 		return err
 	})
 	return taken, step, err
 }
 
 // takeFromBehind takes messages that are due behind many messages of other keys.
-func (s *Engine) takeFromBehind(ctx context.Context, queue string, after place, limit int, lease time.Duration) ([]store.Leased, error) {
+func (s *Engine) takeFromBehind(ctx context.Context, queue string, after storesql.Place, limit int, lease time.Duration) ([]store.Leased, error) {
 	ofKeys := func() ([]store.Leased, error) { return s.takeOfNextKeys(ctx, queue, limit, lease) }
 	withoutKey := func() ([]store.Leased, error) { return s.takeWithoutKey(ctx, queue, after, limit, lease) }
 	return s.searches.TakeByTurns(queue, ofKeys, withoutKey)
@@ -276,11 +266,10 @@ func (s *Engine) takeFromBehind(ctx context.Context, queue string, after place, 
 
 // takeWithoutKey takes messages without a key among the next messages that are due behind
 // a place. They do not wait until the messages in front of them are parked.
-func (s *Engine) takeWithoutKey(ctx context.Context, queue string, after place, limit int, lease time.Duration) (taken []store.Leased, err error) {
+func (s *Engine) takeWithoutKey(ctx context.Context, queue string, after storesql.Place, limit int, lease time.Duration) (taken []store.Leased, err error) {
 	from := s.searches.Begin(queue, s.clock.Now())
-	looked := storesql.Place{At: after.at.UnixMicro(), Position: after.position}
-	if from.IsBefore(looked) {
-		from = looked
+	if from.IsBefore(after) {
+		from = after
 	}
 	var ahead storesql.Ahead
 	err = s.do(ctx, func() error {
@@ -354,11 +343,11 @@ func (s *Engine) takeOfNextKeys(ctx context.Context, queue string, limit int, le
 // looking is the result of a step of TakeInOrder for the messages that it has looked at.
 type looking struct {
 	found   int
-	first   place // of the messages that were found
-	last    place // of the same messages
-	settled place // last, or the last place whose messages are committed, apart from late ones
-	parks   bool  // it has parked messages
-	isBusy  bool  // it has left messages alone, since other calls lock the heads of their keys
+	first   storesql.Place // of the messages that were found
+	last    storesql.Place // of the same messages
+	settled storesql.Place // last, or the last place whose messages are committed, apart from late ones
+	parks   bool           // it has parked messages
+	isBusy  bool           // it has left messages alone, since other calls lock the heads of their keys
 }
 
 const lockedWait = 100 * time.Millisecond // before consumers look for messages that other calls had locked
@@ -366,7 +355,7 @@ const lockedWait = 100 * time.Millisecond // before consumers look for messages 
 // lookAgain makes the consumers of a queue look again soon if it has due messages after a
 // place that this call could neither take nor park: other calls have locked them or their
 // heads, and may leave them as they are.
-func (s *Engine) lookAgain(ctx context.Context, queue string, after place) error {
+func (s *Engine) lookAgain(ctx context.Context, queue string, after storesql.Place) error {
 	isDue, err := s.isAnyDue(ctx, queue, ">", after)
 	if isDue {
 		s.note(queue, dues{later: lockedWait})
@@ -454,7 +443,8 @@ func (s *Engine) lockCandidates(ctx context.Context, tx pgx.Tx, condition string
 		var at, settled time.Time
 		_, err = pgx.ForEachRow(rows, []any{&c.Position, &c.Size, &c.Key, &c.IsHead, &at, &settled}, func() error {
 			found = append(found, c)
-			step.last, step.settled = place{at, c.Position}, place{settled, c.Position}
+			step.last = storesql.Place{At: at.UnixMicro(), Position: c.Position}
+			step.settled = storesql.Place{At: settled.UnixMicro(), Position: c.Position}
 			if len(found) == 1 {
 				step.first = step.last
 			}

@@ -65,7 +65,7 @@ func (s *Engine) Update(ctx context.Context, f func(context.Context, store.Tx) e
 		return err
 	}
 	for _, queue := range released {
-		s.floors.noteDue(queue, place{})
+		s.floors.noteDue(queue, storesql.Place{})
 	}
 	for queue, d := range woken {
 		s.note(queue, d)
