@@ -7,7 +7,6 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
-	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -469,34 +468,17 @@ func (s *Engine) Replace(ctx context.Context, rs ...store.Replacement) error {
 	if err != nil {
 		return err
 	}
-	var lost []store.Lease
-	err = s.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error {
-		lost = nil
-		for i := range rs {
-			done, err := s.replace(ctx, tx, now, rs[i].Lease, &rows[i])
-			s.step()
-			if err != nil {
-				return err
-			}
-			if !done {
-				lost = append(lost, rs[i].Lease)
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return err
+	leases := make([]store.Lease, len(rs))
+	for i := range rs {
+		leases[i] = rs[i].Lease
 	}
-	return storearg.Lost(lost)
+	return s.settle(ctx, leases, func(ctx context.Context, tx *Tx, now time.Time, l leaseArgs) (changed bool, err error) {
+		return s.replace(ctx, tx, now, l, &rows[l.index])
+	})
 }
 
 // replace puts a row in the place of a message. It returns false if the lease is lost.
-func (s *Engine) replace(ctx context.Context, tx *Tx, now time.Time, lease store.Lease, r *storesql.Row) (done bool, err error) {
-	position, err := strconv.ParseInt(lease.Entry, 10, 64)
-	if err != nil || lease.Fence > math.MaxInt64 {
-		return false, nil //nolint:nilerr // no message of this store has this entry
-	}
-	l := leaseArgs{position: position, queue: lease.Queue, fence: int64(lease.Fence)}
+func (s *Engine) replace(ctx context.Context, tx *Tx, now time.Time, l leaseArgs, r *storesql.Row) (changed bool, err error) {
 	var key sql.NullString
 	err = tx.QueryRowContext(ctx, "SELECT meta->>'key' FROM weir_messages"+ofLease, l.position, l.queue, l.fence).Scan(&key)
 	if errors.Is(err, sql.ErrNoRows) {
