@@ -19,7 +19,8 @@ type seat struct {
 	joined  bool       // owned by the loop: it is in waiting, as far as the loop knows
 
 	// Guarded by Backend.mu.
-	calls    int
+	own      int           // calls with permits of its own
+	onLent   int           // calls on the permit around the operator; at most lent
 	reserved int           // reserved permits, with their part of the rates
 	wants    int           // permits that may be reserved for it
 	gave     bool          // it returned some in this round
@@ -39,10 +40,10 @@ func (p *seat) Start(now time.Time, a *gate.Request) gate.Answer {
 	b.mu.Lock()
 	p.asleep = false
 	var answer gate.Answer
-	if b.state == Up && t >= b.paused && len(b.waiting) == 0 && b.used < b.limit && p.calls >= p.lent && b.pay(t, a) {
+	if b.state == Up && t >= b.paused && len(b.waiting) == 0 && b.used < b.limit && p.onLent >= p.lent && b.pay(t, a) {
 		b.used++
-		p.calls++
-		answer = b.begin(p, t, a)
+		p.own++
+		answer = b.begin(p, t, a, false)
 	} else {
 		answer = p.ask(t, a)
 	}
@@ -85,8 +86,9 @@ func (b *Backend) beginOf(x *tenant, t time.Duration, cost float64) {
 	x.takeOfRamp(t)
 }
 
-// begin counts a starting attempt.
-func (b *Backend) begin(p *seat, t time.Duration, a *gate.Request) gate.Answer {
+// begin counts a starting attempt. isLent reports that it runs on the permit around its
+// operator.
+func (b *Backend) begin(p *seat, t time.Duration, a *gate.Request, isLent bool) gate.Answer {
 	b.counts.Started++
 	if b.state == Up {
 		b.pace.note(t)
@@ -96,7 +98,7 @@ func (b *Backend) begin(p *seat, t time.Duration, a *gate.Request) gate.Answer {
 		b.retries.give(b.retryShare)
 	}
 	if b.shared != nil {
-		return gate.Answer{Stamp: b.shared.permits.grant(p)}
+		return gate.Answer{Stamp: b.shared.permits.grant(p, isLent)}
 	}
 	if b.limiter != nil && b.limiter.beginSample(t) {
 		return gate.Answer{Stamp: gate.StampOf(t)}
@@ -139,6 +141,7 @@ func (p *seat) ask(t time.Duration, a *gate.Request) gate.Answer {
 			}
 		}
 	}
+	isLent := p.onLent < p.lent
 	if !p.take(t, a) {
 		return p.refuse(a, gate.Never)
 	}
@@ -151,8 +154,7 @@ func (p *seat) ask(t time.Duration, a *gate.Request) gate.Answer {
 			x.probe(p, a.Element, t)
 		}
 	}
-	p.calls++
-	answer := b.begin(p, t, a)
+	answer := b.begin(p, t, a, isLent)
 	if b.state == Probing && b.shared != nil {
 		b.shared.permits.noteProbe(answer.Stamp)
 	}
@@ -216,7 +218,7 @@ func (p *seat) mayProbe(h *health, t time.Duration, a *gate.Request) time.Durati
 
 func (p *seat) take(t time.Duration, a *gate.Request) bool {
 	b := p.backend
-	lent := p.calls < p.lent
+	lent := p.onLent < p.lent
 	had := p.reserved > 0
 	isFirst := lent || had || b.state == Probing
 	if had { // the call may cost another amount
@@ -235,8 +237,10 @@ func (p *seat) take(t time.Duration, a *gate.Request) bool {
 	}
 	if lent {
 		p.gave = p.gave || had
+		p.onLent++
 	} else {
 		b.used++
+		p.own++
 	}
 	b.takeStart(t, a.Cost)
 	return true
@@ -272,7 +276,7 @@ func (p *seat) Release(stamp gate.Stamp) {
 			b.bound(b.limiter.sample(t, took, b.used))
 		}
 	}
-	p.free(t)
+	p.free(t, p.own == 0)
 	if b.lines != nil {
 		b.unlock()
 		return
@@ -280,17 +284,21 @@ func (p *seat) Release(stamp gate.Stamp) {
 	b.mu.Unlock()
 }
 
-func (p *seat) free(t time.Duration) {
+// free frees a permit of the seat, or the lent one.
+func (p *seat) free(t time.Duration, isLent bool) {
 	b := p.backend
-	p.calls--
 	switch {
-	case p.calls >= p.lent:
+	case !isLent:
+		p.own--
 		b.used--
 		if len(b.waiting) > 0 {
 			b.freed(t)
 		}
-	case p.waits:
-		p.sleeper.WakeUp() // a permit lent to it is free again
+	default:
+		p.onLent--
+		if p.waits {
+			p.sleeper.WakeUp() // the lent permit is free again
+		}
 	}
 }
 
@@ -647,7 +655,7 @@ func (p *seat) Wait(now time.Time, wants int) time.Duration {
 // seat.
 func (p *seat) mustSleep(t time.Duration, first *seat) time.Duration {
 	b := p.backend
-	lent := p.calls < p.lent
+	lent := p.onLent < p.lent
 	switch b.state {
 	case Held:
 		return gate.Never

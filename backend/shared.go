@@ -32,9 +32,8 @@ type fleetShare struct {
 
 	// Guarded by Backend.mu.
 	machine   *fleet.Machine
-	limit     int    // of the fleet; Backend.limit is the share
-	source    source // of Backend.limit
-	divided   int    // fleet's limit when the rates were divided last
+	limit     int // of the fleet; Backend.limit is the share
+	divided   int // fleet's limit when the rates were divided last
 	permits   permits
 	longest   time.Duration // longest time of a call
 	recorded  time.Duration // Longest in the process's recorded entry; at most longest
@@ -221,10 +220,9 @@ func (f *fleetShare) refresh() {
 	case f.fault == noEngine && b.withoutEngine > 0:
 		from, n = source{isAlone: true}, b.withoutEngine
 	}
-	hasChanged := from != f.source
+	hasChanged := from != f.permits.source
 	if hasChanged {
-		f.source = from
-		f.permits.change()
+		f.permits.change(from)
 	}
 	n = min(n, f.limit)
 	if n != b.limit || f.divided != f.limit {
@@ -254,12 +252,13 @@ func (f *fleetShare) notify() {
 // backend is down or held.
 func (f *fleetShare) admit(p *permit, longest time.Duration) bool {
 	f.refresh()
-	isRecorded := longest <= f.recorded || f.source.isAlone
-	isFromBefore := p.root.source != f.permits.source
+	source := f.permits.source
+	isRecorded := longest <= f.recorded || source.isAlone
+	isFromBefore := p.root.source != source
 	if isFromBefore && !f.callStarts(p) {
 		return false
 	}
-	isAdmitted := f.source != source{} && isRecorded && f.permits.renew(p, f.backend.limit)
+	isAdmitted := (source.isLeased || source.isAlone) && isRecorded && f.permits.renew(p, f.backend.limit)
 	if isAdmitted && isFromBefore {
 		f.noteLateCall(p)
 	}
@@ -295,9 +294,7 @@ func (f *fleetShare) beginFunc(p *permit, longest time.Duration) bool {
 	}
 	p.calledFunc = true
 	f.permits.count(p.root)
-	if p.around != nil {
-		p.around.lentTo = p
-	}
+	p.beginLending()
 	return true
 }
 
@@ -334,6 +331,8 @@ func (f *fleetShare) countWait(p *permit, n int) {
 	f.permits.wait(p, n)
 }
 
+// freeIfOver frees p if it was released and its calls have ended.
+
 func (f *fleetShare) freeIfOver(p *permit) {
 	b := f.backend
 	if !p.isOver() || f.permits.all[p.stamp] != p {
@@ -341,11 +340,8 @@ func (f *fleetShare) freeIfOver(p *permit) {
 		return
 	}
 	f.permits.remove(p)
-	if p.isLent {
-		f.permits.passOn(p)
-	}
 	if p.seat != nil {
-		p.seat.free(b.now())
+		p.seat.free(b.now(), p.isLent)
 	} else {
 		b.used--
 		b.handOut(b.now(), nil)

@@ -150,7 +150,7 @@ func (f *fleetShare) part(share int) float64 {
 func (f *fleetShare) mayProbe() bool {
 	b := f.backend
 	isFromBefore := f.isProbing(b.now()) && !b.trying // an order has ended the wait for this probe
-	return f.source.isAlone || f.machine.MayProbe(f.instant()) && !isFromBefore
+	return f.permits.source.isAlone || f.machine.MayProbe(f.instant()) && !isFromBefore
 }
 
 func (f *fleetShare) isProbing(t time.Duration) bool {

@@ -10,44 +10,40 @@ import (
 type permits struct {
 	all     map[gate.Stamp]*permit
 	last    gate.Stamp
-	source  int // grows when the share's source changes
-	counted int // permits whose calls may be at the service, or may begin at any time
-	probes  int // permits of probes
+	source  source // of the share
+	counted int    // roots whose calls may be at the service, or may begin at any time
+	probes  int    // permits of probes
 }
 
 // permit allows one call at a time. It is taken from the share, or lent by the permit of
-// the call around its operator. Calls are counted at the root.
+// the call around its operator. A lent permit is valid if its root is.
 type permit struct {
 	stamp  gate.Stamp
 	seat   *seat   // nil for an additional permit of a call
-	root   *permit // the outermost one, or the permit itself
-	around *permit // that has lent it, or nil
-	isLent bool
-	source int // from which it is valid; of a root
+	around *permit // permit of the call around its operator, or nil
+	isLent bool    // by around
+	root   *permit // the first lender, or the permit itself
+	source source  // from which it is valid; of a root
 
-	own         int     // calls that run with it
-	inner       int     // calls with permits that it has lent
-	waiting     int     // calls with it or permits lent by it that wait for the lease; of a root
-	waitingLent int     // of these, with permits lent by it; of a root
-	lentCalls   int     // running calls with permits lent by it; of a root
-	isCounted   bool    // a call may be at the service, or may begin at any time; of a root
-	calledFunc  bool    // a function that makes its calls by itself was called
-	lentTo      *permit // the permit that it has lent for a call, or nil
-	isReleased  bool    // by its operator; its calls may still run
-	isProbe     bool    // its call probes the service
+	own        int     // calls that run with it
+	inner      int     // calls that run with permits that it has lent, or that these have lent
+	waiting    int     // calls with it that wait for the lease
+	inside     int     // calls of operators in its call that wait for the lease
+	isCounted  bool    // in permits.counted
+	calledFunc bool    // a function that makes its calls by itself was called
+	lentTo     *permit // the permit that it has lent for a call, or nil
+	isReleased bool    // by its operator; its calls may still run
+	isProbe    bool    // its call probes the service
 }
 
 func newPermits() permits { return permits{all: map[gate.Stamp]*permit{}} }
 
-// grant returns the stamp of a seat's new permit. The seat has already counted the call.
-func (x *permits) grant(s *seat) gate.Stamp {
-	p := &permit{seat: s, source: x.source, isLent: s.calls <= s.lent}
+// grant returns the stamp of a seat's new permit.
+func (x *permits) grant(s *seat, isLent bool) gate.Stamp {
+	p := &permit{seat: s, source: x.source, around: x.all[s.around], isLent: isLent}
 	p.root = p
-	if p.isLent {
-		around, ok := x.all[s.around]
-		if ok {
-			p.around, p.root = around, around.root
-		}
+	if p.lender() != nil {
+		p.root = p.around.root
 	}
 	x.add(p)
 	return p.stamp
@@ -76,8 +72,8 @@ func (x *permits) noteProbe(stamp gate.Stamp) {
 }
 
 // change notes another source of the share, which invalidates all permits.
-func (x *permits) change() {
-	x.source++
+func (x *permits) change(from source) {
+	x.source = from
 	for _, p := range x.all {
 		x.count(p)
 	}
@@ -109,36 +105,44 @@ func (x *permits) count(p *permit) {
 // mayRun reports whether a call of a root may be at the service, or may begin at any
 // time. A call that waits for the lease is not at the service, nor is a call around it.
 func (x *permits) mayRun(p *permit) bool {
-	return p.lentCalls > 0 || p.source == x.source || p.own > 0 && p.waitingLent == 0 || p.calledFunc && p.waiting == 0
+	isCalled := p.own > 0 || p.calledFunc && p.waiting == 0
+	return p.source == x.source || p.inner > 0 || isCalled && p.inside == 0
 }
 
+// wait notes that n more calls with p wait for the lease.
 func (x *permits) wait(p *permit, n int) {
-	p.root.waiting += n
-	if p.isLent {
-		p.root.waitingLent += n
-	}
+	p.waiting += n
 	x.count(p.root)
+	for q := p.around; q != nil; q = q.around {
+		q.inside += n
+		x.count(q.root)
+	}
 }
 
 // renew makes p valid if the share has a free permit, and reports whether it is valid.
 func (x *permits) renew(p *permit, share int) bool {
 	root := p.root
-	if share == 0 && root.source != x.source {
-		return false
-	}
 	if root.source == x.source {
 		return true
 	}
-	more := 1
-	if root.isCounted {
-		more = 0
+	counted := x.counted
+	if !root.isCounted {
+		counted++
 	}
-	if x.counted+more > share {
+	if share == 0 || counted > share {
 		return false
 	}
 	root.source = x.source
 	x.count(root)
 	return true
+}
+
+// lender returns the permit that has lent p, or nil.
+func (p *permit) lender() *permit {
+	if p.isLent {
+		return p.around
+	}
+	return nil
 }
 
 // isBusy reports whether the permit has a call, so that another one needs its own permit.
@@ -152,26 +156,27 @@ func (p *permit) isBusy() bool {
 }
 
 func (x *permits) begin(p *permit) {
-	p.own++
-	if p.root != p {
-		p.root.lentCalls++
-	}
-	x.count(p.root)
-	if p.around != nil {
-		p.around.inner++
-		p.around.lentTo = p
-	}
+	x.addCalls(p, 1)
+	p.beginLending()
 }
 
 func (x *permits) end(p *permit) {
-	p.own--
-	if p.root != p {
-		p.root.lentCalls--
+	x.addCalls(p, -1)
+	p.endLending()
+}
+
+// addCalls notes that n more calls run with p.
+func (x *permits) addCalls(p *permit, n int) {
+	p.own += n
+	for lender := p.lender(); lender != nil; lender = lender.lender() {
+		lender.inner += n
 	}
 	x.count(p.root)
-	if p.around != nil {
-		p.around.inner--
-		p.endLending()
+}
+
+func (p *permit) beginLending() {
+	if lender := p.lender(); lender != nil {
+		lender.lentTo = p
 	}
 }
 
@@ -185,42 +190,3 @@ func (p *permit) endLending() {
 }
 
 func (p *permit) isOver() bool { return p.isReleased && p.own == 0 && p.inner == 0 }
-
-// passOn passes a released lent permit to another call of the seat, which counts its
-// other calls.
-func (x *permits) passOn(released *permit) {
-	for _, p := range x.all {
-		if p.seat == released.seat && !p.isLent {
-			x.lend(released.around, p)
-			return
-		}
-	}
-}
-
-// lend turns the root p into a permit lent by around, which is nil if that was released.
-func (x *permits) lend(around, p *permit) {
-	p.isLent, p.around = true, around
-	if around == nil {
-		p.waitingLent = p.waiting
-		x.count(p)
-		return
-	}
-	root := around.root
-	for _, q := range x.all {
-		if q.root == p {
-			q.root = root
-		}
-	}
-	root.waiting += p.waiting
-	root.waitingLent += p.waiting // calls with p wait with a lent permit now
-	root.lentCalls += p.lentCalls + p.own
-	p.waiting = 0
-	p.waitingLent = 0
-	p.lentCalls = 0
-	x.count(p)
-	x.count(root)
-	around.inner += p.own
-	if p.own > 0 || p.calledFunc {
-		around.lentTo = p
-	}
-}

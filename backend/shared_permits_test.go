@@ -10,43 +10,44 @@ import (
 	"github.com/weirflow/weir/backend/internal/fleet"
 )
 
-// A lent permit is released while another call of its operator waits. From then on this
-// call runs on the permit around the operator, and its wait counts there.
-func TestPermits_PassOnToACallThatWaits(t *testing.T) {
+// lease is a source of permits.
+func lease(n int) source { return source{isLeased: true, lease: n} }
+
+// Two calls run in a call: one with the lent permit and one with a permit of its own. After
+// the end of the lease the call around them is not at the service while one of them waits.
+func TestPermits_CallAroundACallThatWaits(t *testing.T) {
 	x := newPermits()
-	outside, inside := &seat{calls: 1}, &seat{lent: 1}
-	around := x.all[x.grant(outside)]
+	x.change(lease(1))
+	around := x.all[x.grant(&seat{}, false)]
 	x.begin(around)
-	inside.around, inside.calls = around.stamp, 1
-	lent := x.all[x.grant(inside)]
-	inside.calls = 2
-	own := x.all[x.grant(inside)]
-	require.True(t, lent.isLent)
+	inside := &seat{lent: 1, around: around.stamp}
+	lent := x.all[x.grant(inside, true)]
+	own := x.all[x.grant(inside, false)]
 	require.Equal(t, around, lent.root)
-	require.False(t, own.isLent)
+	require.Equal(t, own, own.root)
 	require.Equal(t, 2, x.counted)
 
-	x.change() // the lease has ended
+	x.change(lease(2))
 	require.Equal(t, 1, x.counted, "the call around them")
+	for _, p := range []*permit{lent, own} {
+		x.wait(p, 1)
+		require.Zero(t, x.counted, "the call around it waits, too")
+		x.wait(p, -1)
+		require.Equal(t, 1, x.counted)
+	}
 	x.wait(own, 1)
-	x.remove(lent)
-	x.passOn(lent)
-	require.True(t, own.isLent)
-	require.Equal(t, around, own.root)
-	require.Zero(t, x.counted, "the call around the operator waits, too")
-	x.wait(own, -1)
+	require.True(t, x.renew(own, 1), "the call around it does not use the share")
 	require.Equal(t, 1, x.counted)
-	require.Zero(t, around.waiting+around.waitingLent+own.waiting)
 }
 
 // The permit of a call may be lent to one call at a time, and it is over when all calls
 // with it have ended.
 func TestPermits_LentToOneCall(t *testing.T) {
 	x := newPermits()
-	outside, first, second := &seat{calls: 1}, &seat{lent: 1, calls: 1}, &seat{lent: 1, calls: 1}
-	around := x.all[x.grant(outside)]
+	first, second := &seat{lent: 1}, &seat{lent: 1}
+	around := x.all[x.grant(&seat{}, false)]
 	first.around, second.around = around.stamp, around.stamp
-	a, b := x.all[x.grant(first)], x.all[x.grant(second)]
+	a, b := x.all[x.grant(first, true)], x.all[x.grant(second, true)]
 	require.False(t, a.isBusy())
 	x.begin(a)
 	require.True(t, a.isBusy(), "a second call of the attempt")
@@ -61,10 +62,10 @@ func TestPermits_LentToOneCall(t *testing.T) {
 // After the end of a lease, permits are valid again as far as the share has free permits.
 func TestPermits_ValidAgain(t *testing.T) {
 	x := newPermits()
-	s := &seat{calls: 1}
-	a, b, c := x.all[x.grant(s)], x.all[x.grant(s)], x.all[x.grant(s)]
+	s := &seat{}
+	a, b, c := x.all[x.grant(s, false)], x.all[x.grant(s, false)], x.all[x.grant(s, false)]
 	x.begin(a) // and does not end with the lease
-	x.change()
+	x.change(lease(1))
 	require.Equal(t, 1, x.counted)
 	require.False(t, x.renew(b, 0))
 	require.False(t, x.renew(b, 1))
@@ -76,18 +77,24 @@ func TestPermits_ValidAgain(t *testing.T) {
 	require.Equal(t, 2, x.counted)
 }
 
-// recounted counts the running calls anew, from the calls of each permit.
-func recounted(x *permits) int {
-	n := 0
-	inner := map[*permit]bool{}
+// recounted counts the running calls anew, from the calls of each permit. waits are the
+// waiting calls of permits, which may have been released.
+func recounted(x *permits, waits map[*permit]int) int {
+	runsInside, waitsInside := map[*permit]bool{}, map[*permit]bool{}
 	for _, p := range x.all {
 		if p.root != p && p.own > 0 {
-			inner[p.root] = true
+			runsInside[p.root] = true
 		}
 	}
+	for p, n := range waits {
+		for q := p.around; q != nil && n > 0; q = q.around {
+			waitsInside[q] = true
+		}
+	}
+	n := 0
 	for _, p := range x.all {
-		isRunning := p.own > 0 && p.waitingLent == 0 || p.calledFunc && p.waiting == 0
-		if p.root == p && (inner[p] || p.source == x.source || isRunning) {
+		isCalled := p.own > 0 || p.calledFunc && p.waiting == 0
+		if p.root == p && (runsInside[p] || p.source == x.source || isCalled && !waitsInside[p]) {
 			n++
 		}
 	}
@@ -102,7 +109,7 @@ func TestPermits_RunningCount(t *testing.T) {
 		x := &keeper.permits
 		var all []*permit
 		waits := map[*permit]int{}
-		for range 200 {
+		for i := range 200 {
 			if len(all) == 0 || r.IntN(4) == 0 {
 				s := &seat{backend: keeper.backend}
 				if len(all) > 0 {
@@ -114,9 +121,14 @@ func TestPermits_RunningCount(t *testing.T) {
 						s = p.seat
 					}
 				}
-				s.calls++
-				keeper.backend.used++
-				all = append(all, x.all[x.grant(s)])
+				isLent := s.onLent < s.lent
+				if isLent {
+					s.onLent++
+				} else {
+					s.own++
+					keeper.backend.used++
+				}
+				all = append(all, x.all[x.grant(s, isLent)])
 			}
 			p := all[r.IntN(len(all))]
 			switch r.IntN(9) {
@@ -144,12 +156,12 @@ func TestPermits_RunningCount(t *testing.T) {
 			case 6:
 				x.renew(p, r.IntN(10))
 			case 7:
-				x.change()
+				x.change(lease(i))
 			case 8:
 				p.calledFunc = true
 				x.count(p.root)
 			}
-			require.Equal(t, recounted(x), x.counted, "seed %d", seed)
+			require.Equal(t, recounted(x, waits), x.counted, "seed %d", seed)
 			all = slices.DeleteFunc(all, func(p *permit) bool { return x.all[p.stamp] != p })
 		}
 	}

@@ -85,9 +85,8 @@ func (p *sharedSeat) EndCall(call gate.Stamp) {
 	b.mu.Lock()
 	ended := p.fleet.permits.find(call)
 	p.fleet.permits.end(ended)
-	p.fleet.freeIfOver(ended)
-	if ended.around != nil {
-		p.fleet.freeIfOver(ended.around)
+	for over := ended; over != nil; over = over.lender() {
+		p.fleet.freeIfOver(over)
 	}
 	b.unlock()
 }
