@@ -22,7 +22,7 @@ type Backend struct {
 	steering sync.Mutex // guards order
 	order    gate.Order // the last one
 
-	mu      sync.Mutex // a leaf lock; guards the fields below, and fields of seats that name it
+	mu      sync.Mutex // guards the fields below, and fields of seats that name it; only engines.mu is taken while it is held
 	limit   int
 	used    int     // running calls and reserved permits
 	waiting []*seat // seats short of permits; the seat that was not served for longest is first
@@ -75,6 +75,7 @@ func (b *Backend) Hold(reason string) {
 	t := b.now()
 	b.mu.Lock()
 	b.hold(nil, t, reason)
+	b.proposeHealth(t, byOrder)
 	b.unlock()
 	if b.shared != nil {
 		b.shared.order()
@@ -104,9 +105,6 @@ func (b *Backend) hold(x *tenant, t time.Duration, reason string) {
 	b.enter(x, Held, t)
 	h.why, h.trying = reason, false
 	b.log(x, slog.LevelWarn, "backend: held")
-	if x == nil {
-		b.proposeHealth(t, byOrder)
-	}
 }
 
 // Resume makes a backend that is held or down try its service now: with a single call,
@@ -161,9 +159,6 @@ func (b *Backend) resume(x *tenant, t time.Duration) bool {
 	h.trying, h.outage = false, t
 	b.log(x, slog.LevelInfo, "backend: probing")
 	if x == nil {
-		if b.shared != nil {
-			b.shared.isApart = false
-		}
 		b.proposeHealth(t, byOrder)
 		if b.shared != nil && b.dryRun { // it does not probe, and other processes may
 			b.enter(nil, Up, t)

@@ -28,7 +28,8 @@ import (
 //	         resting               after a minute without calls: no entry in the table, no steps
 type fleetShare struct {
 	backend *Backend
-	kick    chan struct{} // capacity 1; makes the goroutine look at once
+	kick    chan struct{} // capacity 1; makes the goroutine take a step early
+	over    chan struct{} // capacity 1; makes the goroutine look at once whether it must end
 
 	// Guarded by Backend.mu.
 	machine   *fleet.Machine
@@ -42,13 +43,9 @@ type fleetShare struct {
 	ended     chan struct{} // closed by the goroutine when it ends
 	peak      int           // highest need since the last step
 	told      int           // need in the last step
-	pace      float64       // calls a second when the backend was last up
-	hadProbe  bool          // the process might probe after the last step
 	waits     int           // calls that wait for the lease
 	changed   chan struct{} // closed and replaced when they should check again
-	fault     fault
-	isApart   bool          // the backend is held because of its engine, and ignores the fleet
-	why       error         // error of the last step with the fault, or nil
+	why       error         // error of the last step, or nil
 	busy      time.Duration // when the process last needed a permit
 	ordered   time.Duration // when a person last gave an order
 
@@ -78,7 +75,7 @@ func tableKind(backend string) string { return "fleet " + backend }
 
 func newFleetShare(b *Backend) *fleetShare {
 	f := &fleetShare{
-		backend: b, kick: make(chan struct{}, 1), changed: make(chan struct{}), machine: fleet.New(rand.Text()),
+		backend: b, kick: make(chan struct{}, 1), over: make(chan struct{}, 1), changed: make(chan struct{}), machine: fleet.New(rand.Text()),
 		limit: b.limit, divided: b.limit, longest: min(b.longestCall, fleet.MaxLongest), permits: newPermits(),
 	}
 	b.limit = 0
@@ -111,26 +108,25 @@ func (f *fleetShare) attach(calls time.Duration) (longest time.Duration) {
 	return longest
 }
 
+// start starts the goroutine, unless it is running. If another backend of the name uses
+// another engine, it holds this backend instead. The fleet does not learn about this hold.
 func (f *fleetShare) start() {
 	b := f.backend
 	b.mu.Lock()
-	isRunning := f.isRunning
-	if !isRunning {
-		f.isRunning, f.ended = true, make(chan struct{})
-		f.busy = b.now()
-		f.fault, f.why = noFault, nil
-	}
-	b.mu.Unlock()
-	if isRunning {
+	defer b.unlock()
+	if f.isRunning {
 		return
 	}
 	err := inUse.enter(b.name, b.keeper)
 	if err != nil {
-		b.mu.Lock()
-		f.isApart = true
-		b.mu.Unlock()
-		b.Hold(err.Error())
+		if b.state != Held {
+			b.hold(nil, b.now(), err.Error())
+		}
+		return
 	}
+	f.isRunning, f.ended = true, make(chan struct{})
+	f.busy = b.now()
+	f.why = nil
 	go f.run()
 }
 
@@ -147,9 +143,12 @@ func (f *fleetShare) order() {
 	}
 }
 
-func (f *fleetShare) wake() {
+func (f *fleetShare) wake() { trySend(f.kick) }
+
+// trySend sends on a channel with a capacity of 1, unless it is full.
+func trySend(c chan<- struct{}) {
 	select {
-	case f.kick <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -185,10 +184,10 @@ func (f *fleetShare) leave() {
 	f.seats--
 	hasEnded, ended := f.hasEnded() && f.isRunning, f.ended
 	b.mu.Unlock()
-	f.wake()
 	if !hasEnded {
 		return
 	}
+	trySend(f.over)
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	defer cancel()
 	select {
@@ -217,7 +216,7 @@ func (f *fleetShare) refresh() {
 	switch {
 	case isLeased:
 		from, n = source{isLeased: true, lease: f.machine.Leases()}, f.machine.Share(now)
-	case f.fault == noEngine && b.withoutEngine > 0:
+	case faultOf(f.why) == noEngine && b.withoutEngine > 0:
 		from, n = source{isAlone: true}, b.withoutEngine
 	}
 	hasChanged := from != f.permits.source
@@ -348,7 +347,7 @@ func (f *fleetShare) freeIfOver(p *permit) {
 	}
 	f.notify()
 	if f.hasEnded() {
-		f.wake()
+		trySend(f.over)
 	}
 }
 
@@ -397,7 +396,10 @@ func (f *fleetShare) run() {
 		case hasEnded || rests && f.joined:
 			f.stepOut()
 		case rests:
-			<-f.kick
+			select {
+			case <-f.kick:
+			case <-f.over:
+			}
 		default:
 			f.pause(f.step())
 		}
@@ -410,21 +412,15 @@ func (f *fleetShare) pause(d time.Duration) {
 	least, whole := f.backend.clock.Timer(leastPeriod), f.backend.clock.Timer(d)
 	defer least.Stop()
 	defer whole.Stop()
-	for isEarly, isKicked := true, false; isEarly || !isKicked; {
-		select {
-		case <-whole.C:
-			return
-		case <-least.C:
-			isEarly = false
-		case <-f.kick:
-			isKicked = true
-			f.backend.mu.Lock()
-			hasEnded := f.hasEnded()
-			f.backend.mu.Unlock()
-			if hasEnded {
-				return
-			}
-		}
+	select {
+	case <-least.C:
+	case <-f.over:
+		return
+	}
+	select {
+	case <-whole.C:
+	case <-f.kick:
+	case <-f.over:
 	}
 }
 
@@ -468,7 +464,12 @@ func (f *fleetShare) step() time.Duration {
 		f.note(err)
 	}
 	f.refresh()
-	f.noteProbe()
+	if f.mayProbe() {
+		t := b.now()
+		b.advance(nil, t)
+		f.notify()
+		b.rouse(t, nil) // operators that wait for the right to probe
+	}
 	switch {
 	case f.machine.IsPending():
 		return fleet.PendingPeriod
@@ -482,12 +483,9 @@ func (f *fleetShare) local(need int) fleet.Local {
 	b := f.backend
 	t := b.now()
 	b.advance(nil, t)
-	if b.state == Up {
-		f.pace = math.Round(b.pace.perSecond(t)*10) / 10
-	}
 	return fleet.Local{
 		Limit: f.limit, Running: f.permits.counted, Need: min(need, f.limit), Longest: f.longest,
-		Started: b.counts.Started, Pace: f.pace,
+		Started: b.counts.Started, Pace: math.Round(b.health.pace.perSecond(t)*10) / 10,
 		Waits: !b.dryRun && (len(b.waiting) > 0 || f.waits > 0), Probing: f.isProbing(t),
 	}
 }
@@ -505,7 +503,7 @@ func (f *fleetShare) stepOut() {
 			return read
 		}
 		next := f.machine.Leave(read)
-		f.fault, f.why = noFault, nil
+		f.why = nil
 		f.refresh()
 		return next
 	})
@@ -580,25 +578,20 @@ func (e *engines) enter(name string, keeper store.Keeper) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	kind := reflect.TypeOf(keeper)
-	of := e.all[name]
-	of.backends++
-	if of.backends == 1 {
-		of.kind = kind
+	of, ok := e.all[name]
+	if ok && of.kind != kind {
+		return fmt.Errorf("backend %s is shared on two engines, %v and %v, so its service would get two limits: use one engine", name, of.kind, kind)
 	}
-	e.all[name] = of
-	if of.kind == kind {
-		return nil
-	}
-	return fmt.Errorf("backend %s is shared on two engines, %v and %v, so its service would get two limits: use one engine", name, of.kind, kind)
+	e.all[name] = engineOf{kind, of.backends + 1}
+	return nil
 }
 
 func (e *engines) leave(name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	of := e.all[name]
-	of.backends--
-	e.all[name] = of
-	if of.backends == 0 {
+	e.all[name] = engineOf{of.kind, of.backends - 1}
+	if of.backends == 1 {
 		delete(e.all, name)
 	}
 }

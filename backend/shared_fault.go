@@ -35,23 +35,26 @@ func faultOf(err error) fault {
 	return noEngine
 }
 
+// faultLines are the log lines at the beginning of a fault.
+var faultLines = map[fault]string{
+	noEngine:   "backend: the engine of the shared limit does not answer",
+	unreadable: "backend: the record of the shared limit cannot be read",
+	outpaced:   "backend: other processes renew their shares of the limit faster",
+}
+
 // note notes a step's error, or nil, and logs a change of the fault. After an outage of
 // the engine, an outpaced step does not end the fault.
 func (f *fleetShare) note(err error) {
-	before, now := f.fault, faultOf(err)
+	before, now := faultOf(f.why), faultOf(err)
 	if before == noEngine && now == outpaced {
 		return
 	}
-	f.fault, f.why = now, err
+	f.why = err
 	b := f.backend
 	switch {
 	case now == before:
-	case now == noEngine:
-		b.logBecause(nil, err.Error(), slog.LevelWarn, "backend: the engine of the shared limit does not answer")
-	case now == unreadable:
-		b.logBecause(nil, err.Error(), slog.LevelWarn, "backend: the record of the shared limit cannot be read")
-	case now == outpaced:
-		b.logBecause(nil, err.Error(), slog.LevelWarn, "backend: other processes renew their shares of the limit faster")
+	case err != nil:
+		b.logBecause(nil, err.Error(), slog.LevelWarn, faultLines[now])
 	case before == noEngine:
 		b.logBecause(nil, "", slog.LevelInfo, "backend: the engine of the shared limit answers again")
 	default:
@@ -61,14 +64,14 @@ func (f *fleetShare) note(err error) {
 
 func (f *fleetShare) whyNoShare() error {
 	name := f.backend.name
-	isLeased := f.machine.IsLeased(f.instant())
-	switch {
-	case f.fault == noEngine:
+	switch faultOf(f.why) {
+	case noEngine:
 		return fmt.Errorf("backend %s: %w: its engine does not answer: %w", name, errNoShare, f.why)
-	case f.fault == unreadable:
+	case unreadable:
 		return fmt.Errorf("backend %s: %w: %w", name, errNoShare, f.why)
-	case f.fault == outpaced && !isLeased:
+	case outpaced:
 		return fmt.Errorf("backend %s: %w: in %d tries to renew it, other processes were faster", name, errNoShare, stepTries)
+	case noFault:
 	}
 	return fmt.Errorf("backend %s: %w", name, errNoShare)
 }

@@ -19,7 +19,7 @@ const (
 // because the ends of calls do not change the state.
 func (b *Backend) proposeHealth(t time.Duration, by change) {
 	f := b.shared
-	if f == nil || f.isApart || b.dryRun && by == byEvidence {
+	if f == nil || b.dryRun && by == byEvidence {
 		return
 	}
 	h := fleet.Health{Why: shortened(b.why), Target: b.target, Outage: b.outage, Trouble: b.troubled}
@@ -52,13 +52,11 @@ func shortened(why string) string {
 	return why
 }
 
-// proposePause passes on a pause of d if it is long enough for others to read it in time.
-func (f *fleetShare) proposePause(d time.Duration) {
+// proposePause passes the pause on to the fleet.
+func (f *fleetShare) proposePause() {
 	b := f.backend
-	f.machine.ProposePause(b.paused-d, fleet.Pause{Until: b.paused, Why: shortened(b.pausedBy)})
-	if d >= logsPause {
-		f.wake()
-	}
+	f.machine.ProposePause(fleet.Pause{Until: b.paused, Why: shortened(b.pausedBy)})
+	f.wake()
 }
 
 // adopt makes the backend obey the recorded state and pause of other processes.
@@ -68,9 +66,6 @@ func (f *fleetShare) adopt() {
 	h, news := f.machine.Adopt(t)
 	if f.machine.Lapsed() {
 		b.logBecause(nil, "the state of the fleet has changed meanwhile", slog.LevelWarn, "backend: an order was not carried out: its process did not reach the engine in time")
-	}
-	if f.isApart {
-		return
 	}
 	if news != fleet.NoNews {
 		b.adopt(t, h)
@@ -169,19 +164,6 @@ func (f *fleetShare) noteLateCall(p *permit) {
 	b.tried = b.now()
 	if !p.isProbe {
 		f.permits.noteProbe(p.stamp)
-	}
-}
-
-// noteProbe wakes the operators when the process gets the right to probe.
-func (f *fleetShare) noteProbe() {
-	b := f.backend
-	had := f.hadProbe
-	f.hadProbe = f.mayProbe()
-	if f.hadProbe && !had {
-		t := b.now()
-		b.advance(nil, t)
-		f.notify()
-		b.rouse(t, nil)
 	}
 }
 

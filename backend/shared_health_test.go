@@ -3,6 +3,7 @@ package backend_test
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -282,6 +283,20 @@ func TestShared_PauseOfAFleet(t *testing.T) {
 			within(t, 3*time.Second, func() bool { return w.Stats().Started > started })
 		}
 		stopAll(fleet)
+	})
+}
+
+// A pause of less than a second ends before others have read it, so it is not recorded.
+func TestShared_ShortPauseIsNotRecorded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for d, isRecorded := range map[time.Duration]bool{900 * time.Millisecond: false, time.Second: true} {
+			s, engine := &outageService{}, newEngine(t)
+			fleet := startFleet(t, s, engine)
+			s.demand(d)
+			time.Sleep(800 * time.Millisecond)
+			require.Equal(t, isRecorded, strings.Contains(shares(t, engine), `"pause":`), d)
+			stopAll(fleet)
+		}
 	})
 }
 

@@ -316,7 +316,15 @@ func TestShared_TwoEnginesForOneService(t *testing.T) {
 		require.Equal(t, backend.Held, second.Stats().State)
 		require.Contains(t, second.Stats().Reason, "is shared on two engines, *memory.Engine and *backend_test.flakyKeeper")
 		require.Equal(t, backend.Up, first.Stats().State)
+		second.Resume()
+		time.Sleep(5 * time.Second)
+		require.Equal(t, backend.Held, second.Stats().State)
+		require.Equal(t, backend.Up, first.Stats().State)
+		require.NotContains(t, shares(t, engine), "two engines", "the hold concerns one process")
 		first.end()
+
+		second.Resume()
+		within(t, 5*time.Second, func() bool { return service.calls.Load() == 20 })
 		second.end()
 	})
 }

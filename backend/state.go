@@ -157,8 +157,8 @@ func (b *Backend) obey(t, demanded time.Duration) {
 		b.logBecause(nil, b.pausedBy, slog.LevelInfo, "backend: paused", slog.Duration("for", until-t))
 	}
 	b.pauseUntil(t, until)
-	if b.shared != nil {
-		b.shared.proposePause(until - t)
+	if b.shared != nil && until-t >= logsPause { // other processes would read a shorter one too late
+		b.shared.proposePause()
 	}
 }
 
@@ -175,7 +175,7 @@ func (b *Backend) pauseUntil(t, until time.Duration) {
 }
 
 const (
-	logsPause  = time.Second            // shortest logged pause
+	logsPause  = time.Second            // shortest pause that is logged, and passed on to a fleet
 	shortPause = 100 * time.Millisecond // after a throttle without a delay
 )
 

@@ -37,9 +37,6 @@ type Pause struct {
 const (
 	// ProbeTime is how long a probe keeps others away. Then it may have been lost.
 	ProbeTime = 10 * time.Second
-	// leastPause is the shortest pause that is passed on. Others would read a shorter one
-	// too late.
-	leastPause = time.Second
 	// probeAgain is how long a process that has passed on the right to probe leaves it to
 	// others.
 	probeAgain = time.Second
@@ -135,14 +132,8 @@ func (m *Machine) Lapsed() bool {
 	return lapsed
 }
 
-// ProposePause notes a pause that the service demands now.
-func (m *Machine) ProposePause(now time.Duration, p Pause) {
-	if p.Until-now >= leastPause {
-		m.noteOwnPause(p)
-	}
-}
-
-func (m *Machine) noteOwnPause(p Pause) {
+// ProposePause notes a pause that the service demands.
+func (m *Machine) ProposePause(p Pause) {
 	if p.Until > m.ownPause.Until {
 		m.ownPause = p
 	}
@@ -267,7 +258,7 @@ func (m *Machine) readPause(now time.Duration, r *PauseRecord) {
 		return
 	}
 	if m.pauseMark.by == m.id { // both processes have made the change; the longer pause counts
-		m.noteOwnPause(m.pause)
+		m.ProposePause(m.pause)
 	}
 	m.pause = p
 	m.pauseMark = read

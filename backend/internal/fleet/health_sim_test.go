@@ -262,7 +262,7 @@ func (s *sim) accrue(p *process) {
 func (s *sim) pause(p *process, d time.Duration) {
 	why := fmt.Sprint("pause ", len(s.pauses))
 	s.pauses[why] = s.t + d
-	p.machine.ProposePause(s.mono(p), fleet.Pause{Until: s.mono(p) + d, Why: why})
+	p.machine.ProposePause(fleet.Pause{Until: s.mono(p) + d, Why: why})
 }
 
 // disturbService makes faults of the service, and orders of people.
