@@ -55,6 +55,64 @@ func (a mark) compare(b mark) int {
 	return cmp.Or(cmp.Compare(a.number, b.number), cmp.Compare(a.by, b.by))
 }
 
+// part is a part of the table as this process knows it: the health, or a pause.
+type part struct {
+	Health                   // perhaps in a state of a later version
+	mark   mark              // of the last change; zero before the first
+	later  map[string]string // unknown JSON members
+}
+
+// read takes in a record that was read before now, and reports whether it is newer.
+func (p *part) read(now time.Duration, r *Record) (isNewer bool) {
+	if r == nil {
+		return false
+	}
+	read := part{r.health(now), mark{r.Number, r.By}, r.later}
+	order := read.mark.compare(p.mark)
+	switch {
+	case order > 0:
+		*p = read
+	case order == 0:
+		// Each process measures the time since it has read the change, so its end is
+		// never early. The earliest end is the best.
+		p.Until = min(p.Until, read.Until)
+	} // otherwise the engine has lost a change
+	return order > 0
+}
+
+// health returns a record's health that was read before now.
+func (r *Record) health(now time.Duration) Health {
+	return Health{
+		State: r.State, Why: r.Why, Until: now + bounded(r.Left), Over: bounded(r.Over), Target: min(max(0, r.Target), maxTarget),
+		Outage: now - bounded(r.Outage), Trouble: now - bounded(r.Trouble),
+	}
+}
+
+// healthRecord returns the record of the health to write after now, or nil if it never
+// changed.
+func (p part) healthRecord(now time.Duration) *Record {
+	r := &Record{Number: p.mark.number, By: p.mark.by, State: Up, later: p.later}
+	switch {
+	case p.mark == mark{}:
+		return nil
+	case p.at(now).State != Up:
+		r.State, r.Why = p.State, p.Why
+		r.Left = max(0, p.Until-now)
+		r.Over, r.Target = p.Over, p.Target
+		r.Outage = max(0, now-p.Outage)
+		r.Trouble = max(0, now-p.Trouble)
+	}
+	return r
+}
+
+// pauseRecord returns the record of a pause to write after now, or nil before the first.
+func (p part) pauseRecord(now time.Duration) *Record {
+	if p.mark == (mark{}) {
+		return nil
+	}
+	return &Record{Number: p.mark.number, By: p.mark.by, Left: max(0, p.Until-now), Why: p.Why, later: p.later}
+}
+
 // proposal is this process's change of the health that is not recorded yet.
 type proposal struct {
 	health  Health
@@ -72,27 +130,20 @@ func (p *proposal) isFresh(now Instant) bool {
 
 // service is a process's knowledge about the service.
 type service struct {
-	health  Health
-	mark    mark // of health
+	health  part
 	adopted mark // of the last adopted health
 	isStale bool // the caller has to adopt health even with this mark
 	found   mark // of the health in the first table read
 	hasRead bool // a table was read
 	lapsed  bool // the caller does not know yet that an order has lapsed
 
-	kept *proposal // this process's hold that ended when it left the fleet as the last one, or nil
-
 	proposed *proposal // or nil
 	written  *proposal // in the table of the last step, or nil
 	wrote    mark      // of the health in that table
 	numbered int64     // the highest number that this process has given
 
-	pause      Pause
-	pauseMark  mark
-	ownPause   Pause             // zero if it is recorded
-	later      map[string]string // unknown JSON members of health
-	laterState State             // of health in the table, if it is unknown
-	pauseLater map[string]string // of pause
+	pause    part
+	ownPause Pause // zero if it is recorded
 
 	hasMet bool    // another process has written since this one first read the table
 	pace   float64 // calls a second of the other processes
@@ -111,14 +162,14 @@ func (m *Machine) Propose(now Instant, h Health, isOrder bool) {
 		m.isStale = true
 		return
 	}
-	m.proposed = &proposal{health: h, isOrder: isOrder, basis: m.mark, at: now}
+	m.proposed = &proposal{health: h, isOrder: isOrder, basis: m.health.mark, at: now}
 }
 
 // Resume notes a person's order to try the service from a caller that is up: the table
 // may have a hold or an outage that it has not read.
 func (m *Machine) Resume(now Instant) {
 	if m.proposed == nil {
-		m.proposed = &proposal{isOrder: true, isBlind: true, basis: m.mark, at: now}
+		m.proposed = &proposal{isOrder: true, isBlind: true, basis: m.health.mark, at: now}
 	}
 }
 
@@ -152,11 +203,11 @@ const (
 // Adopt returns the health to adopt, unless the second result is NoNews.
 func (m *Machine) Adopt(now time.Duration) (Health, News) {
 	hasProposed := m.proposed != nil && !m.proposed.isBlind
-	isKnown := m.adopted == m.mark
+	isKnown := m.adopted == m.health.mark
 	if hasProposed || isKnown && !m.isStale {
 		return Health{}, NoNews
 	}
-	m.adopted = m.mark
+	m.adopted = m.health.mark
 	m.isStale = false
 	if isKnown {
 		return m.health.at(now), OldState
@@ -165,7 +216,7 @@ func (m *Machine) Adopt(now time.Duration) (Health, News) {
 }
 
 // Pause returns the longest known pause.
-func (m *Machine) Pause() Pause { return m.pause }
+func (m *Machine) Pause() Pause { return Pause{m.pause.Until, m.pause.Why} }
 
 // OthersPace returns how many calls the other processes start in a second while the
 // service is up.
@@ -176,19 +227,26 @@ func (m *Machine) MayProbe(now Instant) bool {
 	return m.mayProbe && m.IsLeased(now)
 }
 
-// at returns the health at a time: up after a ramp.
+// at returns the health at a time: up after a ramp. In a state of a later version no call
+// starts until a probe has succeeded.
 func (h Health) at(now time.Duration) Health {
-	if h.State == Ramping && now >= h.Until {
-		h.State = Up
+	switch h.State {
+	case Down, Held:
+		return h
+	case Ramping:
+		if now < h.Until {
+			return h
+		}
+	case Up, "":
+	default:
+		h.State = Down
+		return h
 	}
-	if h.State == Up || h.State == "" {
-		return Health{State: Up}
-	}
-	return h
+	return Health{State: Up}
 }
 
 func (m *Machine) isAllowed(now Instant, p *proposal) bool {
-	isCurrent := p.basis == m.mark
+	isCurrent := p.basis == m.health.mark
 	switch {
 	case !isCurrent && !p.isOrder:
 		return false
@@ -198,20 +256,24 @@ func (m *Machine) isAllowed(now Instant, p *proposal) bool {
 	case !p.isOrder || p.health.State == Held:
 		return true
 	}
-	return m.health.State == Held || m.health.State == Down
+	state := m.health.at(now.Mono).State
+	return state == Held || state == Down
 }
 
 // readService takes in a table that was read before now.
 func (m *Machine) readService(now time.Duration, t Table) {
-	if t.Health != nil {
-		m.readHealth(now, t.Health)
+	isNewer := m.health.read(now, t.Health)
+	if isNewer && m.health.mark == m.wrote { // the last write's answer was lost
+		m.noteWritten()
 	}
 	if !m.hasRead {
 		m.hasRead = true
-		m.found = m.mark
+		m.found = m.health.mark
 	}
-	if t.Pause != nil {
-		m.readPause(now, t.Pause)
+	before := m.pause
+	isNewer = m.pause.read(now, t.Pause)
+	if isNewer && before.mark.by == m.id { // both processes have made the change; the longer pause counts
+		m.ProposePause(Pause{before.Until, before.Why})
 	}
 	m.pace = 0
 	for id, x := range t.Members {
@@ -221,56 +283,12 @@ func (m *Machine) readService(now time.Duration, t Table) {
 	}
 }
 
-func (m *Machine) readHealth(now time.Duration, r *HealthRecord) {
-	read := mark{r.Number, r.By}
-	h := r.health(now)
-	order := read.compare(m.mark)
-	switch {
-	case order < 0: // the engine has lost a change
-		return
-	case order == 0:
-		// Each process measures the time since it has read the change, so its end is
-		// never early. The earliest end is the best.
-		m.health.Until = min(m.health.Until, h.Until)
-		return
-	}
-	m.health = h
-	m.mark = read
-	m.later = r.later
-	m.laterState = ""
-	if !r.State.isKnown() {
-		m.laterState = r.State
-	}
-	if read == m.wrote { // the last write's answer was lost
-		m.noteWritten()
-	}
-}
-
-func (m *Machine) readPause(now time.Duration, r *PauseRecord) {
-	read := mark{r.Number, r.By}
-	p := Pause{Until: now + bounded(r.Left), Why: r.Why}
-	order := read.compare(m.pauseMark)
-	switch {
-	case order < 0:
-		return
-	case order == 0:
-		m.pause.Until = min(m.pause.Until, p.Until)
-		return
-	}
-	if m.pauseMark.by == m.id { // both processes have made the change; the longer pause counts
-		m.ProposePause(m.pause)
-	}
-	m.pause = p
-	m.pauseMark = read
-	m.pauseLater = r.later
-}
-
+// writeService writes health and pause into the next table, and returns the health that
+// is recorded there.
 func (m *Machine) writeService(at Instant, next *Table) Health {
 	now := at.Mono
 	m.forgetHold(next.Members)
-	m.holdAgain()
-	h, by := m.health, m.mark
-	later, state := m.later, m.laterState
+	h := m.health
 	m.written = nil
 	switch {
 	case m.proposed == nil:
@@ -279,27 +297,20 @@ func (m *Machine) writeService(at Instant, next *Table) Health {
 			m.proposed.health = m.health.resumed(now)
 		}
 		m.written = m.proposed
-		later, state = nil, ""
-		h = m.proposed.health
-		by = m.nextMark()
+		h = part{Health: m.proposed.health, mark: m.nextMark()}
 	default:
 		m.isStale = m.isStale || !m.proposed.isBlind
 		m.proposed = nil
 	}
-	m.wrote = by
+	m.wrote = h.mark
 	if m.ownPause.Until > max(now, m.pause.Until) {
-		m.pause = m.ownPause
-		m.pauseMark = mark{m.pauseMark.number + 1, m.id}
-		m.pauseLater = nil
+		own := Health{Until: m.ownPause.Until, Why: m.ownPause.Why}
+		m.pause = part{Health: own, mark: mark{m.pause.mark.number + 1, m.id}}
 	}
 	m.ownPause = Pause{}
-	h = h.at(now)
-	next.Health = h.record(now, by, later)
-	if state != "" {
-		next.Health.State = state
-	}
-	next.Pause = m.pause.record(now, m.pauseMark, m.pauseLater)
-	return h
+	next.Health = h.healthRecord(now)
+	next.Pause = m.pause.pauseRecord(now)
+	return h.at(now)
 }
 
 // resumed returns a hold or an outage after an order to try the service.
@@ -310,51 +321,39 @@ func (h Health) resumed(now time.Duration) Health {
 	return h
 }
 
-// forgetHold ends a hold of processes that were all killed: this process has joined
-// later, and was alone ever since.
+// forgetHold ends a hold of processes that have all ended or were killed: this process
+// has joined later, and was alone ever since.
 func (m *Machine) forgetHold(members map[string]Member) {
-	if m.health.State != Held || m.hasMet || m.mark != m.found || len(members) > 1 {
+	if m.health.State != Held || m.hasMet || m.health.mark != m.found || len(members) > 1 {
 		return
 	}
 	_, isMember := members[m.id]
 	if len(members) == 1 && !isMember {
 		return
 	}
-	m.health, m.mark = Health{State: Up}, m.nextMark()
-	m.later, m.laterState = nil, ""
+	m.health = part{Health: Health{State: Up}, mark: m.nextMark()}
 }
 
 // nextMark returns the mark of a change, with a number that this process has never used:
 // the change that had it may be lost, but others may know it.
 func (m *Machine) nextMark() mark {
-	m.numbered = max(m.numbered, m.mark.number) + 1
+	m.numbered = max(m.numbered, m.health.mark.number) + 1
 	return mark{m.numbered, m.id}
-}
-
-// holdAgain proposes this process's hold again if it has left the fleet as the last
-// process, and no other process has changed the health since.
-func (m *Machine) holdAgain() {
-	kept := m.kept
-	m.kept = nil
-	if kept != nil && kept.basis == m.mark && m.proposed == nil {
-		m.proposed = kept
-	}
 }
 
 func (m *Machine) noteWritten() {
 	if m.written == nil {
 		return
 	}
-	m.health, m.mark = m.written.health, m.wrote
-	m.later, m.laterState = nil, ""
+	m.health = part{Health: m.written.health, mark: m.wrote}
 	if !m.written.isBlind {
-		m.adopted = m.mark
+		m.adopted = m.wrote
 	}
 	switch {
 	case m.proposed == m.written:
 		m.proposed = nil
 	case m.proposed != nil: // made after the step had begun
-		m.proposed.basis = m.mark
+		m.proposed.basis = m.wrote
 	}
 	m.written = nil
 }

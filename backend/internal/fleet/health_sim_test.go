@@ -39,11 +39,11 @@ func due(target float64, over, t time.Duration) float64 {
 // breaker is the state of the service as a simulated process obeys it.
 type breaker struct {
 	health  fleet.Health
-	changes int                 // of health
-	losses  int                 // in a row
-	read    *fleet.HealthRecord // the latest change that it has read
-	paused  *fleet.PauseRecord  // that it has read
-	since   int64               // number of the latest change that it had read when it changed health by itself
+	changes int           // of health
+	losses  int           // in a row
+	read    *fleet.Record // the latest change that it has read
+	paused  *fleet.Record // that it has read
+	since   int64         // number of the latest change that it had read when it changed health by itself
 
 	// Of a probe under way; probe is 0 if there is none.
 	probe      time.Duration // its end

@@ -276,16 +276,27 @@ func TestMachine_EvidenceWithoutALease(t *testing.T) {
 	require.Equal(t, "trip", h.Why)
 }
 
-// A process that leaves keeps the state in the record, and the last one ends a hold.
-func TestMachine_LeaveEndsAHold(t *testing.T) {
-	p := newPair(t)
-	p.a.Propose(p.a.instant(p.now), fleet.Health{State: fleet.Held, Why: "order"}, true)
-	p.step(p.a)
-	left := p.a.Leave(p.table)
-	require.Equal(t, fleet.Held, left.Health.State)
-	left = p.b.Leave(left)
-	require.Equal(t, fleet.Up, left.Health.State)
-	require.EqualValues(t, 2, left.Health.Number)
+// A process that leaves keeps the state in the record. A hold ends when all processes have
+// left and another one joins. A process that has left knows the hold, and obeys it when it
+// comes back.
+func TestMachine_HoldAfterAllHaveLeft(t *testing.T) {
+	for _, joins := range []bool{true, false} {
+		p := newPair(t)
+		p.order(p.a, fleet.Held, "order")
+		p.step(p.a, p.b)
+		p.table = p.b.Leave(p.a.Leave(p.table))
+		p.version++
+		require.Equal(t, fleet.Held, p.table.Health.State)
+		next := p.b
+		if joins {
+			next = newMember(p.record, "c", time.Minute)
+		}
+		p.step(next)
+		h, news := next.Adopt(p.now)
+		require.NotEqual(t, fleet.NoNews, news)
+		require.Equal(t, joins, h.State == fleet.Up)
+		require.Equal(t, joins, p.table.Health.State == fleet.Up)
+	}
 }
 
 // Two processes are asked to pause, and the longer pause counts.

@@ -249,20 +249,12 @@ func (m *Machine) startAnew() {
 	m.probe = m.mayProbe
 }
 
-// Leave gives up the share of a process without calls, and returns the table to write. A
-// hold ends with the last process. If that made the hold, it holds again when it returns.
+// Leave gives up the share of a process without calls, and returns the table to write.
 func (m *Machine) Leave(read Table) Table {
 	m.drop()
-	next := Table{Members: maps.Clone(read.Members), Health: read.Health, Pause: read.Pause, later: read.later}
-	delete(next.Members, m.id)
-	if len(next.Members) == 0 && next.Health != nil && next.Health.State == Held {
-		ends := mark{next.Health.Number + 1, m.id}
-		if m.mark.by == m.id && m.health.State == Held {
-			m.kept = &proposal{health: m.health, isOrder: true, basis: ends}
-		}
-		next.Health = &HealthRecord{Number: ends.number, By: ends.by, State: Up}
-	}
-	return next
+	read.Members = maps.Clone(read.Members)
+	delete(read.Members, m.id)
+	return read
 }
 
 func (m *Machine) drop() {

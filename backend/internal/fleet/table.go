@@ -3,7 +3,6 @@ package fleet
 import (
 	"cmp"
 	"encoding/json"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -15,8 +14,8 @@ import (
 // its entries keep additions of later versions (law W4).
 type Table struct {
 	Members map[string]Member `json:"members"` // by process id
-	Health  *HealthRecord     `json:"health,omitempty"`
-	Pause   *PauseRecord      `json:"pause,omitempty"`
+	Health  *Record           `json:"health,omitempty"`
+	Pause   *Record           `json:"pause,omitempty"` // only the fields from Number to Left, without State
 
 	later map[string]string // unknown JSON members
 }
@@ -37,12 +36,12 @@ type Member struct {
 	later map[string]string // unknown JSON members
 }
 
-// HealthRecord is the service's health in the table. Its times count from the write,
-// because clocks may differ.
-type HealthRecord struct {
+// Record is the service's health in the table, or a pause. Its times count from the
+// write, because clocks may differ.
+type Record struct {
 	Number  int64         `json:"number"` // grows with each change
 	By      string        `json:"by"`     // the changing process
-	State   State         `json:"state"`
+	State   State         `json:"state,omitempty"`
 	Why     string        `json:"why,omitempty"`
 	Left    time.Duration `json:"left,omitempty"`    // until the end of the pause or ramp, in nanoseconds
 	Over    time.Duration `json:"over,omitempty"`    // length of the whole ramp
@@ -53,77 +52,17 @@ type HealthRecord struct {
 	later map[string]string // unknown JSON members
 }
 
-// PauseRecord is a pause in the table.
-type PauseRecord struct {
-	Number int64         `json:"number"` // grows with each change
-	By     string        `json:"by"`     // the changing process
-	Left   time.Duration `json:"left"`   // from the write of the table, in nanoseconds
-	Why    string        `json:"why"`
-
-	later map[string]string // unknown JSON members
-}
-
 // The known JSON members.
 var (
 	tableFields  = unknown.Kind{Known: []string{"members", "health", "pause"}}
 	memberFields = unknown.Kind{Known: []string{"share", "need", "beat", "written", "joined", "ticket", "longest", "stopped", "probe", "pace"}}
-	healthFields = unknown.Kind{Known: []string{"number", "by", "state", "why", "left", "over", "target", "outage", "trouble"}}
-	pauseFields  = unknown.Kind{Known: []string{"number", "by", "left", "why"}}
+	recordFields = unknown.Kind{Known: []string{"number", "by", "state", "why", "left", "over", "target", "outage", "trouble"}}
 )
-
-// health returns a record's health that was read before now. In an unknown state no call
-// starts until a probe has succeeded.
-func (r *HealthRecord) health(now time.Duration) Health {
-	h := Health{
-		State: r.State, Why: r.Why, Until: now + bounded(r.Left), Over: bounded(r.Over), Target: min(max(0, r.Target), maxTarget),
-		Outage: now - bounded(r.Outage), Trouble: now - bounded(r.Trouble),
-	}
-	if !r.State.isKnown() {
-		h.State = Down
-	}
-	return h
-}
-
-func (s State) isKnown() bool { return s == Up || s == Down || s == Ramping || s == Held }
-
-// record returns a health's record to write after now, or nil if it never changed.
-func (h Health) record(now time.Duration, by mark, later map[string]string) *HealthRecord {
-	switch {
-	case by == (mark{}):
-		return nil
-	case h.State == Up:
-		return &HealthRecord{Number: by.number, By: by.by, State: Up, later: later}
-	}
-	return &HealthRecord{
-		Number: by.number, By: by.by, State: h.State, Why: h.Why, Left: max(0, h.Until-now), Over: h.Over, Target: h.Target,
-		Outage: max(0, now-h.Outage), Trouble: max(0, now-h.Trouble), later: later,
-	}
-}
-
-// record returns a pause's record to write after now, or nil if there was no pause.
-func (p Pause) record(now time.Duration, by mark, later map[string]string) *PauseRecord {
-	if by == (mark{}) {
-		return nil
-	}
-	return &PauseRecord{Number: by.number, By: by.by, Left: max(0, p.Until-now), Why: p.Why, later: later}
-}
 
 // write returns an object as stored: its known fields, and later, its unknown members.
 func write(kind *unknown.Kind, known any, later map[string]string) ([]byte, error) {
 	text, err := json.Marshal(known)
-	if err != nil {
-		return nil, err
-	}
-	return kind.Append(text, later), nil
-}
-
-// read reads the output of write into known, and returns the unknown members.
-func read(what string, kind *unknown.Kind, text []byte, known any) (later map[string]string, err error) {
-	later, err = kind.Unmarshal(text, known)
-	if err != nil {
-		return nil, fmt.Errorf("fleet: %s: %w", what, err)
-	}
-	return later, nil
+	return kind.Append(text, later), err
 }
 
 // MarshalJSON returns the table as stored.
@@ -135,8 +74,7 @@ func (t Table) MarshalJSON() ([]byte, error) {
 // UnmarshalJSON reads the output of MarshalJSON.
 func (t *Table) UnmarshalJSON(text []byte) (err error) {
 	type known Table
-	*t = Table{}
-	t.later, err = read("table", &tableFields, text, (*known)(t))
+	t.later, err = tableFields.Unmarshal(text, (*known)(t))
 	return err
 }
 
@@ -149,36 +87,20 @@ func (x Member) MarshalJSON() ([]byte, error) {
 // UnmarshalJSON reads the output of MarshalJSON.
 func (x *Member) UnmarshalJSON(text []byte) (err error) {
 	type known Member
-	*x = Member{}
-	x.later, err = read("entry", &memberFields, text, (*known)(x))
+	x.later, err = memberFields.Unmarshal(text, (*known)(x))
 	return err
 }
 
-// MarshalJSON returns the health as stored.
-func (r HealthRecord) MarshalJSON() ([]byte, error) {
-	type known HealthRecord
-	return write(&healthFields, known(r), r.later)
+// MarshalJSON returns the record as stored.
+func (r Record) MarshalJSON() ([]byte, error) {
+	type known Record
+	return write(&recordFields, known(r), r.later)
 }
 
 // UnmarshalJSON reads the output of MarshalJSON.
-func (r *HealthRecord) UnmarshalJSON(text []byte) (err error) {
-	type known HealthRecord
-	*r = HealthRecord{}
-	r.later, err = read("health", &healthFields, text, (*known)(r))
-	return err
-}
-
-// MarshalJSON returns the pause as stored.
-func (r PauseRecord) MarshalJSON() ([]byte, error) {
-	type known PauseRecord
-	return write(&pauseFields, known(r), r.later)
-}
-
-// UnmarshalJSON reads the output of MarshalJSON.
-func (r *PauseRecord) UnmarshalJSON(text []byte) (err error) {
-	type known PauseRecord
-	*r = PauseRecord{}
-	r.later, err = read("pause", &pauseFields, text, (*known)(r))
+func (r *Record) UnmarshalJSON(text []byte) (err error) {
+	type known Record
+	r.later, err = recordFields.Unmarshal(text, (*known)(r))
 	return err
 }
 

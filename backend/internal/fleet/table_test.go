@@ -80,7 +80,7 @@ func TestTable_LaterVersionOfTheHealth(t *testing.T) {
 	p.step(0)
 	text := written(t, p.table)
 	require.Contains(t, text, `"trouble":6,"zone":[1.50]}`)
-	require.Contains(t, text, `"why":"429","scope":"all"}`)
+	require.Contains(t, text, `"why":"429","left":8000000000,"scope":"all"}`)
 
 	p.Propose(p.instant(time.Second), fleet.Health{State: fleet.Held, Why: "order"}, true)
 	p.step(time.Second)
