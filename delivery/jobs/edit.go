@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -60,17 +59,7 @@ func (j *Jobs) Edit(ctx context.Context, queue string, e store.Entry, to string,
 			return errNotFree
 		}
 		job = Job{ID: id, Spec: spec, Progress: Progress{Done: 1}, Total: 1, Begun: now, Ended: now, Format: spec.format()}
-		text, err := json.Marshal(job)
-		if err != nil {
-			return fmt.Errorf("jobs: job %d: %w", job.ID, err)
-		}
-		if err := tx.Write(ctx, store.Record{Kind: kindEnded, Name: lineName(job.ID), Value: string(text)}); err != nil {
-			return err
-		}
-		if err := forget(ctx, tx); err != nil {
-			return err
-		}
-		return appendLine(ctx, tx, Line{At: now, Event: edited, By: by, Why: why, Job: job})
+		return writeEnded(ctx, tx, Line{At: now, Event: edited, By: by, Why: why, Job: job})
 	})
 	if errors.Is(err, errNotFree) {
 		return Job{}, fmt.Errorf("jobs: %w: %w", err, store.ErrChanged)

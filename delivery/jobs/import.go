@@ -2,9 +2,7 @@ package jobs
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/weirflow/weir/delivery/store"
@@ -55,17 +53,7 @@ func (j *Jobs) Import(ctx context.Context, queue, by, why string, put func(ctx c
 	defer cancel()
 	err = j.update(ending, func(ctx context.Context, tx store.Tx) error {
 		job.Ended = tx.Now().UTC()
-		text, err := json.Marshal(job)
-		if err != nil {
-			return fmt.Errorf("jobs: job %d: %w", job.ID, err)
-		}
-		if err := tx.Write(ctx, store.Record{Kind: kindEnded, Name: lineName(job.ID), Value: string(text)}); err != nil {
-			return err
-		}
-		if err := forget(ctx, tx); err != nil {
-			return err
-		}
-		return appendLine(ctx, tx, Line{At: job.Ended, Event: "end", By: by, Why: why, Job: job})
+		return writeEnded(ctx, tx, Line{At: job.Ended, Event: "end", By: by, Why: why, Job: job})
 	})
 	return job, errors.Join(failure, err)
 }

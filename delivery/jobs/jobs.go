@@ -229,6 +229,24 @@ func forget(ctx context.Context, tx store.Tx) error {
 	return err
 }
 
+// writeEnded writes the record of a job that has ended without being a record before, and
+// a line of the log with the job.
+func writeEnded(ctx context.Context, tx store.Tx, line Line) error {
+	text, err := json.Marshal(line.Job)
+	if err != nil {
+		return fmt.Errorf("jobs: job %d: %w", line.Job.ID, err)
+	}
+	err = tx.Write(ctx, store.Record{Kind: kindEnded, Name: lineName(line.Job.ID), Value: string(text)})
+	if err != nil {
+		return err
+	}
+	err = forget(ctx, tx)
+	if err != nil {
+		return err
+	}
+	return appendLine(ctx, tx, line)
+}
+
 func (j *Jobs) write(ctx context.Context, tx store.Tx, job *Job, event, by, why string) error {
 	b, err := json.Marshal(job)
 	if err != nil {
