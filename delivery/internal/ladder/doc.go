@@ -3,28 +3,36 @@
 //
 // # Vocabulary
 //
-// A visit is one passage through an operator, with its short retries. The n-th visit that
-// fails sends a message to the n-th layer. When its delay has passed, it returns for its
-// next visit, with its history. After the last layer it becomes a dead letter. Dead
-// letters that are merged begin at the first layer again. Package delivery has a picture.
+// A visit is one passage through an operator, with its short retries. After the n-th
+// failed visit, a message waits in the n-th layer. When the delay of the layer has
+// passed, the message returns for its next visit, with its history. After the last layer
+// it becomes a dead letter. A dead letter that is merged begins at the first layer again.
+// docs/message-path.md has a picture.
 //
-// The operator decides which messages go to the ladder. With Policy.WithMaxDelay, a
-// message leaves if its next retry would wait for longer; with WithMaxWaiting, if too
-// many elements wait for retries. An error that is not named as permanent goes to the
-// next layer, even if no retry was asked for.
+// The operator decides which messages go to the ladder: by default, when their retries
+// are used up. With Policy.WithMaxDelay, a message leaves the operator if its next retry
+// would wait for longer. With WithMaxWaiting, it leaves if too many elements wait for
+// retries. A message goes to the next layer even if no retry was asked for, unless its
+// error is named as permanent.
 //
 // # Calls in doubt
 //
-// A call that may have taken effect and must not happen twice goes to the dead letters,
-// marked as such. There is one exception: its requests have ids that stay with the
-// message (Name in the Config of exactlyonce/caller), and the server remembers them for
-// longer than the rest of the ladder lasts ([Config.Remembers]). Then the message goes to
-// the next layer, and its next visit repeats the call under the same id, on any worker. A
-// message that returns after that time is not visited.
+// If a call may have taken effect and must not happen twice, its message goes to the dead
+// letters, with the cause store.UnsafeToRepeat. But the message goes to the next layer if
+// both of these hold:
 //
-// Under a FLIP-232 strategy, a call counts as repeatable if its predicate asked for
-// another attempt; after a timeout, or an error that it did not match, it is unsafe to
-// repeat unless it is idempotent (predicates.Idempotent, or
+//   - The requests of the call have ids that stay with the message (Name in the Config of
+//     exactlyonce/caller).
+//   - The server remembers these ids for longer than the rest of the ladder lasts
+//     ([Config.Remembers]).
+//
+// Then the next visit repeats the call under the same id, on any worker. A message that
+// returns after the server may have forgotten the id becomes a dead letter without a
+// visit.
+//
+// Under a FLIP-232 strategy, a call may be repeated if its predicate asked for another
+// attempt. After a timeout, or an error that the predicate did not match, the call is
+// unsafe to repeat, unless it is idempotent (predicates.Idempotent, or
 // strategies.PolicyOf(strategy).Idempotent()).
 //
 // # Guarantees
@@ -33,8 +41,8 @@
 // D1). If the process is killed in between, the message is visited again and handed over
 // with the same id and visit, and the engine ignores the second hand-over.
 //
-// A message never returns before its delay has passed (law D3): the jitter only adds.
-// When a backend recovers, delivery.Run makes the messages due that failed because of its
+// A message never returns before its delay has passed (law D3): the jitter only adds. But
+// when a backend recovers, delivery.Run makes the messages due that failed because of its
 // outage. Each process limits a layer's rate and messages in flight by itself. A layer
 // that waits for these limits does not delay other layers or new messages (law D4).
 //
@@ -45,8 +53,10 @@
 //
 // An earlier version of the program may have left messages in layers, and in a queue of
 // messages that wait behind them, named "<queue>-blocked". [Config.Others] names these
-// queues. They become inputs of the source. A ladder with InOrder delivers, for each key,
-// the messages of these queues before the messages of the queue itself. It does not move
-// them: a message of the queue is released as long as its key has messages there. Without
-// InOrder they are delivered at once.
+// queues, and they become inputs of the source. For each key, their messages go first: as
+// long as an earlier queue has messages of a key, the source releases the messages of
+// this key that it takes from the queue itself. Messages do not move between these
+// queues.
+//
+// Without InOrder the source also delivers the messages of these queues, in any order.
 package ladder

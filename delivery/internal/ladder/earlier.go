@@ -32,9 +32,11 @@ const (
 //
 //	last layer ─▶ … ─▶ first layer ─▶ "<queue>-blocked" ─▶ the queue
 //
-// A message whose key has messages in an earlier queue is released until the first of
-// them may be done. No message changes its queue, so a crash is harmless, and the earlier
-// queues only become shorter.
+// The messages of a queue on the left go before the messages of the same key in a queue
+// on the right. For example, key K has a message in the first layer: a message of K that
+// is taken from the queue is released again, until the layer has no message of K. No
+// message changes its queue, so a crash is harmless. The earlier queues only become
+// shorter.
 type earlier struct {
 	store.InOrder
 	clock  clock.Clock
@@ -48,6 +50,7 @@ func newEarlier(s store.InOrder, c clock.Clock, logger *slog.Logger) *earlier {
 	return &earlier{InOrder: s, clock: c, logger: logger, keys: map[string]map[string]bool{}}
 }
 
+// note sets the earlier queues, and lists the keys of their messages.
 func (e *earlier) note(ctx context.Context, queues []string) error {
 	all := map[string]map[string]bool{}
 	for _, queue := range queues {
@@ -81,12 +84,14 @@ func (e *earlier) keysIn(ctx context.Context, queue string) (map[string]bool, er
 	}
 }
 
+// before returns the earlier queues that may have messages of a key, and whose messages
+// go before the messages of queue.
 func (e *earlier) before(queue, key string) (queues []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for other, keys := range e.keys {
-		// Parts are in the order in which messages move: a message in a later part is
-		// ahead.
+		// Parts are in the order in which messages of the earlier version moved: from the
+		// queue to its last layer. A message in a later part is ahead.
 		isAhead := storearg.PartOf(other).Compare(storearg.PartOf(queue)) > 0
 		if isAhead && keys[key] {
 			queues = append(queues, other)
@@ -95,8 +100,9 @@ func (e *earlier) before(queue, key string) (queues []string) {
 	return queues
 }
 
-// TakeInOrder implements [store.InOrder]. While keys wait it takes few messages, because
-// putOff needs several calls for each of them before their leases end.
+// TakeInOrder implements [store.InOrder]. While there are earlier queues it takes few
+// messages at once: putOff calls the store several times for each message, before the
+// leases end.
 func (e *earlier) TakeInOrder(ctx context.Context, queue string, limit int, lease time.Duration) ([]store.Leased, error) {
 	e.mu.Lock()
 	if len(e.keys) > 0 {
@@ -106,10 +112,10 @@ func (e *earlier) TakeInOrder(ctx context.Context, queue string, limit int, leas
 	return e.InOrder.TakeInOrder(ctx, queue, limit, lease)
 }
 
-// putOff returns the taken messages whose keys lack messages in earlier queues, and
-// releases the others.
+// putOff releases the taken messages whose keys have messages in earlier queues, and
+// returns the others.
 func (e *earlier) putOff(ctx context.Context, queue string, taken []store.Leased) (first []store.Leased) {
-	var failure error // of the last message for which it failed
+	var failure error // of the last message that failed
 	for i := range taken {
 		isFirst, err := e.putOffUnlessFirst(ctx, queue, &taken[i])
 		if err != nil && !storearg.IsLost(err) {
@@ -159,8 +165,9 @@ func (e *earlier) hasCopy(ctx context.Context, other, queue string, l *store.Lea
 	}), err
 }
 
-// findWait returns how long the messages of a key wait for its messages in an earlier
-// queue. Without such messages it returns 0 and forgets the key.
+// findWait returns how long the other messages of a key wait for its messages in an
+// earlier queue. If the earlier queue does not have such messages, it returns 0 and
+// forgets the key.
 func (e *earlier) findWait(ctx context.Context, queue, key string) (time.Duration, error) {
 	now := e.clock.Now()
 	for page := (store.Page{Max: 1}); ; page.Max = pageSize { // many may have been set aside
@@ -177,14 +184,16 @@ func (e *earlier) findWait(ctx context.Context, queue, key string) (time.Duratio
 		for i := range entries {
 			due := entries[i].Meta.Due
 			if !leases.IsSetAside(due, now) {
-				return max(min(max(due.Sub(now), shortestTurn), longestTurn), e.lookTime(queue)), nil
+				untilDue := min(max(due.Sub(now), shortestTurn), longestTurn)
+				return max(untilDue, e.lookTime(queue)), nil
 			}
 		}
 		page.After = entries[len(entries)-1].Position
 	}
 }
 
-// lookTime returns the shortest wait for a queue: the more keys wait, the longer.
+// lookTime returns the shortest wait for an earlier queue. It is longer if more keys
+// wait.
 func (e *earlier) lookTime(queue string) time.Duration {
 	e.mu.Lock()
 	defer e.mu.Unlock()

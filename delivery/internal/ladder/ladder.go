@@ -63,8 +63,7 @@ type Ladder[T any] struct {
 	open    sync.Map  // keys are open *source[T], which fail ends
 	advised sync.Once // advise has logged
 
-	// adopted has the ladders of the sources passed to Source as first: their messages
-	// are also messages of this ladder.
+	// adopted has the ladders of first sources: see adopt.
 	adopted sync.Map
 }
 
@@ -106,19 +105,22 @@ func New[T any](c Config[T]) (*Ladder[T], error) {
 }
 
 // TakeFailure hands an element that an operator has given up to the next layer or the
-// dead letters: see delivery.Queue.TakeFailure. After nil the message can be
-// acknowledged: the element is durable there, or its message was purged, or the
-// acknowledgement itself stores the element in the message's place (Config.InOrder).
+// dead letters: see delivery.Queue.TakeFailure. If it returns nil, the message can be
+// acknowledged, for one of these reasons:
+//
+//   - The element is durable in the layer or among the dead letters.
+//   - Its message was purged.
+//   - The acknowledgement stores the element in the place of the message
+//     (Config.InOrder).
 func (l *Ladder[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error {
 	to, err := l.router.Route(ctx, f, l.c.Clock.Now())
 	if err != nil {
 		return err
 	}
 	meta := to.Meta
-	// from is the delivery in ctx, also for a part of a message: a part has the provider
-	// of its message, and is not stored if the message was purged. own is the same
-	// delivery if it is of this ladder and the element is the whole message: only then
-	// may the element have the received bytes and take the message's place.
+	// from is the delivery of the message in ctx. The element may be a part of that
+	// message: it has the provider of the message, and is not stored if the message was
+	// purged.
 	from := message.DeliveryFromContext(ctx)
 	if from != nil {
 		meta.Provider = from.Provider()
@@ -127,14 +129,17 @@ func (l *Ladder[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error
 	if err != nil {
 		return fmt.Errorf("message %q cannot be encoded: %w", meta.ID, err)
 	}
-	own := l.ownDelivery(ctx)
-	keepReceived(own, &m)
+	// whole is from if the element is the whole message, from a source of this ladder.
+	// Otherwise it is nil. Only a whole message has the received bytes, and can be
+	// replaced in its place.
+	whole := l.ownDelivery(ctx)
+	keepReceived(whole, &m)
 	m.Cause = to.Cause
 	m.Delay = to.Delay // 0 for a dead letter
 	if l.c.InOrder && m.Cause == "" {
 		m.Meta.Outage = "" // it waits in its place, not in a layer
-		inPlace, canWait := own.(leases.InPlace)
-		if canWait && inPlace.ReplaceBy(m) {
+		inPlace, canReplace := whole.(leases.InPlace)
+		if canReplace && inPlace.ReplaceBy(m) {
 			return nil
 		}
 	}
@@ -211,8 +216,9 @@ func (l *Ladder[T]) ifOwn(d message.Delivery, meta *message.Meta) message.Delive
 	return d
 }
 
-// keepReceived restores the received bytes, with parts that the type lacks, unless the
-// program has changed the value.
+// keepReceived replaces the bytes of m by the received bytes, unless the program has
+// changed the value. So members that the type lacks are kept. It has no effect if d is
+// nil.
 func keepReceived(d message.Delivery, m *store.Message) {
 	if d == nil {
 		return
@@ -244,7 +250,8 @@ func (l *Ladder[T]) SetProvider(ctx context.Context, provider string) (isOwn boo
 	return d.SetProvider(ctx, provider)
 }
 
-// unvisited returns a message without the visit that its source has counted.
+// unvisited returns a received message as it was stored, without the visit that its
+// source has counted.
 func (l *Ladder[T]) unvisited(received message.Message[T]) (store.Message, error) {
 	meta := received.Meta()
 	before := meta
@@ -257,7 +264,8 @@ func (l *Ladder[T]) unvisited(received message.Message[T]) (store.Message, error
 	return m, nil
 }
 
-// putDead puts a message among the dead letters. The caller removes it from its queue.
+// putDead puts a received message among the dead letters. The caller removes it from its
+// queue. why is for the log and the error.
 func (l *Ladder[T]) putDead(ctx context.Context, received message.Message[T], cause store.Cause, why string) error {
 	meta := received.Meta()
 	m, err := l.unvisited(received)

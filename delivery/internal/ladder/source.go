@@ -23,12 +23,13 @@ import (
 )
 
 const (
-	rateInterval = 50 * time.Millisecond // a layer with a rate is asked for one interval's messages at most
-	maxBatch     = 100                   // messages of a layer at once
-	// How long an input without messages is left alone while others have some.
+	rateInterval = 50 * time.Millisecond // a layer with a rate is asked for the messages of one interval, at most
+	maxBatch     = 100                   // most messages that are received from a layer at once
+	// emptyFor is how long an input without messages is not asked while others have some.
 	emptyFor = 20 * time.Millisecond
-
-	lookAgain = 5 * time.Minute // for other versions' queues: on JetStream a look reads from each queue of the engine
+	// lookAgain is the time between two searches for the queues of other versions. On
+	// JetStream a search reads from each queue of the engine.
+	lookAgain = 5 * time.Minute
 )
 
 // Source is a delivery.Source, which this package must not import.
@@ -39,9 +40,10 @@ type Source[T any] interface {
 
 var errClosed = errors.New("ladder: the source is closed")
 
-// source merges inputs. A Receive asks all inputs that may have messages at the same
-// time, and ends the other calls when one has returned some. So no input delays another
-// (law D4), and only messages that are asked for are taken.
+// source merges inputs. Its Receive asks all inputs at the same time, except inputs that
+// are at a limit. When one input has returned messages, Receive ends the calls of the
+// others. So no input delays another (law D4), and only messages that are asked for are
+// taken.
 type source[T any] struct {
 	ladder  *Ladder[T]
 	earlier *earlier // nil without Config.InOrder
@@ -52,7 +54,7 @@ type source[T any] struct {
 	closed   chan struct{}
 	settled  chan struct{} // capacity 1; to Receive: a message of a layer was settled
 	broken   chan error    // capacity 1; to Receive: a hand-over needs a person
-	inFlight atomic.Int64  // unsettled messages of all but the leading input, including buffered ones
+	inFlight atomic.Int64  // unsettled messages, also buffered ones, of all inputs but the leading input
 
 	// mu guards onPurge and inputs: addOtherQueues adds some, and Close closes all.
 	mu      sync.Mutex
@@ -60,14 +62,14 @@ type source[T any] struct {
 	onPurge func()      // see OnPurge; may be nil
 
 	// Owned by Receive.
-	looked   time.Time // for other layers
+	looked   time.Time // last search for the queues of other versions
 	buffered []message.Message[T]
 	ended    bool  // the leading input has ended
-	failed   error // returned when buffered is empty
+	failure  error // returned when buffered is empty
 }
 
-// input is a source among others. Receive, and the goroutine that asks for it, own all
-// but inFlight.
+// input is one of the sources that a source merges. Receive, and the goroutine that asks
+// it, own all fields but inFlight.
 type input[T any] struct {
 	kind   inputKind
 	queue  string // of a returning input
@@ -91,7 +93,8 @@ const (
 	returning           // messages from a layer, or of an earlier version's queue
 )
 
-// ofInput returns the first I among the source of an input and the sources that it wraps.
+// ofInput returns the source of an input as an I, or the first of its wrapped sources
+// that is an I.
 func ofInput[I, T any](in *input[T]) (found I, isFound bool) {
 	found, isFound = in.source.(I)
 	for _, s := range in.wrapped {
@@ -103,9 +106,9 @@ func ofInput[I, T any](in *input[T]) (found I, isFound bool) {
 	return found, isFound
 }
 
-// Source returns a source of the messages of the queue and its layers, and of first: see
-// delivery.Queue.Source. wrapped are the sources that first wraps, which may have
-// abilities that first lacks.
+// Source returns a source of the messages of the queue and its layers. If first is not
+// nil, it has the messages of first as well: see delivery.Queue.Source. wrapped are the
+// sources that first wraps, outermost first: they may have abilities that first lacks.
 func (l *Ladder[T]) Source(first Source[T], wrapped ...Source[T]) Source[T] {
 	s := &source[T]{
 		ladder: l, clock: l.c.Clock, closed: make(chan struct{}), settled: make(chan struct{}, 1), broken: make(chan error, 1),
@@ -149,7 +152,8 @@ func (l *Ladder[T]) adopt(leads *input[T]) {
 	}
 }
 
-// main returns a source of new messages; on a [store.Consumer] also of the layers.
+// main returns a source of the messages of the queue. On a [store.Consumer] it also has
+// the messages of the layers.
 func (l *Ladder[T]) main(shared []leases.SourceOption) Source[T] {
 	s, hasLeases := l.c.Store.(store.Store)
 	if hasLeases {
@@ -242,7 +246,7 @@ func (s *source[T]) addOtherQueues(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("weir: layers of queue %q: %w", s.ladder.c.Main, err)
 	}
-	names = slices.DeleteFunc(names, func(name string) bool { return slices.Contains(s.queues(), name) })
+	names = slices.DeleteFunc(names, func(name string) bool { return slices.Contains(s.returningQueues(), name) })
 	s.looked = now
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -254,9 +258,8 @@ func (s *source[T]) addOtherQueues(ctx context.Context) error {
 	return nil
 }
 
-// queues returns the queues in which messages wait for others, or for another visit.
-// Receive calls it.
-func (s *source[T]) queues() (names []string) {
+// returningQueues returns the queues of the returning inputs. Receive calls it.
+func (s *source[T]) returningQueues() (names []string) {
 	for _, in := range s.inputs {
 		if in.kind == returning {
 			names = append(names, in.queue)
@@ -293,14 +296,15 @@ func (s *source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], e
 	}
 }
 
-// fill returns when there is something to deliver.
+// fill waits until buffered has messages. It returns an error if the source has ended or
+// was closed, after a failure, or if ctx ends.
 func (s *source[T]) fill(ctx context.Context, n int) error {
 	for len(s.buffered) == 0 {
 		if s.isClosed() {
 			return errClosed
 		}
-		if err := s.failed; err != nil {
-			s.failed = nil
+		if err := s.failure; err != nil {
+			s.failure = nil
 			return err
 		}
 		select {
@@ -311,16 +315,19 @@ func (s *source[T]) fill(ctx context.Context, n int) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		s.failed = s.addOtherQueues(ctx)
-		switch {
-		case s.ended && s.inFlight.Load() == 0:
+		s.failure = s.addOtherQueues(ctx)
+		if s.ended && s.inFlight.Load() == 0 {
 			return io.EOF
-		case s.earlier != nil && s.ladder.c.Others != nil && s.looked.IsZero():
-			// Messages of an earlier version go first, and were not listed yet: s.failed
-			// is the reason, or ctx has ended.
-		default: // also after a failure, which does not delay other messages (law D4)
-			s.failed = errors.Join(s.failed, s.ask(ctx, n))
 		}
+		// With an order of keys, messages of an earlier version go first, so their queues
+		// must be known. If they are not, s.failure is the reason, or ctx has ended.
+		mustKnowEarlier := s.earlier != nil && s.ladder.c.Others != nil
+		if mustKnowEarlier && s.looked.IsZero() {
+			continue
+		}
+		// The inputs are asked even after a failure, which does not delay other messages
+		// (law D4).
+		s.failure = errors.Join(s.failure, s.ask(ctx, n))
 	}
 	return nil
 }
@@ -331,9 +338,9 @@ type answer[T any] struct {
 	err      error
 }
 
-// ask asks the inputs that may be asked, and others as soon as they may be, until one has
-// answered or fill has something else to do. Then it ends the waiting Receives, and adds
-// their messages.
+// ask asks the inputs that may be asked now, and other inputs as soon as they may be
+// asked. It waits until one has answered, or fill has something else to do. Then it ends
+// the calls of the others, and adds the messages of all answers to buffered.
 func (s *source[T]) ask(ctx context.Context, n int) error {
 	asking, enough := context.WithCancel(ctx)
 	defer enough()
@@ -385,24 +392,25 @@ wait:
 	return failure
 }
 
-// wakeAt returns when fill has something to do even if no input answers, or zero.
+// wakeAt returns when ask must return even if no input answers, or zero: then fill
+// searches for queues of other versions, or returns a failure.
 func (s *source[T]) wakeAt() (at time.Time) {
 	now := s.clock.Now()
 	if s.ladder.c.Others != nil {
 		at = now.Add(lookAgain)
 	}
-	if s.failed != nil {
-		at = now.Add(time.Second) // tries again
+	if s.failure != nil {
+		at = now.Add(time.Second)
 	}
 	return at
 }
 
-// start asks the inputs that may be asked and were not. It returns how long it takes
-// until another input may be asked, or 0 if that does not depend on time.
+// start asks the inputs that may be asked, except the inputs in asked. It returns how
+// long it takes until another input may be asked, or 0 if that does not depend on time.
 func (s *source[T]) start(asking context.Context, n int, asked map[*input[T]]bool, answers chan<- answer[T], enough func()) (wait time.Duration) {
 	now := s.clock.Now()
 	for _, in := range s.inputs {
-		most := min(n, in.mayGive())
+		most := min(n, in.room())
 		hasEnded := in.kind == leading && s.ended
 		if asked[in] || hasEnded {
 			continue
@@ -442,8 +450,7 @@ func wasInterrupted(asking context.Context, err error) bool {
 	return err != nil && asking.Err() != nil && errors.Is(err, context.Cause(asking))
 }
 
-// answered adds the messages of an answer that may be delivered now to buffered, and
-// returns its error.
+// answered adds the messages of an answer to buffered, and returns its error.
 func (s *source[T]) answered(asking context.Context, a answer[T]) error {
 	in := a.input
 	switch {
@@ -468,8 +475,8 @@ func (s *source[T]) answered(asking context.Context, a answer[T]) error {
 	return nil
 }
 
-// removeLate returns the messages of ms that are not late, in ms. The others are not
-// called again (law X1), and become dead letters.
+// removeLate returns the messages of ms that are not late, and changes ms. Late messages
+// become dead letters, and are not called again (law X1).
 func (s *source[T]) removeLate(ctx context.Context, ms []message.Message[T]) []message.Message[T] {
 	now := s.clock.Now()
 	kept := ms[:0]
@@ -499,6 +506,7 @@ func causeOfLate(meta *message.Meta, now time.Time) (cause store.Cause, why stri
 	return "", ""
 }
 
+// giveUpLate makes a dead letter of a late message.
 func (s *source[T]) giveUpLate(ctx context.Context, m message.Message[T], cause store.Cause, why string) {
 	err := s.ladder.putDead(ctx, m, cause, why)
 	switch {
@@ -507,12 +515,13 @@ func (s *source[T]) giveUpLate(ctx context.Context, m message.Message[T], cause 
 	case errors.Is(err, message.ErrRefused):
 		m.Reject(&settle.LateError{Cause: cause, Err: err}) // its source tries a shorter history, and then a pointer (law W2)
 	default:
-		s.failed = errors.Join(s.failed, err)
+		s.failure = errors.Join(s.failure, err)
 		m.Nack(time.Second)
 	}
 }
 
-func (in *input[T]) mayGive() int {
+// room returns how many messages may be received from the input at once.
+func (in *input[T]) room() int {
 	if in.kind == leading {
 		return math.MaxInt
 	}
@@ -526,6 +535,7 @@ func (in *input[T]) mayGive() int {
 	return n
 }
 
+// watchInFlight counts a message as in flight until it is settled.
 func (s *source[T]) watchInFlight(in *input[T], m message.Message[T]) message.Message[T] {
 	in.inFlight.Add(1)
 	s.inFlight.Add(1)
