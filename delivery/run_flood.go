@@ -10,42 +10,43 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// The pauses of the flood guard before its probes. A failed message shows that the
-// service may be down, and only another message can show that it is up.
+// After a flood, the worker pauses, and then receives a probe: a few messages that show
+// whether the service is up. If it is not, the next pause is twice as long.
 const (
 	firstPause      = time.Second
 	lastPause       = 5 * time.Second
 	probesPerWindow = 10 // a probe is a tenth of a window
 )
 
-// evidence reports whether the called service is up, as far as a message's end shows.
+// evidence is a sign, at the end of a message, that the called service is up or down.
 type evidence uint8
 
 const (
-	// The message was released, had failed in an earlier visit already, or its tenant is
-	// down.
+	// noEvidence: the message was released or purged, had failed in an earlier visit
+	// already, or its tenant is down.
 	noEvidence evidence = iota
-	answered            // done, or refused for good
-	unanswered          // failed
+	answered            // done, or refused for good: the service is up
+	unanswered          // failed: the service may be down
 )
 
-// evidenceOf returns what a settlement shows. again reports that the message had failed
-// in an earlier visit.
-func evidenceOf(v message.Settlement, again bool) evidence {
+// evidenceOf returns the evidence of a settlement. hasFailedBefore reports that the
+// message had failed in an earlier visit.
+func evidenceOf(v message.Settlement, hasFailedBefore bool) evidence {
 	switch {
 	case v.Kind == message.Done, v.Kind == message.Rejected, v.Refused:
 		return answered
-	case again, v.Kind == message.Released:
+	case hasFailedBefore, v.Kind == message.Released:
 		return noEvidence
-	case guard.Is(v.Err, gate.ErrTenantDown): // it shows nothing about the others
+	case guard.Is(v.Err, gate.ErrTenantDown): // other tenants may be up
 		return noEvidence
 	}
 	return unanswered
 }
 
-// flood finds out that most of the last new messages have failed (law D5). It judges
-// blocks of messages in the order of receipt, because failing messages may end much
-// sooner. Guarded by tally.mu.
+// flood finds out that most of the last new messages have failed (law D5). It counts the
+// messages in blocks of window messages each, in the order of receipt: failing messages
+// may end much sooner than others, so an order by their ends would show a flood too
+// easily. Guarded by tally.mu.
 type flood struct {
 	share  float64
 	window int
@@ -56,8 +57,11 @@ type flood struct {
 	pause       time.Duration // the last pause; reset to 0 when all messages of a block are settled without a flood
 	err         error         // of the last new message that failed
 
-	// failedKey is the key of a block or of probes with one key, most of which have
-	// failed, until a message of another key is answered. Keys often arrive in long runs.
+	// failedKey remembers a key whose messages fail. Messages of a key often arrive in
+	// long runs, so a whole block may have one key: one key alone never stops the worker,
+	// and a second one does (isSecondKey). failedKey is set when most messages of a
+	// block, or of probes, with one key have failed. An answer to a message of another
+	// key resets it to "".
 	failedKey string
 
 	probes    *block // probes without a decision yet, or nil
@@ -73,10 +77,10 @@ type countedIn struct {
 
 func newFlood(share float64, window int) flood { return flood{share: share, window: window} }
 
-// receive notes a message, and returns where it is counted. A probe, and a message that
-// has failed before, are not counted in a block.
-func (f *flood) receive(key string, again bool) countedIn {
-	if f.stopped || again {
+// receive notes a message, and returns where it is counted. A message that has failed
+// before is not counted. Neither is a probe: noteProbe counts it.
+func (f *flood) receive(key string, hasFailedBefore bool) countedIn {
+	if f.stopped || hasFailedBefore {
 		return countedIn{}
 	}
 	if f.last == nil || f.last.received == f.window {
@@ -105,6 +109,8 @@ func (f *flood) note(c countedIn, e evidence, err error) bool {
 	return f.stopped
 }
 
+// noteEvidence notes the evidence of a message in its block, and stops the worker at a
+// flood.
 func (f *flood) noteEvidence(c countedIn, e evidence) {
 	b := c.block
 	b.end(c.key, e)
@@ -118,7 +124,9 @@ func (f *flood) noteEvidence(c countedIn, e evidence) {
 		return
 	}
 	if isOneKey && !b.isNoted {
-		b.isNoted = true // once: an answer of another key may clear failedKey before the block has ended
+		// Only once for each block: before the rest of its messages have ended, an answer
+		// of another key may reset failedKey.
+		b.isNoted = true
 		f.failedKey = b.anyKey()
 	}
 }
@@ -130,6 +138,7 @@ func (f *flood) lengthenPause() time.Duration {
 
 func (f *flood) probeSize() int { return max(1, f.window/probesPerWindow) }
 
+// noteProbe counts a message of a probe.
 func (f *flood) noteProbe(key string, e evidence) {
 	if e == noEvidence {
 		return
@@ -146,8 +155,8 @@ func (f *flood) noteProbe(key string, e evidence) {
 	}
 }
 
-// judgeProbe decides what follows a probe. last is the probe, and all are the probes of
-// the pause. The first row that applies counts:
+// judgeProbe decides what follows a probe. last is that probe. all are the probes since
+// the worker stopped. The first row that applies counts:
 //
 //	no message of last is evidence                         pause again
 //	most of last were answered: the service is up          resume

@@ -12,12 +12,12 @@ import (
 // heldKeys are the keys that people hold (jobs.HoldKey) in the worker's queues.
 type heldKeys struct {
 	canHold bool                            // the source can leave out keys; written before the worker receives
-	now     atomic.Pointer[map[string]bool] // as of the last read; the map does not change
+	now     atomic.Pointer[map[string]bool] // keys of all queues, as of the last read; the map does not change
 
-	// mu guards byEngine. It is held while the source takes the keys, so that reads of
-	// two engines do not overtake each other.
+	// mu guards byEngine. takeHeldKeys holds it until the source has the keys. Otherwise,
+	// after reads of two engines, the source might get the older keys last.
 	mu       sync.Mutex
-	byEngine map[int]map[heldKey]bool // by index; the maps do not change
+	byEngine map[int]map[heldKey]bool // by the index of the engine; the inner maps do not change
 }
 
 type heldKey struct{ queue, name string }

@@ -16,8 +16,8 @@ const (
 	firstWait  = 100 * time.Millisecond // it doubles
 	lastWait   = 10 * time.Second
 	sourceWait = 5 * time.Minute // a source that fails for so long ends the run
-	// A longer Receive has waited for messages. An attempt to connect ends sooner: after
-	// 130 s on Linux.
+	// connectWait is longer than an attempt to connect, which ends after 130 s on Linux.
+	// So a Receive that fails after a longer time has waited for messages before.
 	connectWait = sourceWait / 2
 )
 
@@ -40,7 +40,8 @@ func (w *worker[IN, OUT]) input(yield func(message.Message[IN], error) bool) {
 		if n == 0 {
 			return
 		}
-		isNewFlood := !isProbe && w.flooded() // since freeSlots waited
+		// freeSlots may have waited for long.
+		isNewFlood := !isProbe && w.flooded()
 		isNewPause := receiving.Err() != nil
 		if isNewFlood || isNewPause {
 			continue
@@ -72,15 +73,16 @@ func (w *worker[IN, OUT]) input(yield func(message.Message[IN], error) bool) {
 	}
 }
 
-// sourceFailures are the failures of a source since a Receive has succeeded, or has
-// waited for messages.
+// sourceFailures are the failures of a source, one after the other. A Receive that
+// succeeds, or has waited for messages, ends the series.
 type sourceFailures struct {
 	since time.Time     // of the first failure, or zero
 	wait  time.Duration // between the last failure and the next Receive
 }
 
-// continueAfter waits before the next Receive if the source has failed with err, or
-// returns false to end the input. receiving was the context of the Receive.
+// continueAfter handles an error of Receive. It waits before the next Receive, and
+// returns true, or returns false to end the input. receiving was the context of the
+// Receive.
 func (w *worker[IN, OUT]) continueAfter(receiving context.Context, err error, failures *sourceFailures) bool {
 	switch {
 	case err == io.EOF: //nolint:errorlint // wrapped, it is a connection that was cut
@@ -123,11 +125,12 @@ func (w *worker[IN, OUT]) freeSlots() int {
 	return min(w.batch, w.awaitSlots(w.receiving))
 }
 
-// pass passes messages to the operator, and releases the rest if it is to stop. It
-// returns false if the operator has stopped reading.
-func (w *worker[IN, OUT]) pass(ms []message.Message[IN], probe bool, yield func(message.Message[IN], error) bool) bool {
+// pass passes messages to the operator. It releases the rest when the run ends, or at a
+// pause or a flood. It returns false if the operator has stopped reading.
+func (w *worker[IN, OUT]) pass(ms []message.Message[IN], isProbe bool, yield func(message.Message[IN], error) bool) bool {
 	for i, m := range ms {
-		if w.receiving.Err() != nil || w.paused() || !probe && w.flooded() {
+		isNewFlood := !isProbe && w.flooded()
+		if w.receiving.Err() != nil || w.paused() || isNewFlood {
 			release(ms[i:])
 			return true
 		}

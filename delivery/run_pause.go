@@ -13,17 +13,18 @@ import (
 
 var errPaused = errors.New("delivery: people have paused the queue")
 
-// pausing is whether people have paused a queue whose messages a worker takes
-// (jobs.PauseQueue). The worker's input waits on it. Safe for concurrent use.
+// pausing has the orders of people to pause the queues whose messages a worker takes
+// (jobs.PauseQueue). The worker's input waits for the end of a pause. Safe for concurrent
+// use.
 type pausing struct {
 	run       context.Context // ends when Run stops receiving
-	firstRead chan struct{}   // closed when the orders of all engines were first read, or could not be read
+	firstRead chan struct{}   // closed after the first read of the orders of all engines, even if a read failed
 
-	mu      sync.Mutex     // guards the fields below
-	engines []engineOrders // in the order of the worker's engines
-	open    context.Context
-	pause   context.CancelCauseFunc // ends open, which also ends with run
-	resumed chan struct{}           // closed at the end of the pause
+	mu      sync.Mutex              // guards the fields below
+	engines []engineOrders          // in the order of the worker's engines
+	open    context.Context         // of Receive: ends with run, or when a pause begins
+	pause   context.CancelCauseFunc // ends open
+	resumed chan struct{}           // closed at the end of the present or last pause; nil before the first pause
 }
 
 // engineOrders are people's orders on an engine, as of the last read.
@@ -61,8 +62,9 @@ func (p *pausing) present() *jobs.QueueOrder {
 	return nil
 }
 
-// read takes people's orders for these queues of an engine. It returns the orders that
-// paused the worker before and pause it now, or nil. After an error the last orders hold.
+// read takes people's orders for these queues of an engine. After an error the last
+// orders hold. before is the order that paused the worker until now, or nil, and now is
+// the order that pauses it from now on, or nil.
 func (p *pausing) read(engine int, queues []string, paused []jobs.QueueOrder, err error) (before, now *jobs.QueueOrder) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -113,9 +115,9 @@ func (p *pausing) err() error {
 	return fmt.Errorf("delivery: %s has paused queue %q: %s", o.By, o.Queue, o.Why)
 }
 
-// await waits until the worker is not paused, and returns the context of the next
-// Receive, which ends with the run or at the next pause. It calls atPause before it waits
-// for the end of a pause.
+// await waits until the worker is not paused. It calls atPause before it waits for the
+// end of a pause. It returns the context of the next Receive, which ends with the run or
+// at the next pause.
 func (p *pausing) await(atPause func()) context.Context {
 	select {
 	case <-p.firstRead: // a worker that starts in a pause receives no message
@@ -141,8 +143,9 @@ func (p *pausing) await(atPause func()) context.Context {
 
 func (w *worker[IN, OUT]) paused() bool { return w.pausing.paused() != nil }
 
-// awaitResume is await. During the pause other workers can take the messages that the
-// source has taken and not returned yet.
+// awaitResume waits until the worker is not paused, and returns the context of the next
+// Receive. At a pause it releases the messages that the source has taken and not returned
+// yet, so that other workers can take them.
 func (w *worker[IN, OUT]) awaitResume() context.Context {
 	if w.pausing == nil { // its queues are not on an engine that keeps orders
 		return w.receiving

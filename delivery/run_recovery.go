@@ -17,9 +17,10 @@ import (
 	"github.com/weirflow/weir/internal/wait"
 )
 
-// recovery makes messages in layers due that failed because of an outage of the worker's
-// backend, when the backend recovers (law D3). A single process at a time does so for a
-// queue, at the pace of the ramp. If it dies, another process continues.
+// recovery makes messages in layers due when the worker's backend recovers: the messages
+// that failed because of the outage (law D3). It does so at the pace at which calls may
+// start. One process at a time does this for a queue. If it dies, another process
+// continues.
 type recovery struct {
 	backend gate.Backend
 	engine  store.Keeper
@@ -34,15 +35,15 @@ type recovery struct {
 }
 
 const (
-	recoveryEach  = time.Second // between two looks at the backend, and between two steps
+	recoveryEach  = time.Second // between two looks at the backend, and between two steps of messages
 	recoveryPage  = 250         // messages listed at once; a transaction of JetStream has room for 499
 	recoveryLease = 30 * time.Second
 	recoveryPause = time.Minute // longest pause after an error of the engine
 	// recoveryLock begins the name of a lock. `weir outbox` ignores locks that begin with
 	// "weir-jobs/", and no queue begins with a space.
 	recoveryLock = "weir-jobs/ recovery of "
-	// The first calls of an outage are lost before it is found, and their messages may be
-	// in a layer by then.
+	// foundWithin is how long an outage may last before it is found. Messages whose calls
+	// failed in this time may be in a layer already.
 	foundWithin = time.Minute
 )
 
@@ -66,7 +67,7 @@ func (w *worker[IN, OUT]) startRecoveries(h jobsEngine, run func(func())) {
 // watch waits for recoveries of the backend until ctx ends. After a failure of the engine
 // it tries again.
 func (r *recovery) watch(ctx context.Context, ticker *clock.Ticker) {
-	var last time.Time // when the last recovery began whose messages are due
+	var last time.Time // beginning of the last recovery whose messages were made due
 	pause := recoveryEach
 	for {
 		select {
@@ -135,8 +136,10 @@ func (r *recovery) failedIn(ctx context.Context, from gate.Recovery) (f store.Fi
 	err = r.engine.Update(ctx, func(_ context.Context, tx store.Tx) error {
 		now := r.clock.Now()
 		r.engineAhead = tx.Now().Sub(now)
-		// Ages are right even if the machine's clock was set since the process began.
-		f.Before = tx.Now().Add(-now.Sub(from.Begun))
+		// The age of the recovery is right even if the machine's clock was set since the
+		// process began.
+		age := now.Sub(from.Begun)
+		f.Before = tx.Now().Add(-age)
 		length := from.Begun.Sub(from.Outage)
 		f.Since = f.Before.Add(-2*length - foundWithin) // the start of a shared outage may be reported late
 		return nil
@@ -163,8 +166,8 @@ func (r *recovery) makeLayerDue(ctx context.Context, layer, name string, from ga
 	return total, nil
 }
 
-// makePageDue makes entries of a layer due, with pauses as pace demands. It returns their
-// number.
+// makePageDue makes entries of a layer due, with pauses between the steps that pace
+// allows. It returns their number.
 func (r *recovery) makePageDue(ctx context.Context, layer string, entries []store.Entry, from gate.Recovery) (total int, err error) {
 	for len(entries) > 0 {
 		if r.left == 0 {
@@ -189,7 +192,7 @@ func (r *recovery) makePageDue(ctx context.Context, layer string, entries []stor
 	return total, nil
 }
 
-// pace returns how many messages may become due in a step: 0 if the backend is down
+// pace returns how many messages may become due in a step. It is 0 if the backend is down
 // again.
 func (r *recovery) pace(from gate.Recovery) int {
 	now := r.backend.Report().Recovery
@@ -199,24 +202,28 @@ func (r *recovery) pace(from gate.Recovery) int {
 	return int(now.Pace * recoveryEach.Seconds())
 }
 
-// waiting returns the entries of a layer that may become due: their visits failed because
-// of an outage of the backend, and no worker has taken them since. A message that was
-// taken and released, such as a snoozed one, keeps its new time.
+// waiting returns the entries of a layer that may become due: their last visits failed
+// because of an outage of the backend, and no worker has taken them since. So a message
+// that was taken and released, such as a snoozed message, keeps its new time.
 func (r *recovery) waiting(entries []store.Entry, backend string) (all []store.Entry) {
 	now := r.clock.Now().Add(r.engineAhead)
 	for _, e := range entries {
-		o, ok := failed.ReadOutage(e.Meta.Outage)
-		if ok && o.Backend == backend && o.Visit == e.Meta.Visit && e.Fence == 0 && !e.Held && mayReturn(&e, o, now) {
+		o, isOutage := failed.ReadOutage(e.Meta.Outage)
+		isOfBackend := isOutage && o.Backend == backend && o.Visit == e.Meta.Visit
+		wasTaken := e.Fence > 0
+		if isOfBackend && !wasTaken && !e.Held && mayReturn(&e, o, now) {
 			all = append(all, e)
 		}
 	}
 	return all
 }
 
-// mayReturn reports whether a message waits for its delay, not for a delay that its
-// service has demanded.
+// mayReturn reports whether a message is not due yet, and no longer waits for a delay
+// that its service has demanded.
 func mayReturn(e *store.Entry, o failed.Outage, now time.Time) bool {
-	return e.Meta.Due.After(now) && !e.Meta.Due.Add(-o.Early).After(now)
+	isWaiting := e.Meta.Due.After(now)
+	earliest := e.Meta.Due.Add(-o.Early)
+	return isWaiting && !earliest.After(now)
 }
 
 // makeDue makes messages due, and returns their number. The engine leaves out messages

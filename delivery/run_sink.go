@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	putsInARow = 3  // results in a row that fail alone before the sink counts as down
-	maxRefused = 10 // counted tries of a refused result: see noteFailedTry
-	// If the sink refuses a result for this long, and there are no others, each further
-	// try counts.
+	maxFailedInARow = 3  // results that fail one after the other; then the sink counts as down
+	maxTries        = 10 // counted tries of a refused result; then its message is rejected
+	// aloneFor is how long the sink refuses a result while there are no other results.
+	// After that each further try counts.
 	aloneFor = time.Hour
 )
 
@@ -61,9 +61,9 @@ type filling[OUT any] struct {
 	results <-chan message.Message[OUT] // nil after it was closed
 	left    []message.Message[OUT]      // to be put next
 	refused []*refusal[OUT]             // results that the sink has not taken while it took others
-	taken   int                         // how often the sink has taken results: see noteTaken
-	isDown  bool                        // put has failed since the sink last took a result; a failure of putAgain does not count
-	round   int                         // number of the round, which puts the refused results that are due, then left
+	takes   int                         // how often the sink has taken results: see noteTaken
+	isDown  bool                        // put has failed since the last take; a failure of putAgain does not count
+	round   int                         // number of the round, which puts the refused results that are due, and then left
 	alone   failuresAlone
 
 	// inPortions is how many of left, from its beginning, are put in portions of
@@ -71,54 +71,61 @@ type filling[OUT any] struct {
 	inPortions int
 }
 
-// failuresAlone are the failures of results put alone since the sink has last taken a
-// result. If all of them were in one round when the sink takes the next result, the sink
-// was up in that round, so they are refusals. If they were in several rounds, there may
-// have been an outage.
+// failuresAlone are the failures of results put alone since the sink last took a result.
+// When the sink takes the next result, they show whether the sink was up when they failed:
 //
-// For example, A and B are put alone in one round: A fails, and B is taken. So A was
-// refused, and its error is kept in errWhileUp. If A has failed in two rounds before B is
-// taken, the error is not kept.
+//	all failures were in one round    the sink was up, and has refused these results
+//	they were in several rounds       there may have been an outage
 //
-// When the sink takes a result, noteTaken judges the refused results, and putEach the
-// results that it puts.
+// For example, A and B are put alone in one round: A fails, and B is taken. So the sink has
+// refused A, and errWhileUp keeps its error. noteTaken does this for the results in refused,
+// and putEach for the results that it puts.
 type failuresAlone struct {
-	round           int // of the first failure, or 0
+	round           int // of the first failure; 0 without failures
 	inSeveralRounds bool
 }
+
+// showRefusals reports whether the sink was up when the results failed, if it takes a
+// result now.
+func (a failuresAlone) showRefusals() bool { return a.round != 0 && !a.inSeveralRounds }
 
 // refusal is a result that the sink has not taken while it took others.
 type refusal[OUT any] struct {
 	message    message.Message[OUT]
-	tries      int           // failed tries while the sink was up
-	taken      int           // filling.taken at the last try
-	last       string        // error of the last try, from [counting.Alike]
-	round      int           // filling.round of the last try
-	errWhileUp string        // the field last of a try while the sink was up, or "": see failuresAlone
-	aloneSince time.Time     // since then only refused results were tried, and all have failed
+	tries      int           // counted tries: see noteFailedTry
 	wait       time.Duration // between the last try and the next
 	due        time.Time     // of the next try
+	aloneSince time.Time     // since then only refused results were tried, and all have failed
+
+	// Of the last try:
+	takes int    // filling.takes
+	round int    // filling.round
+	err   string // from [counting.Alike], which makes similar errors equal
+
+	errWhileUp string // the error (err) of a try while the sink was up, or "": see failuresAlone
 }
 
-// noteFailedTry notes a try of r that has failed. It counts the try if the sink was up,
-// since results must not be rejected because of an outage (law D5). The sink was up if it
-// has taken others since the last try.
+// noteFailedTry notes a try of r that has failed. It counts only tries while the sink was
+// up, since an outage must not reject results (law D5). The sink was up in each of these
+// cases:
 //
-// If there were no others, the sink counts as up if the error is like the error of a try
-// while it was up. Without this rule, a refused result that is the last one would never
-// be rejected (law W2). If its errors have changed, its tries count after an hour: then
-// an outage looks like a refusal.
+//   - It has taken other results since the previous try.
+//   - Its error is like the error of a try while it was up (isRefusedAgain). Without this
+//     case, a refused result would never be rejected if no other results follow (law W2).
+//   - It has refused the result for an hour while there were no other results. This may
+//     be an outage, which then looks like a refusal.
 func (r *refusal[OUT]) noteFailedTry(f *filling[OUT], err error, now time.Time) {
-	hasTakenOthers := f.taken > r.taken // between the previous try and this one
+	hasTakenOthers := f.takes > r.takes
 	if hasTakenOthers || f.isDown {
 		r.aloneSince = now
 	}
-	r.last = counting.Alike(guard.Text(err))
-	isRefusedAgain := !f.isDown && r.errWhileUp != "" && r.last == r.errWhileUp
-	if hasTakenOthers || isRefusedAgain || now.Sub(r.aloneSince) >= aloneFor {
+	r.err = counting.Alike(guard.Text(err))
+	isRefusedAgain := !f.isDown && r.errWhileUp != "" && r.err == r.errWhileUp
+	isAloneForLong := now.Sub(r.aloneSince) >= aloneFor
+	if hasTakenOthers || isRefusedAgain || isAloneForLong {
 		r.tries++
 	}
-	r.taken, r.round = f.taken, f.round
+	r.takes, r.round = f.takes, f.round
 	r.wait = min(2*r.wait, lastWait)
 	r.due = now.Add(r.wait)
 }
@@ -181,9 +188,9 @@ func (f *filling[OUT]) add(m message.Message[OUT], isOpen bool) {
 	}
 }
 
-// withID returns a result with an id. A missing id, as of some sources other than queues,
-// becomes random: by the id a sink recognises a result that it has taken in a call that
-// seemed to fail.
+// withID returns a result with an id. A missing id becomes random: some sources other
+// than queues do not set ids. By the id a sink recognises a result that it has taken
+// already, in a call that seemed to fail.
 func withID[OUT any](m message.Message[OUT]) message.Message[OUT] {
 	if m.Meta().ID != "" { // Meta is called twice: a shared variable would be allocated for each message
 		return m
@@ -196,22 +203,21 @@ func withID[OUT any](m message.Message[OUT]) message.Message[OUT] {
 	return message.New(m.Value, &meta, m.Settle)
 }
 
-// noteTaken notes that the sink has taken results, so it is up. A result that was refused
-// for good does not show that: a queue rejects a value that its codec cannot encode, even
-// if its engine is down. A refused result that failed while the sink was up keeps its
-// error in errWhileUp: see failuresAlone.
+// noteTaken notes that the sink has taken results, so it is up. It is not called for a
+// result that was rejected: a queue rejects a value that its codec cannot encode even if
+// its engine is down.
 func (f *filling[OUT]) noteTaken() {
-	wasUp := f.alone.round != 0 && !f.alone.inSeveralRounds
 	for _, r := range f.refused {
-		if wasUp && r.round == f.alone.round {
-			r.errWhileUp = r.last
+		if f.alone.showRefusals() && r.round == f.alone.round {
+			r.errWhileUp = r.err
 		}
 	}
-	f.taken++
+	f.takes++
 	f.isDown = false
 	f.alone = failuresAlone{}
 }
 
+// noteFailedAlone notes that a result that was put alone has failed.
 func (f *filling[OUT]) noteFailedAlone() {
 	if f.alone.round == 0 {
 		f.alone.round = f.round
@@ -224,8 +230,8 @@ func (f *filling[OUT]) next() time.Time {
 	return slices.MinFunc(f.refused, func(a, b *refusal[OUT]) int { return a.due.Compare(b.due) }).due
 }
 
-// putAgain puts the refused results that are due, one by one. After maxRefused counted
-// tries it rejects a result's message (law W2).
+// putAgain puts the refused results that are due, one by one. After maxTries counted
+// tries it rejects the message of a result (law W2).
 func (w *worker[IN, OUT]) putAgain(f *filling[OUT]) {
 	now := w.clock.Now()
 	rest := f.refused[:0]
@@ -246,7 +252,7 @@ func (w *worker[IN, OUT]) putAgain(f *filling[OUT]) {
 			}
 			f.noteFailedAlone()
 			r.noteFailedTry(f, err, w.clock.Now())
-			if r.tries == maxRefused {
+			if r.tries == maxTries {
 				w.reject(r.message, fmt.Errorf("delivery: %w: the sink has not taken it %d times: %w", message.ErrRefused, r.tries, err))
 				continue
 			}
@@ -257,14 +263,15 @@ func (w *worker[IN, OUT]) putAgain(f *filling[OUT]) {
 	f.refused = rest
 }
 
-// put makes one step to put the results of left: all together; if that fails, in
-// portions; and the results of a portion that fails one by one. So a refused result does
-// not delay others (law D4), and does not cost a put for each of them.
+// put makes one step to put the results of left. It puts all of them together. If that
+// fails, the next steps put portions of them. If a portion fails, its results are put one
+// by one. So a refused result does not delay others (law D4), and does not cost a put for
+// each of them.
 //
-// It returns nil if the next step may follow at once. Results that were taken are removed
-// from left, and results that were refused while others were taken are in refused. It
-// returns an error if the sink is down or full, or if the messages are to be released:
-// then the results that the sink has not taken stay in left.
+// put returns nil if the next step may follow at once. Then the results that the sink has
+// taken were removed from left, and results that it has refused, while it took others,
+// were moved to refused. put returns an error if the sink is down or full, or if the
+// messages are to be released. Then the results that the sink has not taken stay in left.
 func (w *worker[IN, OUT]) put(f *filling[OUT]) error {
 	if len(f.left) == 0 {
 		return nil
@@ -300,14 +307,15 @@ func (w *worker[IN, OUT]) put(f *filling[OUT]) error {
 	return w.putEach(f, unsettled, rest, hasTaken, err)
 }
 
-// putEach puts the results of some one by one, after a put of them has failed with err.
-// rest are the other results of left. hasTaken reports whether that put has taken a
-// result.
+// putEach puts the results of some one by one, after a put of them together has failed
+// with err. hasTaken reports whether the sink has taken a result in that put. rest are
+// the other results of left.
 func (w *worker[IN, OUT]) putEach(f *filling[OUT], some, rest []message.Message[OUT], hasTaken bool, err error) error {
 	var failed []*refusal[OUT]
-	unsure := 0 // first in failed that has failed since the sink last took a result
+	unsure := 0 // index in failed of the first result that has failed since the last take
 	for i := range some {
-		if w.working.Err() != nil || !hasTaken && len(failed) == putsInARow {
+		isDown := !hasTaken && len(failed) == maxFailedInARow
+		if isDown || w.working.Err() != nil {
 			f.left = slices.Concat(some[i:], rest, messagesOf(failed)) // others come first the next time
 			f.isDown = true
 			return err
@@ -327,7 +335,7 @@ func (w *worker[IN, OUT]) putEach(f *filling[OUT], some, rest []message.Message[
 			return failure
 		default:
 			f.noteFailedAlone()
-			failed = append(failed, &refusal[OUT]{message: some[i], last: counting.Alike(guard.Text(failure)), round: f.round})
+			failed = append(failed, &refusal[OUT]{message: some[i], err: counting.Alike(guard.Text(failure)), round: f.round})
 			err = failure
 		}
 	}
@@ -350,12 +358,13 @@ func (w *worker[IN, OUT]) putEach(f *filling[OUT], some, rest []message.Message[
 // later in the same round.
 func (r *refusal[OUT]) noteFirst() {
 	r.tries = 1
-	r.errWhileUp = r.last
+	r.errWhileUp = r.err
 }
 
+// refuse adds failed results to refused, since the sink has taken others.
 func (f *filling[OUT]) refuse(failed []*refusal[OUT], now time.Time) {
 	for _, r := range failed {
-		r.taken = f.taken
+		r.takes = f.takes
 		r.aloneSince = now
 		r.wait = firstWait
 		r.due = now.Add(firstWait)
@@ -370,10 +379,11 @@ func messagesOf[OUT any](failed []*refusal[OUT]) (ms []message.Message[OUT]) {
 	return ms
 }
 
-// putSome puts results into the sink, and then acknowledges their messages (law D1). It
-// rejects a message whose result the sink can never take, if the result was put alone
-// (law W2). hasTaken reports that the sink has taken a result, even if it failed
-// afterwards. If all messages were purged, the sink is not called.
+// putSome puts results into the sink, and then acknowledges their messages (law D1).
+// hasTaken reports that the sink has taken a result, even if it failed afterwards.
+//
+// If the sink can never take a result that is put alone, putSome rejects its message (law
+// W2), and returns nil. It does not put the results of purged messages.
 func (w *worker[IN, OUT]) putSome(ms []message.Message[OUT]) (hasTaken bool, err error) {
 	kept := withoutPurged(ms)
 	isRefused := false

@@ -93,7 +93,7 @@ type tally struct {
 	flood   flood
 
 	redelivered int                   // of counts.Received: had a visit before
-	offsets     []time.Duration       // of the engines' clocks
+	offsets     []time.Duration       // of the engines' clocks from the machine's clock
 	leases      settle.LeaseCounter   // the source; nil if it does not count them
 	refusals    settle.RefusalCounter // the source; nil if it does not count them
 	hasAsked    bool                  // Receive was called
@@ -101,24 +101,24 @@ type tally struct {
 	failing     error                 // error of the last Receive that has returned, or nil
 }
 
-// watchReceived replaces messages by messages whose settlements are counted. ended gets
-// the end of each message; it has space for all, or is nil.
+// watchReceived replaces received messages by messages whose settlements are counted. It
+// sends the end of each message to ended, unless that is nil. ended has room for all.
 func watchReceived[T any](t *tally, ms []message.Message[T], ended chan<- probeEnd) []message.Message[T] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.counts.Received += len(ms)
 	watched := make([]message.Message[T], len(ms))
 	for i, m := range ms {
-		again := m.Meta().Visit > 1
-		if again {
+		hasFailedBefore := m.Meta().Visit > 1
+		if hasFailedBefore {
 			t.redelivered++
 		}
 		key := m.Meta().Key
-		c := t.flood.receive(key, again)
+		c := t.flood.receive(key, hasFailedBefore)
 		watched[i] = message.Watch(m, func(v message.Settlement) {
 			isPurged := m.IsPurged()
 			m.Settle(v)
-			e := evidenceOf(v, again)
+			e := evidenceOf(v, hasFailedBefore)
 			if isPurged {
 				e = noEvidence
 			}
@@ -147,8 +147,8 @@ func (t *tally) unsettled() int {
 	return t.counts.Received - t.settled
 }
 
-// sum returns the summary at the end. The end of the source has released the messages
-// that are not settled.
+// sum returns the summary at the end. Messages that are not settled count as released,
+// since Close of the source has released them.
 func (t *tally) sum(elapsed time.Duration) Summary {
 	t.mu.Lock()
 	defer t.mu.Unlock()
