@@ -39,10 +39,10 @@ import (
 //	summary, err := delivery.Run(ctx, orders, op, receipts)
 //
 // Any number of programs may use a queue at the same time, on all machines that reach its
-// engine. They must agree about the codec, but not about the layers: the program that
-// puts a message into a layer sets when it is due, and a worker also takes messages from
-// layers that only another program has. It looks for these when it starts and every five
-// minutes.
+// engine. They must have the same codec, but may have different layers. The program that
+// puts a message into a layer sets when it is due. A worker also takes messages from
+// layers that only another program has. It looks for such layers when it starts, and
+// every five minutes.
 //
 // # Failures
 //
@@ -66,7 +66,7 @@ type Queue[T any] struct {
 	clock       clock.Clock // for the option At
 	ladder      *ladder.Ladder[T]
 	depth       *depth // nil means no bound
-	byKey       bool   // each message needs a key
+	needsKeys   bool   // Put refuses a message without a key
 	unsupported error  // error of each call if the engine lacks an ability
 
 	mu     sync.Mutex
@@ -129,7 +129,7 @@ func NewQueue[T any](engine store.Engine, name string, opts ...QueueOption) *Que
 	}
 	set := newQueueSettings(opts)
 	set.refuseCombinations(name)
-	q := &Queue[T]{engine: engine, name: name, clock: set.clock, byKey: set.fairByKey}
+	q := &Queue[T]{engine: engine, name: name, clock: set.clock, needsKeys: set.fairByKey}
 	q.codec = codecFor[T](set, name)
 	q.unsupported = set.missing(engine, name)
 	if q.unsupported != nil {
@@ -169,8 +169,9 @@ func NewQueue[T any](engine store.Engine, name string, opts ...QueueOption) *Que
 	return q
 }
 
-// others returns a function that finds queues of waiting messages that this program does
-// not have: other versions' layers, and an earlier version's "-blocked" queue.
+// others returns a function that finds queues of waiting messages that only other
+// versions of the program have: their layers, and the "-blocked" queue of an earlier
+// version.
 func (s *queueSettings) others(inspector store.Inspector, queue string) func(context.Context) ([]string, error) {
 	var once sync.Once
 	own := len(s.layers)
@@ -217,14 +218,13 @@ func (q *Queue[T]) Engine() store.Engine { return q.engine }
 type PutOption func(*store.Message)
 
 // ID sets the id of a message. Putting an id that is already queued changes nothing, and
-// Put returns nil, so a program that does not know whether its Put took effect can repeat
-// it. An id is remembered only while its message waits in the queue for its first visit,
-// or is in flight in that visit, and not after a merge.
+// Put returns nil. So a program that does not know whether its Put took effect can repeat
+// it. The queue remembers an id only until the first visit of its message has ended.
 //
-// A put under the id of a message that has left the queue is a message of its own (law
-// W5). Both are kept in layers, among the dead letters and in the next queues. But a
-// service that recognizes ids takes the second message for a repetition of the first. A
-// corrected order needs a new id.
+// A later put under the same id is a message of its own (law W5). Both messages are kept
+// in layers, among the dead letters and in the next queues. But a service that recognizes
+// ids takes the second message for a repetition of the first. So a corrected order needs
+// a new id.
 //
 // The default is a random id. It has at most 1,024 bytes.
 func ID(id string) PutOption { return func(m *store.Message) { m.Meta.ID = id } }
@@ -261,11 +261,13 @@ func Headers(headers map[string]string) PutOption {
 // ([WithFairByKey]). It has at most 1,024 bytes.
 func Key(key string) PutOption { return func(m *store.Message) { m.Meta.Key = key } }
 
-// Deadline sets the time after which a message is useless. It travels with the message
-// over layers, queues and machines; the function of an operator finds it in
-// [message.Meta]. A message past its deadline is not given to an operator, and a message
-// that would have to wait beyond it is not kept for its next visit: both become dead
-// letters, with the cause "expired".
+// Deadline sets the time after which a message is useless. A message that is taken after
+// its deadline is not given to an operator: it becomes a dead letter, with the cause
+// "expired". So does a failed message whose next visit would be after the deadline. But
+// the cause is "unsafe to repeat" if a call of the message is in doubt.
+//
+// The deadline travels with the message over layers, queues and machines. The function of
+// an operator finds it in [message.Meta].
 func Deadline(t time.Time) PutOption { return func(m *store.Message) { m.Meta.Deadline = t } }
 
 // Encode returns a value as the message that Put would put, for functions such as
@@ -297,15 +299,15 @@ func (q *Queue[T]) Encode(v T, opts ...PutOption) (store.Message, error) {
 	if m.Meta.ID == "" {
 		m.Meta.ID = rand.Text()
 	}
-	if err := q.needsKey(&m.Meta); err != nil {
+	if err := q.checkKey(&m.Meta); err != nil {
 		return m, fmt.Errorf("delivery: queue %q: %w", q.name, err)
 	}
 	return m, nil
 }
 
-// needsKey returns an error for a message without a key in a queue that is taken by key.
-func (q *Queue[T]) needsKey(meta *message.Meta) error {
-	if q.byKey && meta.Key == "" {
+// checkKey returns an error for a message without a key if the queue needs keys.
+func (q *Queue[T]) checkKey(meta *message.Meta) error {
+	if q.needsKeys && meta.Key == "" {
 		return fmt.Errorf("%w: message %q lacks a key (delivery.Key), and the queue needs keys (WithFairByKey)", message.ErrRefused, meta.ID)
 	}
 	return nil
@@ -322,21 +324,24 @@ func (q *Queue[T]) Put(ctx context.Context, v T, opts ...PutOption) error {
 	return q.put(ctx, []store.Message{m}, madeOf)
 }
 
-// PutAll implements [Sink]: it rejects values that it cannot put, and puts all or none of
-// the others, where a transaction of the engine has room for them: see [store.Engine].
-// They keep ID, Origin, Put, Key, Provider, Deadline and Headers; visits begin anew. To
-// put values of your own, make messages of them:
+// PutAll implements [Sink]. It puts all values or none, where a transaction of the engine
+// has room for them: see [store.Engine]. They keep ID, Origin, Put, Key, Provider,
+// Deadline and Headers. Their visits begin with 1. To put values of your own, make
+// messages of them:
 //
 //	message.New(order, &message.Meta{ID: order.Number}, nil)
 //
-// A message without an id gets a random id, which differs at each PutAll; messages of
-// [Run] always have an id. PutAll rejects a value that cannot be encoded, and a message
-// that lacks the key that [WithFairByKey] needs. If such a message lacks an
-// acknowledgement, PutAll puts no value and returns an error that matches
-// [message.ErrRefused].
+// A message without an id gets a random id, which differs at each PutAll. Messages of
+// [Run] always have an id.
 //
-// The result of a message that was purged while its call ran is not put, and PutAll
-// returns nil, if the message came from a queue on the same value of [store.Engine].
+// PutAll rejects two kinds of messages, and puts the others: a message whose value cannot
+// be encoded, and a message that lacks the key that [WithFairByKey] needs. But if such a
+// message lacks an acknowledgement, PutAll puts no value, and returns an error that
+// matches [message.ErrRefused].
+//
+// PutAll does not put the result of a message that was purged while its call ran, and
+// returns nil. The message must have come from a queue on the same value of
+// [store.Engine].
 func (q *Queue[T]) PutAll(ctx context.Context, messages []message.Message[T]) error {
 	if q.unsupported != nil {
 		return q.unsupported
@@ -351,7 +356,7 @@ func (q *Queue[T]) PutAll(ctx context.Context, messages []message.Message[T]) er
 			e.Meta.ID = rand.Text()
 		}
 		if err == nil {
-			err = q.needsKey(&e.Meta)
+			err = q.checkKey(&e.Meta)
 		}
 		switch {
 		case err == nil:
@@ -370,7 +375,8 @@ func (q *Queue[T]) PutAll(ctx context.Context, messages []message.Message[T]) er
 	return settleStored(sources, q.put(ctx, encoded, from))
 }
 
-// put puts messages. from has the deliveries of their originals, or nil.
+// put puts messages. from[i] is the delivery of the message in flight that ms[i] was made
+// of, or nil.
 func (q *Queue[T]) put(ctx context.Context, ms []store.Message, from []message.Delivery) error {
 	var err error
 	if q.depth != nil {
@@ -387,16 +393,18 @@ func (q *Queue[T]) put(ctx context.Context, ms []store.Message, from []message.D
 
 // TakeFailure is the argument of [asyncop.WithFailureSink]. It hands an element that an
 // operator has given up to the next layer or the dead letters. When it returns nil, the
-// element's message can be acknowledged (law D1): the element is durable there, its
-// acknowledgement stores it in the place of its message ([WithOrdered]), or the message
-// was purged while its call ran.
+// message of the element can be acknowledged (law D1): the element is durable there.
+// There are two exceptions: the acknowledgement stores the element in the place of its
+// message ([WithOrdered]), or the message was purged while its call ran.
 //
-// ctx is the context of the call, or one made by [message.NewContext]. It has the history
-// of the message, to which the operator's report is added, and the bytes that were
-// received. These bytes are stored, including members that the type lacks, unless the
-// program has changed the value. An element that is not a message gets a random id, the
-// same each time it is offered. An element that was cut off by the end of its operator
-// did not fail and is not taken.
+// ctx is the context of the call, or of [message.NewContext]. It has the history of the
+// message, to which TakeFailure adds the failure, and the received bytes. TakeFailure
+// stores these bytes if the program has not changed the value, so members that the type
+// lacks are kept.
+//
+// An element that is not a message gets a random id, the same each time it is offered. An
+// element that was cut off by the end of its operator has not failed: TakeFailure returns
+// an error.
 func (q *Queue[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error {
 	if q.unsupported != nil {
 		return q.unsupported
@@ -404,16 +412,19 @@ func (q *Queue[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error 
 	return q.ladder.TakeFailure(ctx, f)
 }
 
-// Provider returns the external system that was chosen for the message of a call, so that
-// a request in doubt goes to the system that may have it. ctx is the context of the call,
-// or one made by [message.NewContext]. The first call calls choose, and stores the choice
-// with the message before it returns. The choice is the same at each attempt and visit,
-// on whichever worker, and the dead letters have it.
+// Provider returns the external system that was chosen for the message of a call. So a
+// request in doubt goes to the system that may have it. ctx is the context of the call,
+// or of [message.NewContext].
 //
 //	provider, err := orders.Provider(ctx, func() string { return cheapest(o) })
 //
-// It returns an error if the choice cannot be stored: ctx does not belong to a message of
-// this queue, the engine does not keep choices, or it has failed. Then do not call.
+// The first Provider of a message calls choose, and stores the choice with the message
+// before it returns. The choice is the same at each attempt and visit, on all workers. A
+// dead letter has it as well.
+//
+// Provider returns an error if the choice cannot be stored: ctx does not belong to a
+// message of this queue, the engine does not keep choices, or the engine has failed. Then
+// do not call the external system.
 func (q *Queue[T]) Provider(ctx context.Context, choose func() string) (string, error) {
 	provider, isOwn := q.ladder.Provider(ctx)
 	err := q.providerError(ctx, isOwn, nil)
@@ -449,15 +460,18 @@ func (q *Queue[T]) providerError(ctx context.Context, isOwn bool, err error) err
 	return nil
 }
 
-// Source returns a source of the messages of the queue and its layers. With a source
-// first, such as a topic or a stream, it also returns the messages of first, and closes
-// it: so first gets the layers and dead letters of the queue. It ends when first has
-// ended and no message of the queue is in flight. Messages that wait in the queue and its
-// layers stay for the next run.
+// Source returns a source of the messages of the queue and its layers. [Run] makes such a
+// source of a queue itself. So you need Source only for a first source and for a
+// [SourceWrapper].
 //
-// [Run] makes its own source of a queue: there you need this only for first, and for a
-// [SourceWrapper]. If first has the messages of a queue, [Run] obeys the orders of people
-// to that queue as well (jobs.Jobs.PauseQueue, jobs.Jobs.HoldKey).
+// A first source, such as a topic or a stream, gets the layers and dead letters of the
+// queue: the source also returns the messages of first. It closes first. It ends when
+// first has ended and no message of the queue is in flight. Messages that wait in the
+// queue and its layers stay for the next run.
+//
+// If first has the messages of another queue, [Run] obeys the orders of people to that
+// queue as well (jobs.Jobs.PauseQueue, jobs.Jobs.HoldKey). first is nil without a first
+// source.
 func (q *Queue[T]) Source(first Source[T]) Source[T] {
 	if q.unsupported != nil {
 		if guard.IsNil(first) {

@@ -83,9 +83,10 @@ func (s *queueSettings) withoutAbilities() {
 	s.ordered = false
 }
 
+// failingSource is the source of a queue whose engine lacks an ability.
 type failingSource[T any] struct {
-	err   error
-	first Source[T] // to be closed, or nil
+	err   error     // of each Receive
+	first Source[T] // closed by Close; or nil
 }
 
 // Receive implements [Source].

@@ -23,8 +23,9 @@ func (q *Queue[T]) checkAbilities(m *store.Message) error {
 	return nil
 }
 
-// settleStored settles the messages that an engine has stored, or can never store, after
-// it could not store all.
+// settleStored handles the error of a put. If it is a [store.PutError], the engine has
+// stored some messages: settleStored settles these, and the messages that the engine can
+// never store. It returns nil if all messages are settled.
 func settleStored[T any](messages []message.Message[T], err error) error {
 	some, ok := errors.AsType[*store.PutError](err)
 	if !ok {

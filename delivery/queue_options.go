@@ -72,18 +72,21 @@ func WithLayers(layers ...Layer) QueueOption {
 // RetryAfter panics if a delay is not positive.
 //
 // A failure whose call may have taken effect becomes a dead letter at once, even with
-// layers, unless a second call does no harm, according to the strategy or to a method
-// Idempotent() bool of the element, or the service recognizes the id of a request
-// ([WithIdempotencyWindow]).
+// layers. There are two exceptions. The strategy, or a method Idempotent() bool of the
+// element, tells that a second call does no harm. Or the service recognizes the id of a
+// request ([WithIdempotencyWindow]).
+//
+// # Outages
 //
 // A message that was not called, because its backend was down, is released, and its visit
-// does not count. If it was called and then waited for its backend until the timeout of
-// its operator had passed ([asyncop.ErrBackendDown]), it has failed. With its visits used
-// up, it waits in the last layer again, or for a minute in the queue if it lacks layers.
-// It becomes a dead letter after 100 visits in all. With n layers, visit n+1 is the first
-// without a further layer: if it fails in this way, the message waits in any case. If a
-// later visit fails, the message becomes a dead letter if the service has answered others
-// since the visit before.
+// does not count. But a message has failed if it was called, and then waited for its
+// backend until the timeout of its operator had passed ([asyncop.ErrBackendDown]). If
+// such a message has used up its layers, it waits in the last layer again. Without layers
+// it waits in the queue, for a minute. After 100 visits in all it becomes a dead letter.
+//
+// It becomes a dead letter earlier if the service has answered other messages since the
+// visit before: then the message itself may be the reason. But after the first visit
+// without a further layer it waits in any case.
 func RetryAfter(delays ...time.Duration) QueueOption {
 	layers := make([]Layer, len(delays))
 	for i, d := range delays {
@@ -148,9 +151,9 @@ func WithLease(d time.Duration) QueueOption {
 // engine must be a [store.Inspector].
 //
 // The bound does not apply to layers and dead letters, nor to messages that are put in a
-// transaction (postgres.PutTx and others). The queue is counted once a second at most.
-// Within that second other programs may exceed the bound, and a repeated id counts as
-// another message.
+// transaction (postgres.PutTx and others). The queue is counted once a second at most. So
+// other programs may exceed the bound within that second. Until the next count, a Put
+// under an id that is already queued counts as another message.
 func WithMaxDepth(n int) QueueOption {
 	if n < 1 {
 		panic(fmt.Sprintf("delivery: WithMaxDepth: %d is less than 1: leave the option out for a queue without a bound", n))
@@ -160,10 +163,12 @@ func WithMaxDepth(n int) QueueOption {
 
 // WithIdempotencyWindow sets the time for which the called service recognizes a repeated
 // request by its id (AnswerAge of exactlyonce/server). Subtract the difference between
-// the clocks of the two machines. With it, calls in doubt go to the layers, and the next
-// visit repeats the call under the same id, as a Tracker of exactlyonce/caller with a
-// Name does. By default they become dead letters. WithIdempotencyWindow panics if d is
-// not positive.
+// the clocks of the two machines.
+//
+// With the option, messages with a call in doubt go to the layers. The next visit repeats
+// the call under the same id, as a Tracker of exactlyonce/caller with a Name does. By
+// default such messages become dead letters. WithIdempotencyWindow panics if d is not
+// positive.
 func WithIdempotencyWindow(d time.Duration) QueueOption {
 	if d <= 0 {
 		panic(fmt.Sprintf("delivery: WithIdempotencyWindow: %v is not positive: leave the option out if the service does not recognize ids", d))
@@ -177,18 +182,24 @@ func WithIdempotencyWindow(d time.Duration) QueueOption {
 // or transaction. By default later messages of a key overtake a message that waits.
 //
 // A failed message waits for its next visit in its place in the queue, for the delay of
-// its layer, and later messages of its key wait for it: it delays its own key, and no
-// other. So does a message that is delayed ([After], [At]), released, or held. A dead
-// letter and a purge free the key. A dead letter that is merged back is the last message
-// of its key. A message without a key does not wait for others.
+// its layer. Later messages of its key wait for it; other keys do not. Later messages
+// also wait for a message that is delayed ([After], [At]), released, or held. They no
+// longer wait when the message is a dead letter or was purged. A message without a key
+// does not wait for others.
 //
-// All workers of the queue must have the option, or the order does not hold. Messages of
-// an earlier version of the program that wait in layers, or in the queue
-// "<name>-blocked", go first: docs/ladder.md. An element of an operator that is not a
-// message of the queue, and a part of a message, are put at the end of their key when
-// they fail. The messages of a first source ([Queue.Source]) are not in order: put them
-// into the queue instead. Messages that wait for another visit count for [WithMaxDepth],
-// and as waiting in [Queue.Counts].
+// All workers of the queue must have the option, or the order does not hold. These
+// messages do not keep their place in the order:
+//
+//   - A dead letter that is merged back is the last message of its key.
+//   - A part of a message, and an element that is not a message of the queue, are put at
+//     the end of their key when they fail.
+//   - The messages of a first source ([Queue.Source]) are not in order. Put them into the
+//     queue instead.
+//   - Messages that an earlier version of the program has left in layers, or in the queue
+//     "<name>-blocked", go first: docs/ladder.md.
+//
+// Messages that wait for another visit count for [WithMaxDepth], and as waiting in
+// [Queue.Counts].
 //
 // A key with many messages does not keep other keys waiting, so [WithFairByKey] is not
 // needed: [NewQueue] panics if both are set, or if a layer has a limit of its own.

@@ -11,7 +11,8 @@ import (
 )
 
 // After a flood, the worker pauses, and then receives a probe: a few messages that show
-// whether the service is up. If it is not, the next pause is twice as long.
+// whether the service is up. If it is not, the next pause is twice as long, up to
+// lastPause.
 const (
 	firstPause      = time.Second
 	lastPause       = 5 * time.Second
@@ -156,7 +157,7 @@ func (f *flood) noteProbe(key string, e evidence) {
 }
 
 // judgeProbe decides what follows a probe. last is that probe. all are the probes since
-// the worker stopped. The first row that applies counts:
+// the worker stopped, or since judgeProbe forgot them. The first row that applies counts:
 //
 //	no message of last is evidence                         pause again
 //	most of last were answered: the service is up          resume

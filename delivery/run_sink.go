@@ -72,14 +72,15 @@ type filling[OUT any] struct {
 }
 
 // failuresAlone are the failures of results put alone since the sink last took a result.
-// When the sink takes the next result, they show whether the sink was up when they failed:
+// When the sink takes the next result, they show whether the sink was up when they
+// failed:
 //
 //	all failures were in one round    the sink was up, and has refused these results
 //	they were in several rounds       there may have been an outage
 //
-// For example, A and B are put alone in one round: A fails, and B is taken. So the sink has
-// refused A, and errWhileUp keeps its error. noteTaken does this for the results in refused,
-// and putEach for the results that it puts.
+// For example, A and B are put alone in one round: A fails, and B is taken. So the sink
+// has refused A, and errWhileUp keeps its error. noteTaken does this for the results in
+// refused, and putEach for the results that it puts.
 type failuresAlone struct {
 	round           int // of the first failure; 0 without failures
 	inSeveralRounds bool

@@ -28,12 +28,15 @@ type OnEngine interface {
 // Unwrap, a worker runs no jobs of the queue's engine, `weir workers` does not show the
 // queue as its source, and calls of purged messages run to their end.
 //
-// A wrapper that passes other messages on makes them by [message.With], so that they are
-// settled and keep their delivery. It settles the messages that it filters out, and then
-// receives again: Receive never returns 0 messages and a nil error. Run does not close
-// the wrapped source: Close of the wrapper does. A wrapper around a [Queue] itself is for
-// a single Run, since its Close ends Receive of the queue for good: wrap [Queue.Source]
-// for each further Run.
+// A wrapper must obey these rules:
+//
+//   - It makes other messages by [message.With], so that they are settled and keep their
+//     delivery.
+//   - It settles the messages that it filters out. Then it receives again if no message
+//     is left: Receive never returns 0 messages and a nil error.
+//   - Its Close closes the wrapped source, since Run does not.
+//   - A wrapper around a [Queue] itself is for a single Run, since its Close ends Receive
+//     of the queue for good. Wrap [Queue.Source] for each further Run.
 type SourceWrapper[T any] interface {
 	Source[T]
 	// Unwrap returns the wrapped source, the same each time. Run and [Queue.Source] panic
@@ -77,10 +80,11 @@ func eachSource[T any](source Source[T], f func(Source[T]) bool) {
 		"must return the wrapped source, and not the wrapper (SourceWrapper)", first, maxWrappers))
 }
 
+// queueSource is the source that [Queue.Source] returns.
 type queueSource[T any] struct {
 	Source[T]
 	queue *Queue[T]
-	first Source[T] // whose messages it also returns, or nil
+	first Source[T] // or nil: see Queue.Source
 }
 
 // Name implements [OnEngine].
