@@ -2,9 +2,9 @@ package store
 
 import "time"
 
-// Add counts n messages with the same cause and reasons. They arrived at oldest or later,
-// the first can be taken at next (zero if no message can), and last is their highest
-// position.
+// Add counts n messages with the same cause and reasons. oldest is when the first of them
+// arrived. next is when the first of them can be taken, or zero if they cannot be taken.
+// last is their highest position.
 func (c *Counts) Add(cause Cause, reasons []string, n int, oldest, next time.Time, last int64) {
 	if c.Messages == 0 || oldest.Before(c.Oldest) {
 		c.Oldest = oldest

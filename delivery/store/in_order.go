@@ -6,52 +6,67 @@ import (
 )
 
 // InOrder is a store that can take the messages of a key ([message.Meta].Key) one at a
-// time, in the order of their positions. A message that was put before another put began
-// has the lower position.
+// time, in the order of their positions. If a put returned before another put began, its
+// message has the lower position. Messages without a key do not wait for others.
 //
-// The head of a key is the message for which the others of the key wait. TakeInOrder
-// makes the message with the lowest position the head. It stays the head, whether
-// delayed, leased or held, until it leaves the queue by Done, Move, Purge or an [Edit].
-// The key's next message becomes the head in the same transaction. It is due since then,
-// unless its own delay has not passed, and comes after heads of other keys that have been
-// due for longer. So a dead letter and a purge free the key, and a message that is put
-// back is the last of its key.
+// # Heads
 //
-// A consumer that can neither process nor move a message sets it aside by a Release for
-// 100 years or more. The message gives up the head, and its key continues. If the
-// database refuses to make a message the head, the call that removed the last head does
-// not fail, and the key lacks a head until a later TakeInOrder succeeds.
+// The head of a key is the message for which the other messages of the key wait. For
+// example, messages 1, 2 and 3 of a key are put. TakeInOrder makes 1 the head, and takes
+// it. 2 and 3 are not taken. When 1 is done, 2 becomes the head in the same transaction.
 //
-// Messages of a key that are due behind their head are parked: they are not taken as due
-// messages until they are the head. They count as waiting, but not for [Counts].Next and
-// [KeyCounts].Next. Messages without a key do not wait for others.
+// TakeInOrder makes the message with the lowest position the head. It stays the head,
+// whether it is delayed, leased or held, until it leaves the queue by Done, Move, Purge
+// or an [Edit]. The next head is due since it became the head, or when its own delay has
+// passed, if that is later. So heads of other keys that have been due for longer come
+// before it.
+//
+// A message that a consumer can neither process nor move is set aside, by a Release for
+// 100 years or more. Then it is no longer the head, and its key continues.
+//
+// If the database refuses to make a message the head, the call that removed the last head
+// does not fail. The key lacks a head until a later TakeInOrder succeeds.
+//
+// # Parked messages
+//
+// A message of a key that is due behind its head is parked: it is not taken as a due
+// message until it is the head. Parked messages count as waiting, but not for
+// [Counts].Next and [KeyCounts].Next.
+//
+// # Other consumers
 //
 // The order holds if all consumers of a queue use TakeInOrder. Take, TakeByKey and Claim
-// return messages whose predecessors are still in the queue; when a head that they took
-// is done, the next message still becomes the head. A consumer of an earlier version of
-// an engine ignores heads. Messages parked behind a head that it has settled are due
-// again when a consumer calls TakeInOrder for the queue, which looks for them every 10
-// seconds, at a thousand keys a second.
+// also return messages behind a head. But when a head that they took is done, the next
+// message still becomes the head.
+//
+// A consumer of an earlier version of an engine ignores heads. If it settles a head, the
+// messages behind the head stay parked until a consumer finds them in TakeInOrder. It
+// looks for them every 10 seconds, at a thousand keys a second.
 type InOrder interface {
 	Inspector
 
 	// TakeInOrder is [Store.Take] for the heads of keys, and for messages without a key.
-	// Those that could be taken first come first, unless many messages of some keys are
-	// in front of them: then keys come in turn. It may return fewer messages than are
-	// due: it has parked many, other calls are taking or settling them, or they were held
-	// or committed late. A [Waker] wakes consumers soon after.
+	// Messages that could be taken earliest come first. But if many messages of some keys
+	// are in front of them, keys come in turn.
+	//
+	// TakeInOrder may return fewer messages than are due, if it has parked many, if other
+	// calls are taking or settling them, or if they were held or committed late. A
+	// [Waker] wakes consumers soon after.
 	//
 	// Parking a due message that is not a head costs one write. After a flood of one key
-	// each call parks some, and takes messages of other keys meanwhile. It also reads
-	// some of the messages behind the flood, and takes messages without a key there.
+	// each call parks some of its messages, and takes messages of other keys meanwhile.
+	// It also reads some of the messages behind the flood, and takes messages without a
+	// key there.
 	TakeInOrder(ctx context.Context, queue string, max int, lease time.Duration) ([]Leased, error)
 
-	// Replace changes taken messages and ends their leases. They keep their positions, so
+	// Replace changes taken messages and ends their leases. They keep their positions. So
 	// a failed message waits for its next visit in its place, and its key waits for it.
-	// They are due after the Delay of the new message, and count no ended leases. If the
-	// queue already has a message with the new identity, the taken message is removed.
-	// The key cannot change: Replace returns [message.ErrRefused] and has no effect then.
-	// It refuses lost leases as Done does.
+	// The messages are due after the Delay of the new message, and their ended leases are
+	// no longer counted ([Leased].Lapses).
+	//
+	// If the queue already has a message with the new identity, Replace removes the taken
+	// message. The key cannot change: then Replace returns [message.ErrRefused], and has
+	// no effect. It refuses lost leases as Done does.
 	Replace(ctx context.Context, replacements ...Replacement) error
 }
 

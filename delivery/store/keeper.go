@@ -43,9 +43,9 @@ type Tx interface {
 	// Records is [Keeper.Records] in the transaction.
 	Records(ctx context.Context, kind, after string, limit int) ([]Record, error)
 
-	// Write writes a record if its stored version is r's, and increments the version;
-	// otherwise it returns ErrChanged. Version 0 means a record that does not exist.
-	// Without a value the record is removed.
+	// Write writes a record if the stored version is r.Version, and increments the
+	// version. Otherwise it returns ErrChanged. Version 0 means that the record does not
+	// exist. If r.Value is "", Write removes the record.
 	Write(ctx context.Context, r Record) error
 
 	// Announce makes the commit call the functions of [Keeper.Watch], on all machines,
@@ -76,10 +76,10 @@ type Action string
 
 // The actions.
 const (
-	// Merge puts a message into another queue, and removes it from its own. A job sends
-	// dead letters back so, to be processed as for a first visit, with their history, and
-	// adds 1 to Meta.Merges. An edit puts the message of its entry, due after its Delay.
-	// It is not done if a message with the same identity is there.
+	// Merge puts a message into another queue, and removes it from its own. So a job
+	// sends dead letters back, for a first visit, with their history and 1 more in
+	// Meta.Merges. An edit puts the message of its entry, due after its Delay. It is not
+	// done if the target has a message with the same identity.
 	Merge Action = "merge"
 	// Purge removes messages for good. An edit does so even while they are leased.
 	Purge Action = "purge"

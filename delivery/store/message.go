@@ -26,8 +26,8 @@ type Message struct {
 	Delay time.Duration
 }
 
-// Cause is why a message is a dead letter. Stores keep its bytes; String returns the name
-// that people see, which differs for UnsafeToRepeat.
+// Cause is why a message is a dead letter. Its text is the stored name. String returns
+// the name that people see, which differs for UnsafeToRepeat.
 type Cause string
 
 // The causes that weir sets.
@@ -41,8 +41,8 @@ const (
 	Refused        Cause = "refused"         // the engine can never take its failure, or a sink the result of an idempotent call ([message.ErrRefused])
 )
 
-// unsafeToRepeat is what people see for UnsafeToRepeat. Workers of earlier versions look
-// for the older, stored name.
+// unsafeToRepeat is the name that people see for UnsafeToRepeat. The stored name is
+// older: workers of earlier versions look for it.
 const unsafeToRepeat = "unsafe to repeat"
 
 // String returns the name that people see, such as "unsafe to repeat".
@@ -61,10 +61,10 @@ func CauseNamed(name string) Cause {
 	return Cause(name)
 }
 
-// Identity distinguishes the messages of a queue, which keeps one message of each
-// identity. Two puts of a user under one id, which lack an origin, have the same identity
-// until the first has had its first visit. Messages that were handed over have the
-// origins of their puts, so they are kept apart (law W5).
+// Identity distinguishes the messages of a queue. A queue keeps one message of each
+// identity. Two puts under one id have the same identity until the first visit of the
+// first message has ended, since both lack an origin of the put. Messages that were
+// handed over have the origins of their puts, so they are kept apart (law W5).
 type Identity struct {
 	ID            string
 	Visit, Merges int

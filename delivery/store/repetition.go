@@ -62,14 +62,15 @@ func (r Repetition) String() string {
 // unless its Spec leaves them in place (LeaveLapsed), as the command and the console do.
 func (m *Message) Repetition(now time.Time) Repetition {
 	isRemembered := m.Meta.Remembered.After(now)
+	isUnsafe := m.Meta.UnsafeToRepeat || m.Cause == UnsafeToRepeat
 	switch {
-	case (m.Meta.UnsafeToRepeat || m.Cause == UnsafeToRepeat) && !isRemembered:
+	case isUnsafe && !isRemembered:
 		return RepeatInDoubt
 	case m.Cause == Lapsed:
 		return RepeatLookFirst
 	case m.Cause == Undecodable:
 		return RepeatPointless
-	case m.Meta.UnsafeToRepeat || m.Cause == UnsafeToRepeat:
+	case isUnsafe:
 		return RepeatSafeUntil
 	}
 	if m.PointsTo() != "" {

@@ -14,16 +14,18 @@ import (
 // implements, as the package documentation lists them. A queue checks for the interfaces
 // that its options need.
 //
-// A queue's name is UTF-8, without NUL, and not empty. The methods are safe for
+// The name of a queue is UTF-8, without NUL, and not empty. The methods are safe for
 // concurrent use, keep no references to their arguments, and return soon after ctx has
 // ended. After an error a call may have taken effect or not, and can be repeated. After
 // Close they return [ErrClosed].
 type Engine interface {
-	// Put stores messages durably: all or none, as far as a transaction of the engine has
-	// room: for any number on SQLite and PostgreSQL, for 1,000 on JetStream. Kafka has no
-	// such transaction: there an error is a [*PutError] if some may be stored. Putting a
-	// message whose identity is already queued, even leased, or twice in the call, has no
-	// effect. The error matches [ErrFull] if the engine is full.
+	// Put stores messages durably. It stores all or none, as far as a transaction of the
+	// engine has room: any number on SQLite and PostgreSQL, 1,000 on JetStream. Kafka
+	// lacks such a transaction: there the error is a [*PutError] if some messages may be
+	// stored. The error matches [ErrFull] if the engine is full.
+	//
+	// A message has no effect if the queue has a message of the same identity, even if
+	// that is leased, or if the call has an earlier one.
 	Put(ctx context.Context, queue string, ms ...Message) error
 
 	// Close releases the engine's resources. Leases end by themselves. A second Close has
@@ -31,10 +33,10 @@ type Engine interface {
 	Close() error
 }
 
-// Consumer is an engine without leases: the workers of a queue share it as members of a
+// Consumer is an engine without leases. The workers of a queue share it as members of a
 // group, such as the consumers of a topic. A queue on a Consumer refuses options that
-// need an index or a lease: see delivery.NewQueue. Its Put may store only some messages,
-// with a [*PutError], and does not compare identities.
+// need an index or a lease: see delivery.NewQueue. Put of a Consumer does not compare
+// identities. It may store only some messages, and then returns a [*PutError].
 type Consumer interface {
 	Engine
 
@@ -64,20 +66,22 @@ type Receiver interface {
 // not [Inspector].
 //
 // Extend, Done, Release, Amend and [Inspector].Move refuse lost leases with a
-// *[LeaseError] that names them, and serve the others. A lease is lost when the message
-// was settled, purged, or taken again, or if a person holds the message after the lease
-// has ended. A lease that has only ended is not lost.
+// *[LeaseError] that names them, and serve the others. A lease that has ended is not lost
+// yet. It is lost when the message was settled, purged, or taken again, or when a person
+// holds the message after the lease has ended.
 type Store interface {
 	Engine
 
 	// Take leases up to max due messages, the earliest due first, and returns them. It
-	// does not wait if fewer messages are due. A message is not returned before its delay
-	// has passed by the clock of the store (law D3), nor taken again before its lease has
-	// ended. That clock does not go back with the clock of the machine, except on
-	// PostgreSQL: if the database server's clock is set back, messages are due later by
-	// the same time. Take stops after the message with which the payloads reach 16 MiB:
-	// so a due message is returned whatever its size. With an error it returns no
-	// messages.
+	// does not wait if fewer messages are due. With an error it returns no messages.
+	//
+	// A message is not taken before its delay has passed (law D3), and not again before
+	// its lease has ended, both by the clock of the store. That clock does not go back
+	// with the clock of the machine, except on PostgreSQL. If the clock of the database
+	// server is set back, messages are due later by the same time.
+	//
+	// Take stops after the message with which the payloads reach 16 MiB. So it returns a
+	// due message whatever its size.
 	Take(ctx context.Context, queue string, max int, lease time.Duration) ([]Leased, error)
 
 	// Extend makes the leases end after the time d from now, even if that is sooner than
@@ -102,10 +106,10 @@ type Amendment struct {
 	// [message.ErrRefused]. nil keeps the provider, and a pointer to "" removes it.
 	Provider *string
 	// Delay makes the message due after this time from now, by the store's clock, and
-	// sets Meta.Due. The lease lasts at least until then, so that the message is not
-	// taken before (law D3), unless a later Extend shortens it. 0 keeps the due time. It
-	// must not be negative. Queues do not set it: it is for programs that use a store
-	// directly.
+	// sets Meta.Due. 0 keeps the due time. It must not be negative. The lease lasts at
+	// least until the message is due, so that the message is not taken before (law D3).
+	// But a later Extend may shorten the lease. Queues do not set Delay: it is for
+	// programs that use a store directly.
 	Delay time.Duration
 }
 
@@ -123,8 +127,8 @@ type Leased struct {
 	// Position is the place of the message in its queue, if the store is an [Inspector]:
 	// see [Entry].
 	Position int64
-	// Lapses is how many of its leases in this queue ended before it was settled or
-	// released: its consumers died or hung.
+	// Lapses is how many leases of the message in this queue have ended before it was
+	// settled or released: its consumers died or hung.
 	Lapses int
 	// External reports that the message may come from a program without weir. Without a
 	// schema, it is read with the schema of the queue's codec.
@@ -139,29 +143,32 @@ type Inspector interface {
 	Store
 	Lister
 
-	// Purge removes the messages that match, including leased ones, and returns how many.
-	// Messages put after the call began stay. It may work in steps, so that others need
-	// not wait: after an error some may be gone.
+	// Purge removes the messages that match, also leased messages, and returns their
+	// number. Messages that are put after the call began stay. Purge may work in steps,
+	// so that other calls need not wait. So after an error some messages may be removed.
 	Purge(ctx context.Context, queue string, f Filter) (int, error)
 
 	// Claim leases messages that match and are neither leased nor held, due or not, in
 	// the order of their positions. It stops at 16 MiB, as Take does.
 	Claim(ctx context.Context, queue string, f Filter, p Page, lease time.Duration) ([]Leased, error)
 
-	// Move settles leases and puts a message in another queue for each, in one
-	// transaction: a crash leaves the old or the new. Messages of lost leases are not
-	// put.
+	// Move settles leases, and puts a message into another queue for each lease. It does
+	// so in one transaction, so a crash leaves either the old or the new message. It does
+	// not put messages of lost leases.
 	Move(ctx context.Context, moves ...Move) error
 
 	// HandOver puts messages that were made of messages in flight, such as their failures
-	// and results, and leaves the messages in flight where they are. It puts a message
-	// only if the message of its lease is still in its queue, and its visit has not ended
-	// there ([Move].Visit), which it checks in the same transaction (JetStream's engine
-	// checks before it). So a purge wins over running calls. The check ignores the
-	// fencing number: a late worker can hand over a message that another worker has
-	// taken. A move without a lease is put as by Put. A *[LeaseError] names the leases
-	// whose messages are gone; the other messages were put. As for Put, a message whose
-	// identity is already queued has no effect, so HandOver can be repeated.
+	// and results. It leaves the messages in flight where they are.
+	//
+	// It puts the message of a move only if the leased message is still in its queue, and
+	// its visit has not ended there ([Move].Visit). So a purge wins over running calls.
+	// The check is in the transaction that puts; the engine of JetStream checks before it
+	// puts. The check ignores the fencing number: a late worker can hand over a message
+	// that another worker has taken. A *[LeaseError] names the leases whose messages are
+	// gone. The other messages were put.
+	//
+	// A move without a lease is put as by Put. As for Put, a message whose identity is
+	// already queued has no effect, so HandOver can be repeated.
 	HandOver(ctx context.Context, moves ...Move) error
 
 	// Queues returns the sorted names of the queues that are not empty.
@@ -170,11 +177,12 @@ type Inspector interface {
 
 // Lister is the part of an [Inspector] that lists and counts messages.
 type Lister interface {
-	// List returns messages of a queue in the order of their positions, due or not,
-	// leased or not, without changing them. For the next page, set [Page.After] to the
-	// position of the last entry. Concurrent puts and removals do not change a page that
-	// was read, or move messages between pages. Like Take it stops at 16 MiB, so only an
-	// empty page means the end.
+	// List returns messages of a queue in the order of their positions, whether they are
+	// due or leased or not. It does not change them. Like Take it stops at 16 MiB.
+	//
+	// For the next page, set [Page.After] to the position of the last entry. An empty
+	// page is the end. A page that is not full need not be the last. Messages that are
+	// put or removed meanwhile do not move other messages between pages.
 	List(ctx context.Context, queue string, f Filter, p Page) ([]Entry, error)
 
 	// Count counts the messages that match.
@@ -221,12 +229,13 @@ type KeyRound struct {
 
 // Waker is a store that notifies consumers when to look into a queue.
 type Waker interface {
-	// Wake calls wake once when it begins to listen, and when a message of a queue may
-	// have become due: it was put or released, or its delay or its lease has ended. It
-	// ends with ctx or when it fails, and returns the reason: [ErrClosed] if the store
-	// was closed. If misses is true, it may miss events, so the consumer polls as well.
-	// After an error consumers log it, poll every 100 ms, and call Wake again after a
-	// second.
+	// Wake calls wake once when it begins to listen, and then whenever a message of the
+	// queue may have become due: it was put or released, or its delay or its lease has
+	// ended. If misses is true, Wake may miss such events, so the consumer polls as well.
+	//
+	// Wake ends with ctx or when it fails, and returns the reason. The reason is
+	// [ErrClosed] if the store was closed. After another error the consumer polls every
+	// 100 ms, and calls Wake again after a second.
 	Wake(ctx context.Context, queue string, wake func(misses bool)) error
 }
 
@@ -240,9 +249,9 @@ type Page struct {
 // Entry is a message as [Inspector.List] shows it.
 type Entry struct {
 	Message
-	// Position is the place in the queue, from 1: later messages have higher positions,
-	// and no position is used twice. Messages put at the same time by several clients of
-	// a database may appear in another order than their positions.
+	// Position is the place in the queue, from 1. A later message has a higher position,
+	// and no position is used twice. But messages that several clients of a database put
+	// at the same time may appear in another order than their positions.
 	Position    int64
 	Arrived     time.Time // in this queue, by the store's clock
 	LeasedUntil time.Time // zero if it is not leased
@@ -267,10 +276,13 @@ type Move struct {
 	Lease   Lease
 	Queue   string // the target, possibly its own queue
 	Message Message
-	// Visit is for HandOver: the visit that began with Lease, which is 1 more than the
-	// Meta.Visit that was stored then. If the stored Meta.Visit is not below Visit any
-	// longer, another worker has stored the failure of the visit in the place of the
-	// leased message ([InOrder].Replace), which then counts as gone. All moves of a lease
-	// have the same Visit. 0 leaves out this check.
+	// Visit is for HandOver. It is the number of the visit that began with Lease. HandOver
+	// compares it with the Meta.Visit that the queue has now:
+	//
+	//	lower than Visit    the visit has not ended in the queue
+	//	otherwise           another worker has stored the failure of the visit in the place
+	//	                    of the message ([InOrder].Replace): the message counts as gone
+	//
+	// All moves of a lease have the same Visit. 0 leaves out this check.
 	Visit int
 }
