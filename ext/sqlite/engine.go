@@ -80,21 +80,22 @@ type Engine struct {
 	clock    *wait.Forward
 	ownClock bool // clock is from WithClock, and may jump while timers do not
 
-	step   func() // called between statements, by tests
-	writes *group.Together[job]
+	step   func()               // called between statements, so that tests can interrupt there
+	writes *group.Together[job] // see write
 
-	forgetAt atomic.Int64 // when old names of locks are looked for again
+	forgetAt atomic.Int64 // when the engine next looks for old names of locks
 
 	logger  *slog.Logger
-	refused storesql.Refused // messages that Take leaves out
-	sweeps  storesql.Sweeps
+	refused storesql.Refused // messages that the database refuses to lease: takes leave them out
 
 	full storesql.FullKeys // of TakeByKey
 
-	rounds   storesql.KeyRounds // of TakeInOrder
-	searches storesql.Searches  // of TakeInOrder
+	// Of TakeInOrder:
+	rounds   storesql.KeyRounds
+	searches storesql.Searches
+	sweeps   storesql.Sweeps
 
-	calls storesql.Calls
+	calls storesql.Calls // running calls, for which Close waits
 }
 
 var _ store.Keeper = (*Engine)(nil)
@@ -181,13 +182,21 @@ const setClock = `INSERT INTO weir_messages_clock (id, now) VALUES (1, $1)
 const putMessage = `INSERT INTO weir_messages (queue, at, due, arrived, visit, merges, cause, meta, schema, payload)
 	VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`
 
+// The columns of times, for a message that
+//
+//	waits       at: when it can be taken; due: when it is due; leased: NULL
+//	is leased   at and leased: the end of the lease, which may have passed
+//	is held     at: never
+//	is parked   at: parked (see TakeInOrder)
+//
+// migrations/0001_messages.sql describes all columns.
 const columns = `position, fence, due, cause, meta, schema, payload`
 
 // sized has a message's position and the size of its payload, for takeThese.
 const sized = `position, coalesce(length(payload), 0) AS size`
 
-// positionsDue selects due messages by time. $1 is empty and only there because the
-// driver refuses unused arguments of takeThese.
+// positionsDue selects due messages by time. It does not need $1, which is empty, but the
+// driver refuses arguments that a statement does not use.
 const positionsDue = `SELECT ` + sized + ` FROM weir_messages WHERE queue = $2 AND at <= $3 AND $1 = ''` + storesql.ExceptRefused + ` ORDER BY at, position LIMIT $4`
 
 // ofLease is the condition of a lease that is not lost: see leaseArgs.
@@ -245,9 +254,9 @@ func (s *Engine) Take(ctx context.Context, queue string, limit int, lease time.D
 const positionsGiven = `SELECT ` + sized + ` FROM weir_messages WHERE position IN (SELECT value FROM json_each($1)) AND +queue = $2
 	AND +at <= $3 ORDER BY at, position LIMIT $4`
 
-// takeAround is takeThese without messages that a trigger or a check refuses to lease.
-// They are logged and left out for a while (law D4). query has the mark
-// storesql.ExceptRefused.
+// takeAround leases messages that query selects, except for messages that a trigger or a
+// check refuses to lease. These are logged, and left out for a while (law D4). query has
+// the mark storesql.ExceptRefused, where their positions are excluded.
 func (s *Engine) takeAround(ctx context.Context, queue, query, argument string, limit int, lease time.Duration) ([]store.Leased, error) {
 	call := s.newLease(ctx, queue)
 	call.All = func() ([]store.Leased, error) {
@@ -267,7 +276,7 @@ func (s *Engine) takeAround(ctx context.Context, queue, query, argument string, 
 	return call.Lease(&s.refused)
 }
 
-// newLease returns a call without its functions.
+// newLease returns a storesql.Lease without the functions All, Find and These.
 func (s *Engine) newLease(ctx context.Context, queue string) storesql.Lease[store.Leased] {
 	return storesql.Lease[store.Leased]{
 		IsRefusal: func(err error) bool { return errors.Is(err, message.ErrRefused) }, Now: s.clock.Now,
@@ -278,10 +287,13 @@ func (s *Engine) newLease(ctx context.Context, queue string) storesql.Lease[stor
 	}
 }
 
-// takeThese leases messages that query selects at the time of the transaction (law D3),
-// and counts the leases that have ended (law W2). query must use all parameters: $1
-// is argument (a JSON array of keys or positions, or ""), $2 the queue, $3 the time, $4
-// the limit.
+// takeThese leases the messages that query selects at the time of the transaction (law
+// D3). query must use these parameters:
+//
+//	$1    argument: a JSON array of keys or positions, or ""
+//	$2    the queue
+//	$3    the time of the transaction
+//	$4    the limit
 func (s *Engine) takeThese(ctx context.Context, queue, query, argument string, limit int, lease time.Duration) (taken []store.Leased, err error) {
 	err = s.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) (err error) {
 		taken, err = leaseThese(ctx, tx, now, queue, leasing(query, ""), argument, limit, lease)
@@ -290,8 +302,12 @@ func (s *Engine) takeThese(ctx context.Context, queue, query, argument string, l
 	return taken, err
 }
 
-// leasing returns the statement of takeThese. more are further assignments of its SET
-// clause, or empty.
+// leasing returns the statement that leases the messages of query. more are further
+// assignments of its SET clause, or "".
+//
+// It counts leases that have ended (law W2): a message that has the column leased set,
+// and can be taken, had such a lease. It stops after the message with which the payloads
+// reach $6 bytes: before is the size of the payloads before a message.
 func leasing(query, more string) string {
 	return `UPDATE weir_messages SET at = $5, leased = $5, fence = fence + 1, lapses = lapses + (leased IS NOT NULL)` + more + `
 		WHERE position IN (SELECT position FROM (
@@ -317,7 +333,8 @@ func (s *Engine) now(ctx context.Context) (time.Time, error) {
 	return s.clock.AtLeast(time.Unix(0, highest)), nil
 }
 
-// anyDue takes no write lock, so that consumers of an empty queue do not delay others.
+// anyDue reports whether a queue has messages that can be taken. It does not need the
+// write lock, so consumers of an empty queue do not delay others.
 func (s *Engine) anyDue(ctx context.Context, queue string) (due bool, err error) {
 	err = s.do(ctx, func() error {
 		return s.db.Reader().QueryRowContext(ctx,

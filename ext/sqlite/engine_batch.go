@@ -7,20 +7,21 @@ import (
 
 const maxBatch = 1000 // jobs
 
-// job is the work of one call in a transaction; now is the store's time. It may run
-// twice.
+// job is the work of one call of the engine in a transaction. now is the store's time. A
+// job may run twice.
 type job func(ctx context.Context, tx *Tx, now time.Time) error
 
 // write runs a job, and returns when it is committed or rolled back. Concurrent jobs
-// share a call of [DB.Write]. If one fails, all are rolled back and run again, each in a
-// call of its own (package group). These calls may share a transaction with each other
-// and with the user's calls, but a job costs less than a call.
+// share a call of [DB.Write]. If one of them fails, all are rolled back and run again,
+// each in a call of its own (package group).
+//
+// Concurrent calls of [DB.Write] share a transaction as well, also with calls of the
+// user. But each call needs a savepoint and a reading of the clock, so a job costs less.
 func (s *Engine) write(ctx context.Context, f job) error {
 	return s.do(ctx, func() error { return s.writes.Do(ctx, f) })
 }
 
-// runAll runs jobs in one transaction. They share a savepoint and a reading of the clock:
-// each costs more than a job.
+// runAll runs jobs in one call of [DB.Write]: see write.
 func (s *Engine) runAll(ctx context.Context, take func() []job) error {
 	err := s.db.Write(ctx, func(ctx context.Context, tx *Tx) error {
 		s.step()

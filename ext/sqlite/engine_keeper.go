@@ -13,8 +13,9 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// never is the time of a held message in the column at. The time alone marks it, so that
-// workers of earlier versions leave it alone. The column due keeps its due time.
+// never is the time of a held message in the column at. Only this time marks a held
+// message, so workers of earlier versions do not take it either. The column due keeps its
+// due time.
 const never = math.MaxInt64
 
 var neverText = strconv.FormatInt(never, 10)
@@ -115,8 +116,8 @@ func (t *keeperTx) Edit(ctx context.Context, edits ...store.Edit) ([]bool, error
 	return done, nil
 }
 
-// free is the condition of a message that is not leased, and unchanged since it was
-// listed.
+// free is the condition of a message that is not leased, and was not taken since it was
+// listed: it has the same fencing number.
 const free = ` WHERE position = $1 AND queue = $2 AND fence = $3 AND (leased IS NULL OR leased <= $4)`
 
 func (t *keeperTx) edit(ctx context.Context, e *store.Edit) (done bool, err error) {

@@ -305,8 +305,9 @@ func (t *Tx) noteDue(queue string, delay time.Duration) {
 	t.dues.add(queue, delay)
 }
 
-// tryExec runs a statement that changes one row. A refusal by the database undoes only
-// this statement, and the call continues.
+// tryExec runs a statement that changes one row. If the database refuses it, for example
+// by a trigger of the user, tryExec returns the refusal. Only this statement is undone
+// then, and the call can continue.
 func (t *Tx) tryExec(ctx context.Context, query string, args ...any) (refusal, err error) {
 	_, err = t.ExecContext(ctx, query, args...)
 	if !isRefusal(err) {
