@@ -42,11 +42,12 @@ type Engine struct {
 	mu       sync.Mutex
 	indexes  map[string]*index // by queue
 	opening  map[string]chan struct{}
-	named    map[string]time.Time // published names of queues and when, at most nameAgain ago
-	cleared  time.Time            // when old entries were last removed from named
-	lookAt   uint64               // where the search for the next name continues
-	ahead    time.Duration        // how far the server's clock is ahead
-	looked   time.Time            // when the server's clock was read
+	named    map[string]time.Time    // published names of queues and when, at most nameAgain ago
+	cleared  time.Time               // when old entries were last removed from named
+	lookAt   uint64                  // where the search for the next name continues
+	known    map[string]*recordNames // by kind of records
+	ahead    time.Duration           // how far the server's clock is ahead
+	looked   time.Time               // when the server's clock was read
 	closed   bool
 	using    sync.WaitGroup
 	ending   sync.WaitGroup

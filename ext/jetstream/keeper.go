@@ -53,7 +53,7 @@ func (s *Engine) Records(ctx context.Context, kind, after string, limit int) (li
 }
 
 func (s *Engine) records(ctx context.Context, kind, after string, limit int) (list []store.Record, _ error) {
-	names, err := s.textsOf(ctx, s.prefix+recordToken+token(kind)+".*")
+	names, err := s.namesOf(ctx, kind)
 	if err != nil {
 		return nil, err
 	}
@@ -93,8 +93,12 @@ func (s *Engine) Update(ctx context.Context, f func(context.Context, store.Tx) e
 			if err != nil {
 				return err
 			}
-			// The first try trusts the indexes. If they were behind, or others were
-			// faster, later ones ask the server for each message.
+			// The first try trusts the indexes and the names of records. If they were
+			// behind, or others were faster, later ones ask the server for each message,
+			// and for the names.
+			if try > 0 {
+				s.forgetRecordNames()
+			}
 			t := &tx{s: s, now: now, sure: try > 0, at: map[string]int{}, indexes: map[string]*index{}}
 			if err := f(ctx, t); err != nil {
 				return err

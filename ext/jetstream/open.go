@@ -167,7 +167,7 @@ func openEngine(ctx context.Context, js jetstream.JetStream, set *settings) (*En
 	}
 	s := &Engine{
 		js: js, stream: stream, name: set.stream, prefix: root + set.stream + ".", clock: clock.New(), logger: set.logger,
-		indexes: map[string]*index{}, opening: map[string]chan struct{}{}, named: map[string]time.Time{},
+		indexes: map[string]*index{}, opening: map[string]chan struct{}{}, named: map[string]time.Time{}, known: map[string]*recordNames{},
 	}
 	s.life, s.end = context.WithCancelCause(context.Background())
 	return s, nil
