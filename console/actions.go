@@ -124,9 +124,7 @@ func (s *server) choose(d *confirmData, f store.Filter) {
 			d.Values = append(d.Values, field{name, filterText(name, v)})
 		}
 	}
-	slices.SortFunc(d.Values, func(a, b field) int {
-		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Value, b.Value))
-	})
+	sortChoice(d.Values)
 	d.Values = append(d.Values, d.Counts...)
 	d.Back = s.address("/queue", chosen)
 	if d.Do == cancelKey {
@@ -135,6 +133,19 @@ func (s *server) choose(d *confirmData, f store.Filter) {
 	}
 	chosen.Set("do", d.Do)
 	d.Action = s.address("/start", chosen)
+}
+
+// sortChoice sorts the values that choose messages: the queue comes first.
+func sortChoice(values []field) {
+	isOther := func(f field) int {
+		if f.Name == "queue" {
+			return 0
+		}
+		return 1
+	}
+	slices.SortFunc(values, func(a, b field) int {
+		return cmp.Or(isOther(a)-isOther(b), strings.Compare(a.Name, b.Name), strings.Compare(a.Value, b.Value))
+	})
 }
 
 // countKey counts the messages of a key by queue, or a part of them if that takes too

@@ -2,7 +2,6 @@ package console
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"net/url"
@@ -18,6 +17,8 @@ import (
 const (
 	shownJobs  = 200
 	shownLines = 200
+
+	shownValues = 20 // of a job's filter
 )
 
 func (s *server) jobList(r *http.Request) (view, error) {
@@ -30,13 +31,15 @@ func (s *server) jobList(r *http.Request) (view, error) {
 
 type jobData struct {
 	jobs.Job
-	Filter  string
-	Handled int  // of Total
-	IsSame  bool // the same job was just started, and is shown
-	EndsAt  time.Time
-	Tried   []tried      // the messages of a first try
-	Lost    bool         // they could not be found in time
-	Rest    *confirmData // sends the messages back that were not tried; nil without them
+	Chosen []field // the filter's values
+	// MoreChosen is the number of values that are not shown, such as ids.
+	MoreChosen int
+	Handled    int  // of Total
+	IsSame     bool // the same job was just started, and is shown
+	EndsAt     time.Time
+	Tried      []tried      // the messages of a first try
+	Lost       bool         // they could not be found in time
+	Rest       *confirmData // sends the messages back that were not tried; nil without them
 	// RestPage is the page that does it, if Rest could not be counted in time.
 	RestPage string
 }
@@ -51,10 +54,16 @@ func (s *server) job(r *http.Request) (view, error) {
 		return view{}, err
 	}
 	d := &jobData{Job: job, Handled: job.Done + job.Looping + job.Unsafe + job.Lapsed + job.Skipped, IsSame: r.URL.Query().Get("same") == "yes"}
-	b, err := json.Marshal(job.Spec.Filter)
-	if err == nil && string(b) != "{}" {
-		d.Filter = string(b)
+	for name, values := range filterValues("", job.Filter) {
+		for _, v := range values {
+			if v != "" {
+				d.Chosen = append(d.Chosen, field{name, filterText(name, v)})
+			}
+		}
 	}
+	sortChoice(d.Chosen)
+	d.MoreChosen = max(0, len(d.Chosen)-shownValues)
+	d.Chosen = d.Chosen[:len(d.Chosen)-d.MoreChosen]
 	if job.Max > 0 {
 		d.Total = min(d.Total, job.Max)
 	}

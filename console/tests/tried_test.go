@@ -33,6 +33,7 @@ func TestJobPage_TriedMessages(t *testing.T) {
 		assert.Len(t, regexp.MustCompile(`data-l="State">waiting<`).FindAllString(text, -1), 3)
 		assert.NotContains(t, text, "no answer of", "an error from before the try")
 		assert.Contains(t, text, ">Send the other 17</button>")
+		assert.Contains(t, text, "<dt>cause</dt><dd>exhausted</dd>", "the filter")
 		assert.Contains(t, text, "<dt>safe to repeat</dt><dd>17</dd>")
 		assert.Contains(t, text, "At 10 a second, 17 messages take until ")
 		assert.Contains(t, text, `name="why" required maxlength="1000" autocomplete="off" value="three"`)
