@@ -77,7 +77,7 @@ func TestArrivedBetween_NoMatchIsLost(t *testing.T) {
 			}
 		}
 		if f.Before.IsZero() {
-			require.EqualValues(t, math.MaxInt64, until)
+			require.Equal(t, int64(math.MaxInt64), until)
 		}
 	}
 }
