@@ -8,7 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// Limits of the stored forms. Too long identifiers are refused, descriptions are cut.
+// Limits of the stored forms. Identifiers that are too long are refused. Descriptions are
+// cut: LastError, Reasons and Timeline.
 const (
 	maxName    = 1 << 10 // bytes of id, put, key, request, provider, outage and each part of the origin
 	maxError   = 4 << 10 // bytes of LastError
@@ -21,7 +22,9 @@ const (
 // reserved begins the names of weir's headers, in upper or lower case.
 const reserved = "Weir-"
 
-// fit cuts m to the limits, or returns an error if it cannot.
+// fit cuts the descriptions in m to their limits, and brings its times and empty fields
+// into the stored form. It returns an error for an identifier, a number, a time or
+// headers over a limit.
 func (m *Meta) fit() error {
 	for _, f := range []struct{ name, value string }{
 		{"ID", m.ID},
@@ -73,16 +76,22 @@ func (m *Meta) fit() error {
 		m.Headers = nil
 	}
 	m.LastError = cut(m.LastError, maxError)
-	m.Reasons = slices.DeleteFunc(slices.Clone(m.Reasons), func(r string) bool { return r == "" })
-	m.Reasons = m.Reasons[max(0, len(m.Reasons)-maxReasons):]
-	for i, r := range m.Reasons {
-		m.Reasons[i] = cut(r, maxReason)
-	}
-	if len(m.Reasons) == 0 {
-		m.Reasons = nil
-	}
+	m.Reasons = fitReasons(m.Reasons)
 	m.Timeline = fitTimeline(m.Timeline)
 	return nil
+}
+
+// fitReasons returns the last reasons, cut to their limit, without empty ones.
+func fitReasons(reasons []string) []string {
+	reasons = slices.DeleteFunc(slices.Clone(reasons), func(r string) bool { return r == "" })
+	reasons = reasons[max(0, len(reasons)-maxReasons):]
+	for i, r := range reasons {
+		reasons[i] = cut(r, maxReason)
+	}
+	if len(reasons) == 0 {
+		return nil
+	}
+	return reasons
 }
 
 func refused(id string, err error) error {
