@@ -68,7 +68,7 @@ func (op *AsyncWaitOperator[IN, OUT]) use(method string, by uint32) (before uint
 		before = op.used.Load()
 		switch {
 		case by == byLoop && before&byLoop != 0:
-			panic(fmt.Sprintf("asyncop: %s: the operator is driven by Results already", method))
+			panic(fmt.Sprintf("asyncop: %s: the operator has run already, or still runs: make a new operator for each run", method))
 		case by == byLoop && before != 0:
 			panic(fmt.Sprintf("asyncop: %s: the operator is driven by In, Out, Via or To already", method))
 		case before&byLoop != 0:

@@ -146,7 +146,7 @@ func (op *AsyncWaitOperator[IN, OUT]) CheckRun(ctx context.Context) error {
 	switch done := op.driver.Context.Done(); {
 	case op.front.failurePolicy == "":
 		return errors.New("asyncop: the operator lacks a failure policy: the first message that cannot be processed would end the worker, be redelivered, " +
-			"and end the next worker. Give it WithFailureSink, with a ladder or a file of dead letters, or WithDropOnFailure")
+			"and end the next worker. Give it WithFailureSink(queue.TakeFailure) of the queue that it reads, or WithDropOnFailure")
 	case done != nil && done == ctx.Done():
 		return errors.New("asyncop: the operator has the context of the worker (WithContext), so it would end before it is drained: leave the option out, " +
 			"or give it a context that does not end with the worker's, such as context.WithoutCancel(ctx)")

@@ -372,7 +372,7 @@ func TestChainedIsUsedOnce(t *testing.T) {
 	for _, err := range op.ResultsOf(optest.ElementsOf("a")) {
 		require.NoError(t, err)
 	}
-	require.PanicsWithValue(t, "asyncop: ResultsOf: the operator is driven by Results already", func() {
+	require.PanicsWithValue(t, "asyncop: ResultsOf: the operator has run already, or still runs: make a new operator for each run", func() {
 		for _, err := range op.ResultsOf(optest.ElementsOf("a")) {
 			require.NoError(t, err)
 		}

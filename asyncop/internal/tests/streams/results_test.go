@@ -318,7 +318,7 @@ func TestResultsAndFlowsExcludeEachOther(t *testing.T) {
 	m := optest.Mode{Capacity: 1}
 	op := optest.Construct(m, optest.UpperFunc(), time.Minute, nil)
 	drain(op)
-	require.PanicsWithValue(t, "asyncop: Results: the operator is driven by Results already", func() { drain(op) })
+	require.PanicsWithValue(t, "asyncop: Results: the operator has run already, or still runs: make a new operator for each run", func() { drain(op) })
 	require.PanicsWithValue(t, "asyncop: In: the operator is driven by Results", func() { op.In() })
 	require.PanicsWithValue(t, "asyncop: Out: the operator is driven by Results", func() { op.Out() })
 	require.PanicsWithValue(t, "asyncop: Via: the operator is driven by Results", func() { op.Via(nil) })
