@@ -163,6 +163,7 @@ func TestLossesClose(t *testing.T) {
 		o.call(errBusy)
 		o.call(errBusy)
 		require.Equal(t, backend.Down, o.Stats().State)
+		require.Contains(t, o.Stats().Reason, "51 of 100 calls were lost, ")
 	})
 	t.Run("in a row", func(t *testing.T) {
 		o := newBench(t).attach()
@@ -176,6 +177,22 @@ func TestLossesClose(t *testing.T) {
 		require.Equal(t, backend.Up, o.Stats().State)
 		o.call(errBusy)
 		require.Equal(t, backend.Down, o.Stats().State)
+	})
+	t.Run("in a row, after a few other losses", func(t *testing.T) {
+		o := newBench(t).attach()
+		for range 4 {
+			o.call(nil)
+			o.call(errBusy)
+		}
+		for range 100 - 4 {
+			o.call(nil)
+		}
+		for range 5 {
+			require.Equal(t, backend.Up, o.Stats().State)
+			o.call(errBusy)
+		}
+		require.Equal(t, backend.Down, o.Stats().State)
+		require.Contains(t, o.Stats().Reason, "the last 5 calls in a row were lost, ")
 	})
 	t.Run("a row beside many calls", func(t *testing.T) {
 		o := newBench(t).attach()

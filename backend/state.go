@@ -438,8 +438,10 @@ func (b *Backend) failing(x *tenant) string {
 		if w.losses >= relapse && float64(w.losses) > b.lossShare*float64(w.heard) {
 			return w.String()
 		}
-	case float64(w.losses) > tooMany || w.row >= row:
+	case float64(w.losses) > tooMany:
 		return w.String()
+	case w.row >= row:
+		return fmt.Sprintf("the last %d calls in a row", w.row)
 	case o.isOn && float64(o.lost) > tooMany:
 		return fmt.Sprintf("%d of %d calls that started after a loss", o.lost, o.started)
 	}

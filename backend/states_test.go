@@ -242,7 +242,7 @@ func TestErrorsThatAskTheBackend(t *testing.T) {
 	for range 5 {
 		o.call(predicates.WithReason(asking{o.Backend}, httpretry.ServiceUnavailable))
 	}
-	require.Equal(t, "5 of 5 calls were lost, the last one: HTTP_503_SERVICE_UNAVAILABLE: it was up", o.Stats().Reason)
+	require.Equal(t, "the last 5 calls in a row were lost, the last one: HTTP_503_SERVICE_UNAVAILABLE: it was up", o.Stats().Reason)
 }
 
 type asking struct{ b *backend.Backend }
@@ -260,7 +260,7 @@ func TestDryRun(t *testing.T) {
 	require.Equal(t, backend.Up, o.Stats().State)
 	require.EqualValues(t, 1, o.Stats().WouldHaveTripped)
 	require.Zero(t, o.Stats().Trips)
-	require.Contains(t, o.log.String(), `level=WARN msg="backend: would be down without DryRun" backend=payments reason="5 of 5 calls were lost`)
+	require.Contains(t, o.log.String(), `level=WARN msg="backend: would be down without DryRun" backend=payments reason="the last 5 calls in a row were lost`)
 	o.start()
 	require.Equal(t, gate.Never, o.wait())
 }

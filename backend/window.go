@@ -41,11 +41,8 @@ func (w *window) note(lost bool) {
 	w.row = 0
 }
 
-// String describes the lost calls.
+// String describes the lost calls as a share of the last calls.
 func (w *window) String() string {
-	if w.row == w.losses && w.row < w.heard {
-		return strconv.Itoa(w.row) + " calls in a row"
-	}
 	return strconv.Itoa(w.losses) + " of " + strconv.Itoa(w.heard) + " calls"
 }
 
