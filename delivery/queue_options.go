@@ -187,8 +187,9 @@ func WithIdempotencyWindow(d time.Duration) QueueOption {
 // longer wait when the message is a dead letter or was purged. A message without a key
 // does not wait for others.
 //
-// All workers of the queue must have the option, or the order does not hold. These
-// messages do not keep their place in the order:
+// All workers of the queue must have the option, or the order does not hold: weir does
+// not notice a worker without it, or with [WithFairByKey] instead. These messages do not
+// keep their place in the order:
 //
 //   - A dead letter that is merged back is the last message of its key.
 //   - A part of a message, and an element that is not a message of the queue, are put at
@@ -209,14 +210,15 @@ func WithOrdered() QueueOption {
 }
 
 func (s *queueSettings) refuseCombinations(name string) {
-	refuse := func(are bool, options string) {
+	refuse := func(are bool, options, remedy string) {
 		if are {
-			panic(fmt.Sprintf("delivery: NewQueue: queue %q: %s do not go together", name, options))
+			panic(fmt.Sprintf("delivery: NewQueue: queue %q: %s do not go together: %s", name, options, remedy))
 		}
 	}
 	isLimited := func(l Layer) bool { return l.MaxConcurrent > 0 || l.Rate > 0 }
-	refuse(s.ordered && s.fairByKey, "WithOrdered and WithFairByKey")
-	refuse(s.ordered && slices.ContainsFunc(s.layers, isLimited), "WithOrdered and a layer with a limit")
+	refuse(s.ordered && s.fairByKey, "WithOrdered and WithFairByKey", "WithOrdered is fair by key already, so leave WithFairByKey out")
+	refuse(s.ordered && slices.ContainsFunc(s.layers, isLimited), "WithOrdered and a layer with a limit",
+		"messages wait in the queue itself, so leave MaxConcurrent and Rate of the layers out")
 }
 
 // WithFairByKey takes the messages of the keys ([Key]) in rounds, a message of each key.

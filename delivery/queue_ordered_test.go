@@ -107,15 +107,17 @@ func TestWithOrdered_DeadLetter(t *testing.T) {
 }
 
 func TestWithOrdered_OptionsThatDoNotGoTogether(t *testing.T) {
+	const limited = "WithOrdered and a layer with a limit do not go together: " +
+		"messages wait in the queue itself, so leave MaxConcurrent and Rate of the layers out"
 	for _, c := range []struct {
 		other delivery.QueueOption
 		want  string
 	}{
-		{delivery.WithFairByKey(0), "WithOrdered and WithFairByKey"},
-		{delivery.WithLayers(delivery.Layer{Delay: 1, Rate: 1}), "WithOrdered and a layer with a limit"},
-		{delivery.WithLayers(delivery.Layer{Delay: 1, MaxConcurrent: 1}), "WithOrdered and a layer with a limit"},
+		{delivery.WithFairByKey(0), "WithOrdered and WithFairByKey do not go together: WithOrdered is fair by key already, so leave WithFairByKey out"},
+		{delivery.WithLayers(delivery.Layer{Delay: 1, Rate: 1}), limited},
+		{delivery.WithLayers(delivery.Layer{Delay: 1, MaxConcurrent: 1}), limited},
 	} {
-		require.PanicsWithValue(t, "delivery: NewQueue: queue \"q\": "+c.want+" do not go together", func() {
+		require.PanicsWithValue(t, "delivery: NewQueue: queue \"q\": "+c.want, func() {
 			delivery.NewQueue[int](memory.Open(), "q", delivery.WithOrdered(), c.other)
 		})
 	}
