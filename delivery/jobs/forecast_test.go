@@ -127,4 +127,6 @@ func TestSpec_FormatOfLeaveLapsed(t *testing.T) {
 	require.Equal(t, 3, job.Format)
 	_, err = j.Start(t.Context(), jobs.Spec{Do: store.Hold, Queue: "dead", LeaveLapsed: true, By: "ann", Why: "test"})
 	require.ErrorContains(t, err, "LeaveLapsed are for a merge")
+	_, err = j.Start(t.Context(), jobs.Spec{Queue: "dead", By: "ann", Why: "test"})
+	require.EqualError(t, err, `jobs: unknown action "": Do must be one of ["merge" "purge" "hold" "release" "due"]`)
 }

@@ -135,10 +135,13 @@ func (j *Job) runs() bool {
 	return j.Ended.IsZero() && !j.Paused && !j.unreadable && j.Format <= format
 }
 
+// actions are the values of Spec.Do.
+var actions = []store.Action{store.Merge, store.Purge, store.Hold, store.Release, store.Due}
+
 func (s *Spec) check() error {
 	switch {
-	case !slices.Contains([]store.Action{store.Merge, store.Purge, store.Hold, store.Release, store.Due}, s.Do):
-		return fmt.Errorf("jobs: unknown action %q", s.Do)
+	case !slices.Contains(actions, s.Do):
+		return fmt.Errorf("jobs: unknown action %q: Do must be one of %q", s.Do, actions)
 	case s.By == "" || s.Why == "":
 		return errors.New("jobs: who starts the job, and why? By and Why are required")
 	case s.Do == store.Merge && s.To == s.Queue:
