@@ -308,7 +308,7 @@ func (q *Queue[T]) Encode(v T, opts ...PutOption) (store.Message, error) {
 // checkKey returns an error for a message without a key if the queue needs keys.
 func (q *Queue[T]) checkKey(meta *message.Meta) error {
 	if q.needsKeys && meta.Key == "" {
-		return fmt.Errorf("%w: message %q lacks a key (delivery.Key), and the queue needs keys (WithFairByKey)", message.ErrRefused, meta.ID)
+		return fmt.Errorf("%w: message %q lacks a key (delivery.Key), and the queue needs keys (WithFairByKey)", message.ErrRefused, guard.Shown(meta.ID))
 	}
 	return nil
 }
@@ -365,7 +365,7 @@ func (q *Queue[T]) PutAll(ctx context.Context, messages []message.Message[T]) er
 		case m.Pending():
 			m.Reject(err)
 		default: // no source would see a rejection, and the value would be lost (law D1)
-			return fmt.Errorf("delivery: queue %q: message %q: %w", q.name, m.Meta().ID, err)
+			return fmt.Errorf("delivery: queue %q: message %q: %w", q.name, guard.Shown(m.Meta().ID), err)
 		}
 	}
 	from := make([]message.Delivery, len(sources))

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // Limits of the stored forms. Identifiers that are too long are refused. Descriptions are
@@ -95,7 +97,7 @@ func fitReasons(reasons []string) []string {
 }
 
 func refused(id string, err error) error {
-	return fmt.Errorf("message %q: %w: %w", cut(id, maxName), ErrRefused, err)
+	return fmt.Errorf("message %q: %w: %w", guard.Shown(id), ErrRefused, err)
 }
 
 // checkYear returns an error for a time without a form in RFC 3339.

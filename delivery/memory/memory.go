@@ -18,6 +18,7 @@ import (
 	"github.com/benbjohnson/clock"
 
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/storearg"
 	"github.com/weirflow/weir/internal/wait"
 	"github.com/weirflow/weir/message"
@@ -182,7 +183,7 @@ func stored(ms []store.Message) ([]store.Message, error) {
 		copies[i] = ms[i].Clone()
 		copies[i].Meta = message.Meta{}
 		if err := json.Unmarshal(b, &copies[i].Meta); err != nil {
-			return nil, fmt.Errorf("memory: message %q: %w", ms[i].Meta.ID, err)
+			return nil, fmt.Errorf("memory: message %q: %w", guard.Shown(ms[i].Meta.ID), err)
 		}
 	}
 	return copies, nil

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"unicode/utf8"
 
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/unknown"
 	"github.com/weirflow/weir/message"
 )
@@ -43,7 +44,7 @@ func (m Message) MarshalJSON() ([]byte, error) {
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false) // otherwise a JSON payload would change
 	if err := e.Encode(j); err != nil {
-		return nil, fmt.Errorf("store: message %q: %w", m.Meta.ID, err)
+		return nil, fmt.Errorf("store: message %q: %w", guard.Shown(m.Meta.ID), err)
 	}
 	return messageMembers.Append(bytes.TrimSuffix(b.Bytes(), []byte("\n")), later), nil
 }

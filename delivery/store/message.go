@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/message"
 )
 
@@ -82,7 +83,7 @@ func (m *Message) Validate() error {
 	case m.Meta.ID == "":
 		return errors.New("store: a message without an id (Meta.ID)")
 	case m.Delay < 0:
-		return fmt.Errorf("store: message %q: the delay %v is negative", m.Meta.ID, m.Delay)
+		return fmt.Errorf("store: message %q: the delay %v is negative", guard.Shown(m.Meta.ID), m.Delay)
 	case m.Meta.Visit < 0 || m.Meta.Merges < 0 || m.Meta.Attempts < 0:
 		return fmt.Errorf("store: message %q: visit %d, merges %d and attempts %d must not be negative",
 			m.Meta.ID, m.Meta.Visit, m.Meta.Merges, m.Meta.Attempts)

@@ -95,9 +95,9 @@ func (s *Sink[T]) PutAll(ctx context.Context, ms []message.Message[T]) error {
 	for i, err := range errs {
 		switch {
 		case errors.Is(err, errNoSubject):
-			return guard.MarkPermanent(fmt.Errorf("jetstream: stream %s: message %q: %w", s.config.Stream, ms[i].Meta().ID, err))
+			return guard.MarkPermanent(fmt.Errorf("jetstream: stream %s: message %q: %w", s.config.Stream, guard.Shown(ms[i].Meta().ID), err))
 		case err != nil:
-			return fmt.Errorf("jetstream: %w: message %q: %w", message.ErrRefused, ms[i].Meta().ID, err)
+			return fmt.Errorf("jetstream: %w: message %q: %w", message.ErrRefused, guard.Shown(ms[i].Meta().ID), err)
 		}
 	}
 	errs = publishEach(ctx, s.pubs, out)

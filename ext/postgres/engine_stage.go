@@ -11,6 +11,7 @@ import (
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/internal/storesql"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/storearg"
 )
 
@@ -63,7 +64,7 @@ func (s *Engine) stage(ctx context.Context, queue string, m store.Message, exec 
 	return s.do(ctx, func() error {
 		if err := exec(ctx, s.insertionOf(`(SELECT $1::text, $2::bigint, $3::bigint, $4::bigint, $5::text, $6::text, $7::bytea, $8::bytea, 1)`),
 			r.Queue, micros(r.Delay), r.Meta.Visit, r.Meta.Merges, storesql.Readable(string(r.Cause)), r.MetaColumn, r.Schema, r.Payload); err != nil {
-			return fmt.Errorf("staging message %q: %w", m.Meta.ID, err)
+			return fmt.Errorf("staging message %q: %w", guard.Shown(m.Meta.ID), err)
 		}
 		// The delay began before the commit, whose time is unknown here: the hub looks at
 		// once, and finds when the message is due.

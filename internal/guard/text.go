@@ -125,6 +125,18 @@ func nextURL(rest string) int {
 
 const hidden = "xxxxx"
 
+// maxShown limits the bytes of an identifier in an error or a log line.
+const maxShown = 100
+
+// Shown returns an identifier for an error. Of a long one it is the beginning, since a
+// user's text may be of any length.
+func Shown(id string) string {
+	if len(id) <= maxShown {
+		return id
+	}
+	return strings.ToValidUTF8(id[:maxShown], "") + "…"
+}
+
 // Visible escapes the characters of a text that are not printable or not UTF-8, as Go
 // does in string literals, except for the characters of keep. So the text cannot hide
 // characters, control a terminal, or change its direction (law J3).

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -131,3 +132,10 @@ func (k *kept) Handle(_ context.Context, r slog.Record) error {
 type breaks struct{}
 
 func (breaks) Error() string { panic("no") }
+
+func TestShown(t *testing.T) {
+	require.Equal(t, "order-17", guard.Shown("order-17"))
+	require.Equal(t, strings.Repeat("x", 100), guard.Shown(strings.Repeat("x", 100)))
+	require.Equal(t, strings.Repeat("x", 100)+"…", guard.Shown(strings.Repeat("x", 2000)))
+	require.Equal(t, strings.Repeat("x", 99)+"…", guard.Shown(strings.Repeat("x", 99)+"é"), "cut between two characters")
+}

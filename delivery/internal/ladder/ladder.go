@@ -127,7 +127,7 @@ func (l *Ladder[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error
 	}
 	m, err := leases.Encode(l.c.Codec, f.Element, meta)
 	if err != nil {
-		return fmt.Errorf("message %q cannot be encoded: %w", meta.ID, err)
+		return fmt.Errorf("message %q cannot be encoded: %w", guard.Shown(meta.ID), err)
 	}
 	// whole is from if the element is the whole message, from a source of this ladder.
 	// Otherwise it is nil. Only a whole message has the received bytes, and can be
@@ -146,7 +146,7 @@ func (l *Ladder[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error
 	queue := l.queueOf(to)
 	isGone, err := leases.HandOver(ctx, l.c.Store, queue, []store.Message{m}, []message.Delivery{from})
 	if err != nil {
-		err = fmt.Errorf("message %q: %w", meta.ID, err)
+		err = fmt.Errorf("message %q: %w", guard.Shown(meta.ID), err)
 		if guard.IsPermanent(err) {
 			l.fail(err)
 		}
@@ -258,7 +258,7 @@ func (l *Ladder[T]) unvisited(received message.Message[T]) (store.Message, error
 	before.Visit = max(0, meta.Visit-1)
 	m, err := leases.Encode(l.c.Codec, received.Value, before)
 	if err != nil {
-		return m, fmt.Errorf("message %q cannot be encoded: %w", meta.ID, err)
+		return m, fmt.Errorf("message %q cannot be encoded: %w", guard.Shown(meta.ID), err)
 	}
 	keepReceived(l.ifOwn(message.DeliveryOf(received), &meta), &m)
 	return m, nil
@@ -276,7 +276,7 @@ func (l *Ladder[T]) putDead(ctx context.Context, received message.Message[T], ca
 	m.Cause = settle.CauseOf(&meta, cause)
 	isGone, err := leases.HandOver(ctx, l.c.Store, l.c.DeadLetters, []store.Message{m}, []message.Delivery{message.DeliveryOf(received)})
 	if err != nil {
-		return fmt.Errorf("message %q: %s: %w", meta.ID, why, err)
+		return fmt.Errorf("message %q: %s: %w", guard.Shown(meta.ID), why, err)
 	}
 	if isGone[0] {
 		return nil
