@@ -14,7 +14,8 @@ import (
 // failure is an error with a name.
 type failure struct {
 	name    string
-	message string // with … where it varies; "" if the code does not have it
+	message string   // with … where it varies; "" if the code does not have it
+	others  []string // further messages
 	text    string
 	fields  []field
 }
@@ -23,6 +24,7 @@ func errorsPage(packages []pkg) string {
 	var b strings.Builder
 	b.WriteString("# Errors\n\n" + generated + "\nThe errors with a name. Match a variable with `errors.Is`, and a type with `errors.As`. " +
 		"Find yours by its text in the table; … stands for what varies. [Troubleshooting](../troubleshooting.md) begins with what you see.\n\n" +
+		"Other errors match their cause: `checkpoint: draining: context deadline exceeded: no report from …`, for example, matches the end of the context of `Finish`.\n\n" +
 		"| the message begins with | is |\n|---|---|\n")
 	type line struct{ message, link string }
 	var lines []line
@@ -35,12 +37,12 @@ func errorsPage(packages []pkg) string {
 		fmt.Fprintf(&body, "\n## %s\n\n```go\nimport %q\n```\n", p.title(), p.path)
 		for _, f := range failures {
 			anchor := strings.ToLower(p.doc.Name + f.name)
-			if f.message != "" {
-				lines = append(lines, line{f.message, fmt.Sprintf("[%s.%s](#%s)", p.doc.Name, f.name, anchor)})
+			for _, text := range f.messages() {
+				lines = append(lines, line{text, fmt.Sprintf("[%s.%s](#%s)", p.doc.Name, f.name, anchor)})
 			}
 			fmt.Fprintf(&body, "\n### %s.%s\n\n", p.doc.Name, f.name)
-			if f.message != "" {
-				fmt.Fprintf(&body, "`%s`\n\n", f.message)
+			for _, text := range f.messages() {
+				fmt.Fprintf(&body, "`%s`\n\n", text)
 			}
 			body.WriteString(f.text)
 			if len(f.fields) > 0 {
@@ -58,6 +60,14 @@ func errorsPage(packages []pkg) string {
 	return b.String() + body.String()
 }
 
+// messages returns the texts with which the message may begin.
+func (f failure) messages() []string {
+	if f.message == "" {
+		return nil
+	}
+	return append([]string{f.message}, f.others...)
+}
+
 // failures returns the errors of a package: variables first, then types.
 func (p pkg) failures() (out []failure) {
 	for _, file := range p.all {
@@ -73,7 +83,8 @@ func (p pkg) failures() (out []failure) {
 		if s == nil || !ast.IsExported(t.Name) || !strings.HasSuffix(t.Name, "Error") {
 			continue
 		}
-		out = append(out, failure{name: t.Name, message: p.methodMessage(t.Name), text: p.markdown(t.Doc), fields: p.fields(s)})
+		first := p.methodMessage(t.Name)
+		out = append(out, failure{name: t.Name, message: first, others: p.otherMessages(t.Name, first), text: p.markdown(t.Doc), fields: p.fields(s)})
 	}
 	return out
 }
@@ -151,6 +162,48 @@ func (p pkg) methodMessage(typ string) (text string) {
 		}
 	}
 	return text
+}
+
+// otherMessages returns the other texts that a type's method Error assigns to the variable
+// that it returns. A text that begins with the variable is the end of an earlier one.
+func (p pkg) otherMessages(typ, first string) (others []string) {
+	for _, file := range p.all {
+		for _, d := range file.Decls {
+			f, ok := d.(*ast.FuncDecl)
+			if !ok || f.Recv == nil || f.Name.Name != "Error" || receiver(f) != typ {
+				continue
+			}
+			last := ""
+			ast.Inspect(f.Body, func(n ast.Node) bool {
+				a, ok := n.(*ast.AssignStmt)
+				if !ok || a.Tok == token.ADD_ASSIGN || len(a.Rhs) != 1 {
+					return true
+				}
+				text := message(a.Rhs[0])
+				if endsWith(a.Rhs[0], a.Lhs[0]) {
+					text = strings.TrimSuffix(text, "…") + last
+				}
+				last = text
+				text = strings.ReplaceAll(strings.TrimSpace(text), "……", "…")
+				if strings.Contains(text, ": ") && text != first {
+					others = append(others, text)
+				}
+				return true
+			})
+		}
+	}
+	return others
+}
+
+// endsWith reports whether e is a sum whose last part is the variable v.
+func endsWith(e, v ast.Expr) bool {
+	sum, isSum := e.(*ast.BinaryExpr)
+	if !isSum {
+		return false
+	}
+	part, isPart := sum.Y.(*ast.Ident)
+	variable, isVariable := v.(*ast.Ident)
+	return isPart && isVariable && part.Name == variable.Name
 }
 
 func receiver(f *ast.FuncDecl) string {

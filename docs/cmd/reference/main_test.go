@@ -41,6 +41,24 @@ type AgeError struct {
 
 func (e *AgeError) Error() string { return fmt.Sprintf("m: %d years", e.Age) }
 
+// PlaceError reports a place.
+type PlaceError struct {
+	Place string
+	Full  bool
+}
+
+func (e *PlaceError) Error() string {
+	s := fmt.Sprintf("place %d", 1)
+	if e.Full {
+		s = fmt.Sprintf("m: full: %s", e.Place)
+	}
+	if e.Place != "" {
+		s = e.Place + ": " + s
+	}
+	s += fmt.Sprintf(": and more: %d", 1)
+	return s
+}
+
 type Option func(*Pool)
 
 // WithSize sets the size; the default is 8.
@@ -54,9 +72,11 @@ func WithSize(n int) Option { return nil }
 	require.Contains(t, string(options), "### m.WithSize\n\n`func WithSize(n int) Option`\n\nWithSize sets the size; the default is 8.\n")
 	failures, err := os.ReadFile(filepath.Join(root, "docs/reference/errors.md"))
 	require.NoError(t, err)
-	require.Contains(t, string(failures), "| `m: busy` | [m.ErrBusy](#merrbusy) |\n| `m: … years` | [m.AgeError](#mageerror) |\n")
+	require.Contains(t, string(failures), "| `m: busy` | [m.ErrBusy](#merrbusy) |\n| `m: full: …` | [m.PlaceError](#mplaceerror) |\n"+
+		"| `m: … years` | [m.AgeError](#mageerror) |\n| `…: m: full: …` | [m.PlaceError](#mplaceerror) |\n")
 	require.Contains(t, string(failures), "ErrBusy reports that a `Pool` has no room.\n")
 	require.Contains(t, string(failures), "| `Age` | `int` | in years |\n")
+	require.NotContains(t, string(failures), "and more", "the end of a message")
 
 	write(t, root, "m.go", before+"\n// WithName sets the name.\nfunc WithName(s string) Option { return nil }\n")
 	require.ErrorContains(t, run([]string{"-root", root, "-check"}), "options.md")
