@@ -164,8 +164,9 @@ func (p pkg) methodMessage(typ string) (text string) {
 	return text
 }
 
-// otherMessages returns the other texts that a type's method Error assigns to the variable
-// that it returns. A text that begins with the variable is the end of an earlier one.
+// otherMessages returns the other texts that a type's method Error assigns to its
+// variables. An assignment of a sum that ends with its own variable lengthens the text
+// before it.
 func (p pkg) otherMessages(typ, first string) (others []string) {
 	for _, file := range p.all {
 		for _, d := range file.Decls {
