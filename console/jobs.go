@@ -75,7 +75,7 @@ func (s *server) job(r *http.Request) (view, error) {
 	d.Lost = err != nil // the page can still pause and cancel the job
 	hasTried := len(d.Tried) > 0 && job.State() == "done"
 	if hasTried && personOf(r).Acts() {
-		s.addRest(r.Context(), d)
+		s.addRest(r.Context(), d, job.Total-job.Done)
 	}
 	return view{Name: "job", Title: "Job " + strconv.Itoa(id), Data: d}, nil
 }

@@ -94,8 +94,9 @@ func (s *server) triedMessage(job *jobs.Job, queue string, e *store.Entry) tried
 }
 
 // addRest adds how the messages are sent back that a finished job has left: the others
-// that matched when it was started.
-func (s *server) addRest(ctx context.Context, d *jobData) {
+// that matched when it was started. left is their number then, unless the job is
+// Uncounted.
+func (s *server) addRest(ctx context.Context, d *jobData, left int) {
 	job := &d.Job
 	c := s.restSurvey(job.ID)
 	v, at, _ := c.get(ctx, s.ctx, s.Clock, firstWait, func(ctx context.Context) (survey, error) {
@@ -111,6 +112,10 @@ func (s *server) addRest(ctx context.Context, d *jobData) {
 	}
 	if rest.Count == 0 && !rest.IsAtLeast {
 		return
+	}
+	if rest.IsAtLeast && !job.Uncounted && left > rest.Count {
+		rest.Count, rest.CountedAt = left, job.Begun
+		rest.IsAtLeast = false
 	}
 	f := job.Filter
 	rest.restrict(&f, at)

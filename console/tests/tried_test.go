@@ -102,6 +102,28 @@ func TestJobPage_OthersAreJudged(t *testing.T) {
 	require.Equal(t, http.StatusForbidden, submitted(t, reader, text, "/start", form).Code)
 }
 
+// If the others are too many to count, the page has their number from the count of the job.
+func TestJobPage_ManyOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &counting{Engine: memory.Open(), takes: 10 * time.Millisecond}
+		putLong(t, e)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		h, err := console.Handler(ctx, console.Config{Engine: e, Logger: quiet, Authorize: role(console.Actor, "ann")})
+		require.NoError(t, err)
+		html := page(t, h, "/start?do=merge&queue=orders-dead")
+		w := submitted(t, h, html, "/start", url.Values{"to": {"orders"}, "new": {"yes"}, "why": {"three"}, "max": {"3"}})
+		require.Equal(t, http.StatusSeeOther, w.Code, w.Body)
+		require.Equal(t, 20_000, awaitEnd(t, e, 1).Total)
+		e.hang("orders-dead")
+		text := page(t, h, "/job?id=1")
+		for _, want := range []string{"The others: 19,997 messages", ">Send the other 19,997</button>", "Counted at ", "<dt>looked at</dt><dd>the newest "} {
+			assert.Contains(t, text, want)
+		}
+		cancel()
+	})
+}
+
 // The page finds tried messages wherever they wait, and is not misled by other messages
 // with their ids.
 func TestJobPage_TriedMessagesElsewhere(t *testing.T) {
