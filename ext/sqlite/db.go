@@ -14,7 +14,8 @@ import (
 	"time"
 
 	"modernc.org/libc"
-	_ "modernc.org/sqlite" // the driver "sqlite"
+	driver "modernc.org/sqlite"
+	codes "modernc.org/sqlite/lib"
 
 	"github.com/weirflow/weir/ext/internal/group"
 )
@@ -38,18 +39,16 @@ func OpenDB(ctx context.Context, path string, opts ...Option) (*DB, error) {
 }
 
 func openDB(ctx context.Context, path string, set *settings) (*DB, error) {
-	scheme, rest, isURL := strings.Cut(path, ":")
-	switch {
-	case path == "":
-		return nil, errors.New("sqlite: open: the path of the file is empty")
-	case strings.HasPrefix(path, ":memory:"):
-		return nil, fmt.Errorf("sqlite: open %q: the database must be a file: for queues in memory use memory.Open of delivery/memory", path)
-	case isURL && (scheme == "file" || scheme == "sqlite"):
-		return nil, fmt.Errorf("sqlite: open %q: this is a URL, not the path of a file: use %q", path, strings.TrimPrefix(rest, "//"))
+	err := checkPath(path)
+	if err != nil {
+		return nil, err
 	}
-	path, err := filepath.Abs(path)
+	path, err = filepath.Abs(path)
 	if err != nil {
 		return nil, fmt.Errorf("sqlite: open %q: %w", path, err)
+	}
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return nil, fmt.Errorf("sqlite: open %q: this is a directory: give the path of a file", path)
 	}
 	must := filepath.Dir(path)
 	if set.readOnly {
@@ -85,17 +84,48 @@ func openDB(ctx context.Context, path string, set *settings) (*DB, error) {
 	}
 	db.writer, err = open(ctx, name+"?"+write, 1)
 	if err != nil {
-		return nil, fmt.Errorf("sqlite: open %q: %w", path, err)
+		return nil, explainOpen(path, err)
 	}
 	db.reader, err = open(ctx, db.readName, set.readers)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("sqlite: open %q: %w", path, err), db.writer.Close())
+		return nil, errors.Join(explainOpen(path, err), db.writer.Close())
 	}
 	db.file, err = os.Stat(path)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("sqlite: open: %w", err), db.Close())
 	}
 	return db, nil
+}
+
+// checkPath refuses what other programs accept in place of a path. The errors leave out
+// parts of a URL that may hold a password.
+func checkPath(path string) error {
+	scheme, rest, isURL := strings.Cut(path, ":")
+	file, parameters, hasParameters := strings.Cut(path, "?")
+	switch {
+	case path == "":
+		return errors.New("sqlite: open: the path of the file is empty")
+	case strings.HasPrefix(path, ":memory:"):
+		return fmt.Errorf("sqlite: open %q: the database must be a file: for queues in memory use memory.Open of delivery/memory", path)
+	case isURL && (scheme == "file" || scheme == "sqlite"):
+		rest, _, _ = strings.Cut(strings.TrimPrefix(rest, "//"), "?")
+		return fmt.Errorf("sqlite: open %q: this is a URL, not the path of a file: use %q", path, rest)
+	case isURL && strings.HasPrefix(rest, "//"):
+		return fmt.Errorf("sqlite: open: a URL that begins with %s:// is not the path of a file: for PostgreSQL use postgres.Open of ext/postgres", scheme)
+	case hasParameters && strings.Contains(parameters, "="):
+		return fmt.Errorf("sqlite: open %q: a path does not have parameters after a question mark: use options in their place, "+
+			"such as WithBusyTimeout, WithReaders and WithReadOnly", file)
+	}
+	return nil
+}
+
+// explainOpen returns err with the file, and with the remedy that SQLite leaves out.
+func explainOpen(path string, err error) error {
+	if e, ok := errors.AsType[*driver.Error](err); ok && e.Code()&0xff == codes.SQLITE_CANTOPEN {
+		return fmt.Errorf("sqlite: open %q: %w: the file must be readable, and its directory writable, because SQLite makes files "+
+			"beside it (WithReadOnly makes none)", path, err)
+	}
+	return fmt.Errorf("sqlite: open %q: %w", path, err)
 }
 
 // check returns an error if the file was removed or replaced since it was opened. SQLite

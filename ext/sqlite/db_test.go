@@ -74,18 +74,38 @@ func TestOpenPaths(t *testing.T) {
 		assert.FileExists(t, path)
 		require.NoError(t, db.Close())
 	}
+	dir := t.TempDir()
 	for path, want := range map[string]string{
-		"":               "the path of the file is empty",
-		":memory:":       "memory.Open",
-		"file:x.db":      `not the path of a file: use "x.db"`,
-		"sqlite:x.db":    `not the path of a file: use "x.db"`,
-		"sqlite:///x.db": `not the path of a file: use "/x.db"`,
+		"":                                   "the path of the file is empty",
+		":memory:":                           "memory.Open",
+		"file:x.db":                          `not the path of a file: use "x.db"`,
+		"sqlite:x.db":                        `not the path of a file: use "x.db"`,
+		"sqlite:///x.db":                     `not the path of a file: use "/x.db"`,
+		"file:x.db?_pragma=busy_timeout(1)":  `not the path of a file: use "x.db"`,
+		"x.db?_pragma=busy_timeout(1)":       "WithBusyTimeout",
+		"postgres://u:hunter2@db/x?port=543": "begins with postgres:// is not the path of a file: for PostgreSQL use postgres.Open",
+		dir:                                  "this is a directory",
 	} {
 		_, err := OpenDB(t.Context(), path)
 		assert.ErrorContains(t, err, want)
+		assert.NotContains(t, err.Error(), "hunter2")
 	}
+	assert.NoFileExists(t, "x.db?_pragma=busy_timeout(1)")
 	_, err := OpenDB(t.Context(), filepath.Join(t.TempDir(), "missing", "x.db"))
 	assert.ErrorContains(t, err, "missing")
+}
+
+// SQLite does not say why it cannot open a file: here, since it cannot make the log beside
+// it.
+func TestOpenDB_DirectoryIsNotWritable(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.db")
+	db, err := OpenDB(t.Context(), path)
+	require.NoError(t, err)
+	require.NoError(t, db.Close())
+	require.NoError(t, os.Mkdir(path+"-wal", 0o700)) // works for root as well, for whom every directory is writable
+	_, err = OpenDB(t.Context(), path)
+	require.ErrorContains(t, err, "its directory writable")
+	require.ErrorContains(t, err, path)
 }
 
 // Each of many calls gets its own result, and failed calls leave no effect.

@@ -472,7 +472,7 @@ func (s *Engine) do(ctx context.Context, f func() error) error {
 	if e, ok := errors.AsType[*driver.Error](err); ok {
 		switch e.Code() & 0xff {
 		case codes.SQLITE_FULL:
-			return fmt.Errorf("sqlite: %w: %w", store.ErrFull, err)
+			return fmt.Errorf("sqlite: %w: the disk of %q: make room on it (to remove messages takes room as well): %w", store.ErrFull, s.db.path, err)
 		case codes.SQLITE_TOOBIG, codes.SQLITE_CONSTRAINT:
 			return fmt.Errorf("sqlite: %w: %w", message.ErrRefused, err)
 		}
