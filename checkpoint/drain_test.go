@@ -134,7 +134,7 @@ func TestDraining(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		err := c.Finish(ctx, Drain)
-		require.EqualError(t, err, `checkpoint: draining: context deadline exceeded: no report from "a"`)
+		require.EqualError(t, err, `checkpoint: draining: context deadline exceeded: elements that were read are not finished: no report from "a"`)
 		require.ErrorIs(t, c.Wait(), context.DeadlineExceeded)
 	})
 	bubble(t, "also between the draining and the final checkpoint", func(t *testing.T) {

@@ -17,9 +17,12 @@ import (
 //
 // For a [Drain] the source stops reading and sends the marker of the end of the input.
 // Checkpoints continue, and a Suspend may still end the stream, until the marker has
-// reached all participants: then the final checkpoint is taken. When ctx ends first, the
-// stream has failed, and a restart resumes from the last checkpoint. If the stream is
-// being drained already, the end of ctx ends only the call.
+// reached all participants: then the final checkpoint is taken. All elements that were
+// read are finished before it, including those that operators have read past their
+// capacity (asyncop.State.Overflow, 1,024 by default). So a Drain may take much longer
+// than one element. When ctx ends first, the stream has failed, and a restart resumes
+// from the last checkpoint. If the stream is being drained already, the end of ctx ends
+// only the call.
 //
 // For a [Suspend] the source stops at the barrier. When ctx ends after that, the stream
 // has failed; when ctx ends earlier, during another checkpoint, the stream continues.
@@ -150,7 +153,7 @@ func (c *Coordinator) awaitDrained(ctx context.Context, r *run) error {
 		waiting := maps.Clone(r.waiting)
 		c.mu.Unlock()
 		if err != nil {
-			return fmt.Errorf("checkpoint: draining: %w: no report from %s", err, quoted(waiting))
+			return fmt.Errorf("checkpoint: draining: %w: elements that were read are not finished: no report from %s", err, quoted(waiting))
 		}
 		c.logger.Warn("checkpoint: the stream is being drained", slog.String("not done", listed(waiting)))
 	}

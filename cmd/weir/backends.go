@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -22,10 +23,11 @@ func (a *app) backendList() *cobra.Command {
 	c := &cobra.Command{
 		Use: "list", Short: "Show the backends of all workers", Args: none,
 		Long: `Show the backends of all workers. Each worker reports every 20 s how its backend
-is. If workers share a limit (backend.Shared), the backend has a row of its own,
-with the workers below it. The orders hold, resume and limit reach workers
-within two seconds, and workers that start later. A shared limit of N is for all
-its workers together.`,
+is. SEEN is the age of its report, which may be older than the last order. If
+workers share a limit (backend.Shared), the backend has a row of its own, with
+the workers below it. The orders hold, resume and limit reach workers within two
+seconds, and workers that start later. A shared limit of N is for all its
+workers together.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.withJobs(c, func(ctx context.Context, _ inspected, j *jobs.Jobs) error {
 				rows, err := a.backendRows(ctx, j)
@@ -39,6 +41,7 @@ its workers together.`,
 				return a.table([]column{
 					{name: "BACKEND", whole: true},
 					{name: "WORKER"},
+					{name: "SEEN", right: true},
 					{name: "STATE"},
 					{name: "SINCE"},
 					{name: "LIMIT", right: true},
@@ -64,9 +67,16 @@ func (a *app) backendRows(ctx context.Context, j *jobs.Jobs) (rows [][]string, e
 		return nil, err
 	}
 	for _, s := range jobs.Services(workers, a.clock.Now()) {
-		orders = slices.DeleteFunc(orders, func(o jobs.BackendOrder) bool { return o.Backend == s.Name })
+		var last jobs.BackendOrder
+		orders = slices.DeleteFunc(orders, func(o jobs.BackendOrder) bool {
+			isOf := o.Backend == s.Name
+			if isOf {
+				last = o
+			}
+			return isOf
+		})
 		if s.IsShared {
-			rows = append(rows, []string{s.Name, processes(s), stateOf(s), when(s.Since), strconv.Itoa(s.Limit), strconv.Itoa(s.InUse), s.Why})
+			rows = append(rows, []string{s.Name, processes(s), "", stateOf(s), when(s.Since), strconv.Itoa(s.Limit), strconv.Itoa(s.InUse), s.Why})
 		}
 		for _, p := range s.Processes {
 			if a.json {
@@ -77,7 +87,7 @@ func (a *app) backendRows(ctx context.Context, j *jobs.Jobs) (rows [][]string, e
 					return nil, err
 				}
 			}
-			rows = append(rows, processRow(p))
+			rows = append(rows, processRow(p, last, a.clock.Now()))
 		}
 	}
 	for _, o := range orders {
@@ -94,18 +104,24 @@ func (a *app) backendRows(ctx context.Context, j *jobs.Jobs) (rows [][]string, e
 			limit = strconv.Itoa(*o.Limit)
 		}
 		if state != "" || limit != "" {
-			rows = append(rows, []string{o.Backend, "none", state, when(o.At), limit, "", o.Held})
+			rows = append(rows, []string{o.Backend, "none", "", state, when(o.At), limit, "", o.Held})
 		}
 	}
 	return rows, nil
 }
 
-func processRow(p jobs.ServiceProcess) []string {
+// processRow returns the row of a worker that reported its backend, perhaps before the
+// last order.
+func processRow(p jobs.ServiceProcess, last jobs.BackendOrder, now time.Time) []string {
 	limit := strconv.Itoa(p.Limit)
 	if p.Limit < 0 {
 		limit = "none"
 	}
-	return []string{p.Name, p.Worker, stateOfProcess(p), when(p.Since), limit, strconv.Itoa(p.InUse), p.Why}
+	why := p.Why
+	if last.At.After(p.Seen) {
+		why = fmt.Sprintf("reported before the last order (%s)", last.Event)
+	}
+	return []string{p.Name, p.Worker, since(now, p.Seen), stateOfProcess(p), when(p.Since), limit, strconv.Itoa(p.InUse), why}
 }
 
 // backendOpen returns the hidden command open, resume's former name, which warns.
@@ -123,6 +139,7 @@ func (a *app) backendOpen() *cobra.Command {
 // backendOrder returns a command with n arguments: hold, resume or limit.
 func (a *app) backendOrder(use, short string, n int) *cobra.Command {
 	var p person
+	var isNew bool
 	c := &cobra.Command{
 		Use: use, Short: short,
 		Args: func(c *cobra.Command, args []string) error {
@@ -142,6 +159,12 @@ func (a *app) backendOrder(use, short string, n int) *cobra.Command {
 				}
 			}
 			return a.withJobs(c, func(ctx context.Context, _ inspected, j *jobs.Jobs) (err error) {
+				if !isNew {
+					err = mustBeBackend(ctx, j, args[0])
+					if err != nil {
+						return err
+					}
+				}
 				var o jobs.BackendOrder
 				switch c.Name() {
 				case "hold":
@@ -159,6 +182,7 @@ func (a *app) backendOrder(use, short string, n int) *cobra.Command {
 		},
 	}
 	p.flags(c)
+	c.Flags().BoolVar(&isNew, "new", false, "even if no worker has a backend of this name yet")
 	return c
 }
 
@@ -171,12 +195,13 @@ func (a *app) ordered(ctx context.Context, j *jobs.Jobs, o jobs.BackendOrder) er
 	if err != nil {
 		return err
 	}
-	have, of := 0, "a worker"
+	have, silent, of := 0, 0, "a worker"
 	for _, s := range jobs.Services(workers, a.clock.Now()) {
 		if s.Name != o.Backend {
 			continue
 		}
-		have = len(s.Processes)
+		have = s.Reporting
+		silent = len(s.Processes) - s.Reporting
 		if s.IsShared {
 			of = "in all workers together"
 		}
@@ -188,5 +213,33 @@ func (a *app) ordered(ctx context.Context, j *jobs.Jobs, o jobs.BackendOrder) er
 	if o.Limit != nil {
 		limit = fmt.Sprintf(", with a limit of %s %s", counts(*o.Limit, "call", "calls"), of)
 	}
-	return a.print(fmt.Sprintf("Backend %s is %s%s: %s it\n", escaped(o.Backend), state, limit, counts(have, "worker has", "workers have")))
+	return a.print(fmt.Sprintf("Backend %s is %s%s: %s it%s\n", escaped(o.Backend), state, limit,
+		counts(have, "worker has", "workers have"), andSilent(silent)))
+}
+
+// mustBeBackend returns an error if a backend's name is probably mistyped: other backends
+// are known by a worker's report or by an order, and this one is not.
+func mustBeBackend(ctx context.Context, j *jobs.Jobs, name string) error {
+	workers, err := j.Workers(ctx)
+	if err != nil {
+		return err
+	}
+	orders, err := j.BackendOrders(ctx)
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, w := range workers {
+		for _, b := range w.Backends {
+			names = append(names, b.Name)
+		}
+	}
+	for _, o := range orders {
+		names = append(names, o.Backend)
+	}
+	if len(names) == 0 || slices.Contains(names, name) {
+		return nil
+	}
+	return fmt.Errorf("no worker has a backend %q: the backends are %s. With --new the order waits for workers that start later",
+		name, quotedNames(names))
 }

@@ -56,7 +56,7 @@ func TestBackends_SharedByWorkers(t *testing.T) {
 		require.Zero(t, r.status, r.stderr)
 		return r.stdout
 	}
-	assert.Regexp(t, `(?m)^bank +2 processes +up +\S+ \S+ +50 +0 *\nbank +\w{10} +up .*\nbank +\w{10} +up .*\n\z`, run("backend", "list"))
+	assert.Regexp(t, `(?m)^bank +2 processes +up +\S+ \S+ +50 +0 *\nbank +\w{10} +\d+s +up .*\nbank +\w{10} +\d+s +up .*\n\z`, run("backend", "list"))
 	assert.Regexp(t, `(?m)^bank +2 processes +up +\S+ +0 +50 *\n +\w{10} +up .*\n +\w{10} +up `, run("top"))
 	var process struct {
 		Name, Worker string

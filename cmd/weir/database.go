@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -169,13 +170,20 @@ func (a *app) open(ctx context.Context, denied func(error)) (*database, error) {
 		return nil, usagef("file: is not a database: put the directory into one, for example with\n"+
 			"weir dead import --db sqlite:dead.db --create --queue orders-dead %s", strings.TrimPrefix(rest, "//"))
 	}
-	return nil, usagef("the URL of the database must begin with sqlite:, postgres://, nats://, tls:// or kafka://")
+	remedy := ""
+	if !strings.ContainsAny(address, ":=@") { // the path of a file, and not a password
+		remedy = ": did you mean sqlite:" + address + "?"
+	}
+	return nil, usagef("the URL of the database must begin with sqlite:, postgres://, nats://, tls:// or kafka://%s", remedy)
 }
 
 func openSQLite(ctx context.Context, path string, create bool, c clock.Clock) (*database, error) {
 	path, err := url.PathUnescape(path)
 	if err != nil {
 		return nil, usagef("the URL of the database: %v", err)
+	}
+	if file, parameters, has := strings.Cut(path, "?"); has && strings.Contains(parameters, "=") {
+		return nil, usagef("the URL of the database must end with the path of the file: use sqlite:%s", file)
 	}
 	info, err := os.Stat(path) // because opening would create the file
 	switch {
@@ -188,7 +196,7 @@ func openSQLite(ctx context.Context, path string, create bool, c clock.Clock) (*
 		return nil, fmt.Errorf("%s is not a file", path)
 	}
 	var opts []sqlite.Option
-	if file, err := os.OpenFile(path, os.O_RDWR, 0); errors.Is(err, fs.ErrPermission) {
+	if file, err := os.OpenFile(path, os.O_RDWR, 0); errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
 		opts = append(opts, sqlite.WithReadOnly())
 	} else if err == nil {
 		_ = file.Close() // the file is unchanged
@@ -309,6 +317,9 @@ func (db *database) explain(ctx context.Context, err error) error {
 	}
 	if strings.Contains(err.Error(), "weir_records") && db.hasEngine(ctx) {
 		return fmt.Errorf("the tables are of an earlier version of weir: start a program of this version, or add --create to this command: %w", err)
+	}
+	if strings.Contains(err.Error(), "weir_keys") && db.hasEngine(ctx) {
+		return fmt.Errorf("this database has queues, but no table of requests with idempotency keys: keys.Keys.Migrate makes it: %w", err)
 	}
 	return fmt.Errorf("table missing: start the program once, or, for queues, run weir dead import --create: %w", err)
 }

@@ -100,7 +100,15 @@ func totalOf(job *jobs.Job) string {
 	if job.Uncounted {
 		return "-"
 	}
-	return strconv.Itoa(job.Total)
+	return strconv.Itoa(most(job))
+}
+
+// most returns the most messages that a job changes.
+func most(job *jobs.Job) int {
+	if job.Max > 0 {
+		return min(job.Max, job.Total)
+	}
+	return job.Total
 }
 
 // doneOf returns how far a job is.
@@ -108,7 +116,7 @@ func doneOf(job *jobs.Job) string {
 	if job.Uncounted {
 		return strconv.Itoa(job.Done)
 	}
-	return fmt.Sprintf("%d of %d", job.Done, job.Total)
+	return fmt.Sprintf("%d of %d", job.Done, most(job))
 }
 
 func (a *app) jobsShow() *cobra.Command {
@@ -293,18 +301,7 @@ written anew, keep a hash elsewhere.`,
 					rows = append(rows, logRow(l))
 				}
 				if len(rows) > 0 {
-					if err := a.table([]column{
-						{name: "LINE", right: true, whole: true},
-						{name: "AT"},
-						{name: "EVENT"},
-						{name: "JOB", right: true},
-						{name: "DO"},
-						{name: "QUEUE", least: 8},
-						{name: "DONE", right: true},
-						{name: "BY", least: 5},
-						{name: "WHY", least: 5},
-						{name: "HASH"},
-					}, rows); err != nil {
+					if err := a.printLog(rows); err != nil {
 						return err
 					}
 				} else if broken == nil && !a.json {
@@ -316,6 +313,30 @@ written anew, keep a hash elsewhere.`,
 	}
 	output{a}.flag(c)
 	return c
+}
+
+// printLog prints lines of the log, on a narrow terminal without hashes: who and why
+// matter more.
+func (a *app) printLog(rows [][]string) error {
+	columns := []column{
+		{name: "LINE", right: true, whole: true},
+		{name: "AT"},
+		{name: "EVENT"},
+		{name: "JOB", right: true},
+		{name: "DO"},
+		{name: "QUEUE", least: 8},
+		{name: "DONE", right: true},
+		{name: "BY", least: 8},
+		{name: "WHY", least: 12},
+		{name: "HASH"},
+	}
+	if a.width() < narrow {
+		columns = columns[:len(columns)-1]
+		for i := range rows {
+			rows[i] = rows[i][:len(columns)]
+		}
+	}
+	return a.table(columns, rows)
 }
 
 func logRow(l jobs.Line) []string {

@@ -138,7 +138,7 @@ func TestBackends(t *testing.T) {
 	assert.Equal(t, exitUsage, run("backend", "hold").status)
 	assert.Equal(t, exitUsage, run("backend", "limit", "pay", "many").status)
 	assert.Equal(t, result{"Backend pay is held: 0 workers have it\n", "", 0}, run("backend", "hold", "pay", "--by", "ann", "--why", "they migrate"))
-	assert.Regexp(t, `BACKEND +WORKER +STATE +SINCE .*\npay +none +held .* they migrate \(ann\)`, run("backend", "list").stdout)
+	assert.Regexp(t, `BACKEND +WORKER +SEEN +STATE +SINCE .*\npay +none +held .* they migrate \(ann\)`, run("backend", "list").stdout)
 	assert.Equal(t, result{"pay\n", "", 0}, run("backend", "list", "-o", "name"))
 
 	db, err := sqlite.OpenDB(t.Context(), filepath.Join(dir, "orders.db"))
@@ -164,7 +164,7 @@ func TestBackends(t *testing.T) {
 		require.NoError(t, err)
 		workers = len(all)
 	}
-	assert.Regexp(t, `pay +\w+ +held .* 20 +3 +they migrate \(ann\)`, run("backend", "list").stdout)
+	assert.Regexp(t, `pay +\w+ +\d+s +held .* 20 +3 +they migrate \(ann\)`, run("backend", "list").stdout)
 	assert.Equal(t, result{"Backend pay is held, with a limit of 5 calls a worker: 1 worker has it\n", "", 0}, run("backend", "limit", "pay", "5"))
 	assert.Equal(t, result{"Backend pay is not held, with a limit of 5 calls a worker: 1 worker has it\n", "", 0}, run("backend", "resume", "pay"))
 	assert.Equal(t, result{"Backend pay is not held: 1 worker has it\n", "", 0}, run("backend", "limit", "pay", "none"))

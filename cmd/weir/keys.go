@@ -148,7 +148,7 @@ func (a *app) whyStopped(hold *jobs.KeyOrder, down *jobs.KeyDown) []string {
 	case hold != nil:
 		return []string{"held", since(now, hold.At), fmt.Sprintf("%s (%s)", hold.Why, hold.By)}
 	case down != nil && down.In < down.Workers:
-		return []string{fmt.Sprintf("%s in %d", down.State, down.In), since(now, down.Since), down.Why}
+		return []string{fmt.Sprintf("%s in %d of %s", down.State, down.In, counts(down.Workers, "worker", "workers")), since(now, down.Since), down.Why}
 	case down != nil:
 		return []string{down.State, since(now, down.Since), down.Why}
 	}

@@ -41,6 +41,11 @@ func othersThan(ctx context.Context, s queues, queue string) (others string, err
 	if len(names) == 0 || slices.ContainsFunc(names, isSame) {
 		return "", nil
 	}
+	return quotedNames(names), nil
+}
+
+// quotedNames returns the first names, in their order, each once.
+func quotedNames(names []string) string {
 	slices.Sort(names)
 	names = slices.Compact(names)
 	const shown = 5
@@ -52,7 +57,7 @@ func othersThan(ctx context.Context, s queues, queue string) (others string, err
 	for i := range names {
 		names[i] = strconv.Quote(names[i])
 	}
-	return strings.Join(names, ", ") + more, nil
+	return strings.Join(names, ", ") + more
 }
 
 // isRead reports whether an empty queue is a valid target of a merge: a worker reads it,

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -99,7 +100,8 @@ func (a *app) workerOrder(use, short, long string, args cobra.PositionalArgs, or
 				if err != nil {
 					return err
 				}
-				return a.print(fmt.Sprintf("%s: %s it\n", effect, counts(readersOf(args[0], workers), "worker reads", "workers read")))
+				read, silent := readersOf(args[0], workers, a.clock.Now())
+				return a.print(fmt.Sprintf("%s: %s it%s\n", effect, counts(read, "worker reads", "workers read"), andSilent(silent)))
 			})
 		},
 	}
@@ -143,13 +145,25 @@ func (t *orderTable) print() error {
 	return t.app.table(t.columns, t.rows)
 }
 
-// readersOf returns how many workers report reading a queue.
-func readersOf(queue string, workers []jobs.Worker) int {
-	n := 0
+// readersOf returns how many workers report that they read a queue, and how many others
+// reported it and are silent at now.
+func readersOf(queue string, workers []jobs.Worker, now time.Time) (read, silent int) {
 	for _, w := range workers {
-		if w.Takes(queue) {
-			n++
+		switch {
+		case !w.Takes(queue):
+		case now.Sub(w.Seen) > jobs.SilentAfter:
+			silent++
+		default:
+			read++
 		}
 	}
-	return n
+	return read, silent
+}
+
+// andSilent describes silent workers behind a count of the others.
+func andSilent(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (%d silent)", n)
 }

@@ -62,6 +62,11 @@ func group(use, short string, below ...*cobra.Command) *cobra.Command {
 			var names []string
 			for _, b := range below {
 				names = append(names, b.Name())
+				for _, deeper := range b.Commands() {
+					if deeper.Name() == args[0] {
+						return usagef("%s has no command %q: did you mean %s?", named(c), args[0], named(deeper))
+					}
+				}
 			}
 			return usagef("%s has no command %q%s", named(c), args[0], meant("", args[0], names))
 		},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +20,8 @@ import (
 const (
 	gap          = 2  // spaces between columns
 	defaultWidth = 80 // width of a terminal with unknown size
+
+	narrow = 110 // below this width a table leaves out what can be cut
 )
 
 type column struct {
@@ -200,6 +203,18 @@ func (a *app) object(v any) error {
 		return err
 	}
 	return a.print(escapedJSON(string(line)) + "\n")
+}
+
+// request is how the error of an HTTP call begins: its method and its URL.
+var request = regexp.MustCompile(`^[A-Z]{3,7} https?:\S*: `)
+
+// brief returns the error of an HTTP call without its request if the table is narrow: a cut
+// would leave only the request.
+func (a *app) brief(err string) string {
+	if a.width() >= narrow {
+		return err
+	}
+	return request.ReplaceAllString(err, "")
 }
 
 func when(t time.Time) string {

@@ -330,7 +330,7 @@ func strip(b *jobs.Backend, now time.Time) string {
 	return text.String()
 }
 
-func processes(s jobs.Service) string { return counts(len(s.Processes), "process", "processes") }
+func processes(s jobs.Service) string { return counts(s.Reporting, "process", "processes") }
 
 // stateOf returns a backend's state, and in how many processes it has this state if they
 // differ.
@@ -339,7 +339,7 @@ func stateOf(s jobs.Service) string {
 	case s.Reporting == 0:
 		return "silent"
 	case s.In < s.Reporting:
-		return fmt.Sprintf("%s in %d", s.State, s.In)
+		return fmt.Sprintf("%s in %d of %d", s.State, s.In, s.Reporting)
 	}
 	return s.State
 }

@@ -24,6 +24,9 @@ func flagError(c *cobra.Command, err error) error {
 	if e, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		name := "-" + e.GetSpecifiedName()
 		if short := e.GetSpecifiedShortnames(); short != "" {
+			if '0' <= short[0] && short[0] <= '9' {
+				return usagef("%s: -%s is a negative number: it must be 0 or more (-h for help)", named(c), short)
+			}
 			name, _, _ = strings.Cut(short, "=") // -quue counts as several letters, and q is the first
 		}
 		var names []string

@@ -61,7 +61,7 @@ func estimate(prompt string) float64 { return float64(len(prompt))/4 + 10 }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once
 	provider := startProvider()
 	m := model{&http.Client{Transport: httpretry.Transport(nil)}, provider.url} // or the address of a real one
 	tokens := 0.0
@@ -93,7 +93,7 @@ func run(ctx context.Context, m model, budget float64) error {
 	policy := strategies.ReasonAware(httpretry.Classifier[row](), nil).Idempotent().WithMaxRetriesFor(httpretry.InternalServerError, 2)
 	op := asyncop.OrderedWaitWithRetry(call, time.Minute, 500, policy, asyncop.WithName("summaries"),
 		asyncop.WithTimeoutFromFirstAttempt(), asyncop.WithDrainRetries(), asyncop.WithBackend(llm, asyncop.Cost(estimate), asyncop.Budget(budget)),
-		asyncop.WithCheckpoints(coordinator, asyncop.State[string, row]{Results: codec.JSON[row]()}))
+		asyncop.WithCheckpoints(coordinator, asyncop.State[string, row]{Results: codec.JSON[row](), Overflow: -1}))
 	source := checkpoint.NewSource(coordinator, "prompts", must(files.OpenLines("prompts.txt")))
 	sink := checkpoint.NewSink(coordinator, "answers", files.NewJSONLinesOutput[row]("answers.jsonl"))
 	if err := coordinator.Start(); err != nil {
@@ -103,7 +103,7 @@ func run(ctx context.Context, m model, budget float64) error {
 	select {
 	case <-coordinator.Ended():
 		return coordinator.Wait()
-	case <-ctx.Done(): // Ctrl-C: running calls complete, and the next start continues
+	case <-ctx.Done(): // Ctrl-C: elements in flight are finished, and the next start continues
 		return coordinator.Finish(context.WithoutCancel(ctx), checkpoint.Drain)
 	}
 }
