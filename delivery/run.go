@@ -108,6 +108,8 @@ type Operator[IN, OUT any] interface {
 //     sink, and Run returns the error.
 //   - When more than half of the last 100 new messages have failed, and so have most of
 //     their keys, Run stops receiving: see [WithFloodGuard].
+//   - A message that the queue's codec cannot decode is a dead letter at once. It counts
+//     as rejected, and as failed for the flood guard.
 //
 // # Purges
 //
@@ -275,6 +277,10 @@ func (w *worker[IN, OUT]) open() {
 	buffer, hasBuffer := ofSource[settle.Buffer](w.source)
 	if hasBuffer {
 		w.buffer = buffer
+	}
+	rejecter, canReject := ofSource[settle.Rejecter](w.source)
+	if canReject {
+		rejecter.OnReject(w.noteRejected)
 	}
 	limiter, canLimit := ofSource[settle.KeyLimiter](w.source)
 	if canLimit {

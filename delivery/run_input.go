@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -53,11 +54,11 @@ func (w *worker[IN, OUT]) input(yield func(message.Message[IN], error) bool) {
 		}
 		asked := w.clock.Now()
 		w.noteAsked(asked)
-		ms, err := w.source.Receive(receiving, n)
+		ms, isEnded, err := w.receive(receiving, n, isProbe)
 		if err == nil || w.clock.Since(asked) > connectWait {
 			failures = sourceFailures{wait: firstWait}
 		}
-		if err != nil {
+		if err != nil && !isEnded {
 			if !w.continueAfter(receiving, err, &failures) {
 				return
 			}
@@ -71,6 +72,19 @@ func (w *worker[IN, OUT]) input(yield func(message.Message[IN], error) bool) {
 			w.awaitProbeEnds(probe, len(ms))
 		}
 	}
+}
+
+var errFlooded = errors.New("delivery: most of the last messages have failed")
+
+// receive receives messages from the source. isEnded reports that the flood guard has
+// ended the Receive, because the source has rejected messages: see tally.noteRejected.
+func (w *worker[IN, OUT]) receive(receiving context.Context, n int, isProbe bool) (ms []message.Message[IN], isEnded bool, err error) {
+	ctx, end := context.WithCancelCause(receiving)
+	defer end(nil)
+	done := w.beginReceive(end, isProbe)
+	defer done()
+	ms, err = w.source.Receive(ctx, n)
+	return ms, ctx.Err() != nil && receiving.Err() == nil, err
 }
 
 // sourceFailures are the failures of a source, one after the other. A Receive that

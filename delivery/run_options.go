@@ -109,6 +109,10 @@ func WithDrain(d time.Duration) RunOption {
 // twice as many failed visits, and as many as the operator has slots each time. Run logs
 // each stop, each probe and why it resumes.
 //
+// A message that the codec of its queue cannot decode has failed. So a worker with a
+// wrong type stops before it has made dead letters of all messages; then each probe makes
+// some.
+//
 // To Run, a batch of bad messages whose error is unknown looks like an outage: it passes
 // with two messages a second. Let the function name the errors that are permanent.
 func WithFloodGuard(share float64, window int) RunOption {

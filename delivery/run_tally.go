@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -19,7 +20,7 @@ type Summary struct {
 	Received   int
 	Done       int           `json:"Acknowledged"` // the sink has its results, if any
 	HandedOver int           // failed, and taken by the failure sink or dropped by the failure policy
-	Rejected   int           // not done, and not redelivered
+	Rejected   int           // not done, and not redelivered: refused, or cannot be decoded
 	Failed     int           `json:"Nacked"`    // failed, and redelivered
 	Released   int           `json:"GivenBack"` // snoozed, or not done at the end or while a backend was down; redelivered
 	Purged     int           // purged in flight; their failures and results are not stored
@@ -92,6 +93,9 @@ type tally struct {
 	settled int
 	flood   flood
 
+	endReceive context.CancelCauseFunc // of the Receive that runs, or nil
+	isProbing  bool                    // the Receive that runs is for a probe
+
 	redelivered int                   // of counts.Received: had a visit before
 	offsets     []time.Duration       // of the engines' clocks from the machine's clock
 	leases      settle.LeaseCounter   // the source; nil if it does not count them
@@ -138,6 +142,57 @@ func (t *tally) count(v message.Settlement, isPurged bool, c countedIn, e eviden
 	t.counts.add(v.Kind, isPurged)
 	if t.flood.note(c, e, v.Err) {
 		t.counts.Floods++
+	}
+}
+
+// noteRejected counts a message that the source rejects itself, before Receive returns
+// it. It returns false if the flood guard has stopped the worker, so that the message
+// stays in its queue. Receive then ends, and so does the Receive of a probe.
+func (t *tally) noteRejected(meta message.Meta, err error) (rejects bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	defer t.endIfStopped()
+	if t.flood.stopped && !t.isProbing {
+		return false
+	}
+	again := meta.Visit > 1
+	e := noEvidence
+	if settle.IsUnreadable(err) && !again {
+		e = unanswered
+	}
+	if again {
+		t.redelivered++
+	}
+	t.counts.Received++
+	t.counts.Rejected++
+	t.settled++
+	if t.flood.note(t.flood.receive(meta.Key, again), e, err) {
+		t.counts.Floods++
+	}
+	if t.isProbing {
+		t.flood.noteProbe(meta.Key, e)
+	}
+	return true
+}
+
+// endIfStopped ends the Receive that runs, if the flood guard has stopped the worker.
+// Called with mu held.
+func (t *tally) endIfStopped() {
+	if t.flood.stopped && t.endReceive != nil {
+		t.endReceive(errFlooded)
+	}
+}
+
+// beginReceive notes a Receive that noteRejected may end, and returns a function for its
+// end.
+func (t *tally) beginReceive(end context.CancelCauseFunc, isProbe bool) (done func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.endReceive, t.isProbing = end, isProbe
+	return func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.endReceive, t.isProbing = nil, false
 	}
 }
 

@@ -39,23 +39,30 @@ func NewFailureLog(l *slog.Logger, c clock.Clock, msg string, args ...any) *Fail
 }
 
 // Add logs or counts a failure. First it writes the lines that are due, so that groups of
-// failures that have ended make room for others.
-func (f *FailureLog) Add(err error) {
+// failures that have ended make room for others. about are attributes of this failure
+// alone, as in [slog.Logger.Warn]; a line about several failures has the last ones.
+func (f *FailureLog) Add(err error, about ...any) {
 	now := f.clock.Now().Sub(f.begun)
 	f.lines.Flush(now, false)
 	key := Alike(guard.Text(err))
 	if !f.lines.HasRoom(key, now) {
 		key = "" // further failures share a group
 	}
-	if f.lines.Begin(key, now, func(more int) { f.write(err, "failures", more) }) {
-		f.write(err)
+	if f.lines.Begin(key, now, func(more int) { f.write(err, append(about, "failures", more)) }) {
+		f.write(err, about)
 	}
 }
 
-func (f *FailureLog) write(err error, more ...any) {
+func (f *FailureLog) write(err error, about []any) {
 	args := append([]any{}, f.args...)
 	args = append(args, "error", err)
-	f.logger.Warn(f.msg, append(args, more...)...)
+	f.logger.Warn(f.msg, append(args, about...)...)
+}
+
+// Due returns how long it takes until a line is due. It returns false if there is none.
+func (f *FailureLog) Due() (wait time.Duration, ok bool) {
+	at, ok := f.lines.Due()
+	return max(0, at-f.clock.Now().Sub(f.begun)), ok
 }
 
 // FlushDue writes the lines about failures that were counted and are due. Call it after

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/internal/gate"
+	"github.com/weirflow/weir/message"
 )
 
 // LeaseCounter is a source that counts the leases that it has lost. delivery.Run reports
@@ -34,6 +35,16 @@ type PurgeFinder interface {
 	// or when ctx has ended. A source also finds purged messages without this call, when
 	// it next extends its leases.
 	LookForPurged(ctx context.Context, key string)
+}
+
+// Rejecter is a source that rejects messages itself, before Receive returns them, such as
+// messages that its codec cannot decode. delivery.Run counts them, and its flood guard
+// judges them (law D5).
+type Rejecter interface {
+	// OnReject sets a function f, before the first Receive. Receive calls f, on any
+	// goroutine, before it rejects a message because of err. If f returns false, the
+	// message is released, and stays in its queue. f must return at once.
+	OnReject(f func(meta message.Meta, err error) (rejects bool))
 }
 
 // Buffer is a source that takes messages before Receive returns them.

@@ -45,10 +45,16 @@ func (e *LateError) Error() string { return e.Err.Error() }
 // Unwrap returns the refusal.
 func (e *LateError) Unwrap() error { return e.Err }
 
+// IsUnreadable reports whether err is the reason of a message that cannot be decoded.
+func IsUnreadable(err error) bool {
+	_, isUnreadable := errors.AsType[*decoder.Error](err)
+	return isUnreadable
+}
+
 // RecordRejection records in the history of a message why it was rejected (law D6), and
 // returns the cause.
 func RecordRejection(meta *message.Meta, v message.Settlement, now time.Time) store.Cause {
-	_, isUnreadable := errors.AsType[*decoder.Error](v.Err)
+	isUnreadable := IsUnreadable(v.Err)
 	late, isLate := errors.AsType[*LateError](v.Err)
 	DropPointsTo(meta)
 	meta.UnsafeToRepeat = meta.UnsafeToRepeat || v.UnsafeToRepeat

@@ -2,12 +2,12 @@ package ladder
 
 import (
 	"context"
-	"log/slog"
 	"sync"
 
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery/internal/leases"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/counting"
 	"github.com/weirflow/weir/internal/decoder"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/settle"
@@ -22,6 +22,10 @@ type consumed[T any] struct {
 	consumption store.Consumption
 	codec       codec.Codec[T]
 	decoder     *decoder.Decoder[T]
+
+	receiving   chan struct{}                                     // capacity 1: held by a Receive, and by Close at its end
+	undecodable *counting.FailureLog                              // guarded by receiving
+	onReject    func(meta message.Meta, err error) (rejects bool) // set before the first Receive; may be nil
 
 	calls context.Context // of Consume; ends with Close
 	end   context.CancelFunc
@@ -46,6 +50,8 @@ func newConsumed[T any](l *Ladder[T]) *consumed[T] {
 		engine: c.Store.(store.Consumer), codec: c.Codec, decoder: decoder.New("ladder", c.Codec), // New has checked the type
 		consumption: store.Consumption{Queue: c.Main, IsLayer: c.IsLayer, Dead: c.DeadLetters, Clock: c.Clock, Logger: c.Logger},
 	}
+	s.receiving = make(chan struct{}, 1)
+	s.undecodable = counting.NewFailureLog(c.Logger, c.Clock, "weir: a message cannot be decoded and goes to the dead letters", "queue", c.Main)
 	s.calls, s.end = context.WithCancel(context.Background())
 	for _, l := range c.Layers {
 		s.consumption.Layers = append(s.consumption.Layers, l.Queue)
@@ -104,7 +110,10 @@ func (s *consumed[T]) begin(ctx context.Context) (store.Receiver, error) {
 
 // Receive implements [Source].
 func (s *consumed[T]) Receive(ctx context.Context, n int) ([]message.Message[T], error) {
+	s.receiving <- struct{}{}
+	defer func() { <-s.receiving }()
 	for {
+		s.undecodable.FlushDue()
 		r, err := s.begin(ctx)
 		if err != nil {
 			return nil, err
@@ -121,9 +130,7 @@ func (s *consumed[T]) Receive(ctx context.Context, n int) ([]message.Message[T],
 		ms := make([]message.Message[T], 0, len(raw))
 		for i, m := range raw {
 			if err := errs[i]; err != nil {
-				s.consumption.Logger.Warn("weir: a message cannot be decoded and goes to the dead letters",
-					slog.String("queue", s.consumption.Queue), slog.String("id", m.Meta().ID), slog.Any("error", err))
-				m.Reject(decoder.Unreadable(err))
+				s.reject(m, decoder.Unreadable(err))
 				continue
 			}
 			of := store.Message{Meta: m.Meta()}
@@ -133,7 +140,27 @@ func (s *consumed[T]) Receive(ctx context.Context, n int) ([]message.Message[T],
 		if len(ms) > 0 {
 			return ms, nil
 		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
 	}
+}
+
+var _ settle.Rejecter = (*consumed[any])(nil)
+
+// OnReject implements [settle.Rejecter].
+func (s *consumed[T]) OnReject(f func(meta message.Meta, err error) (rejects bool)) { s.onReject = f }
+
+// reject rejects a message that cannot be decoded, or releases it if the receiver has
+// stopped.
+func (s *consumed[T]) reject(m message.Message[[]byte], err error) {
+	rejects := s.onReject == nil || s.onReject(m.Meta(), err)
+	if !rejects {
+		m.Release()
+		return
+	}
+	s.undecodable.Add(err, "id", m.Meta().ID)
+	m.Reject(err)
 }
 
 // consumedDelivery is the [message.Delivery] of a message of a [store.Consumer], which
@@ -183,6 +210,7 @@ func (s *consumed[T]) Close(ctx context.Context) error {
 	s.closed = true
 	s.mu.Unlock()
 	s.end()
+	defer s.flush(ctx)
 	if o == nil {
 		return nil
 	}
@@ -195,6 +223,16 @@ func (s *consumed[T]) Close(ctx context.Context) error {
 			_ = guard.Call(func() error { return o.close(context.WithoutCancel(ctx)) }, broken)
 		}()
 		return context.Cause(ctx)
+	}
+}
+
+// flush writes the log lines about counted failures, unless a Receive runs on.
+func (s *consumed[T]) flush(ctx context.Context) {
+	select {
+	case s.receiving <- struct{}{}:
+		s.undecodable.Flush()
+		<-s.receiving
+	case <-ctx.Done():
 	}
 }
 

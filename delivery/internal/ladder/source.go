@@ -61,6 +61,8 @@ type source[T any] struct {
 	inputs  []*input[T] // otherwise owned by Receive
 	onPurge func()      // see OnPurge; may be nil
 
+	onReject func(meta message.Meta, err error) (rejects bool) // see OnReject; set before the first Receive, may be nil
+
 	// Owned by Receive.
 	looked   time.Time // last search for the queues of other versions
 	buffered []message.Message[T]
@@ -173,6 +175,7 @@ func (s *source[T]) add(queue string, rate float64, limit int) {
 	from, _ := c.Store.(store.Store)
 	in := leases.NewSource(from, queue, c.DeadLetters, c.Codec, s.ladder.sourceOptions(s.shared)...)
 	in.OnPurge(s.onPurge)
+	in.OnReject(s.onReject)
 	s.inputs = append(s.inputs, &input[T]{kind: returning, queue: queue, source: in, rate: rate, limit: limit})
 }
 
@@ -184,6 +187,18 @@ func (s *source[T]) OnPurge(f func()) {
 	for _, in := range s.inputs {
 		if finds, ok := ofInput[settle.PurgeFinder](in); ok {
 			finds.OnPurge(f)
+		}
+	}
+}
+
+// OnReject implements [settle.Rejecter], for all inputs.
+func (s *source[T]) OnReject(f func(meta message.Meta, err error) (rejects bool)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.onReject = f
+	for _, in := range s.inputs {
+		if rejecter, ok := ofInput[settle.Rejecter](in); ok {
+			rejecter.OnReject(f)
 		}
 	}
 }
@@ -551,6 +566,7 @@ var (
 	_ settle.LeaseCounter   = (*source[any])(nil)
 	_ settle.RefusalCounter = (*source[any])(nil)
 	_ settle.PurgeFinder    = (*source[any])(nil)
+	_ settle.Rejecter       = (*source[any])(nil)
 	_ settle.KeyLimiter     = (*source[any])(nil)
 	_ settle.Buffer         = (*source[any])(nil)
 )

@@ -15,6 +15,7 @@ import (
 
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/counting"
 	"github.com/weirflow/weir/internal/decoder"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/settle"
@@ -65,8 +66,11 @@ type Source[T any] struct {
 	listening sync.WaitGroup
 	woken     atomic.Bool // the store wakes the source, so it need not poll
 
-	receiving chan struct{} // capacity 1: held by a Receive
+	receiving chan struct{} // capacity 1: held by a Receive, and by Close at its end
 	rounds    keyRounds     // owned by the Receive
+
+	undecodable *counting.FailureLog                              // guarded by receiving
+	onReject    func(meta message.Meta, err error) (rejects bool) // set before the first Receive; may be nil
 
 	// takesOne makes the next take ask for one message. It is set if the last take has
 	// found a suspect: all messages of a dead process are suspects, so further suspects
@@ -176,6 +180,7 @@ func NewSource[T any](s store.Store, queue, dead string, c codec.Codec[T], opts 
 	if src.headStarts == nil {
 		src.headStarts = NewHeadStarts()
 	}
+	src.undecodable = counting.NewFailureLog(set.logger, set.clock, "weir: a message cannot be decoded and goes to the dead letters", "queue", queue)
 	src.recorder = settle.Start(set.clock, set.lease, errSourceClosed, settle.Hooks{
 		Extend: src.extend,
 		Record: func(ctx context.Context) (time.Duration, error) { return src.record(ctx, false) },
@@ -211,6 +216,7 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], e
 		if err := s.recorder.Failure(); err != nil {
 			return nil, err
 		}
+		s.undecodable.FlushDue()
 		left := s.headStarts.watch(s.clock.Now(), s.wake)
 		if left > 0 {
 			if ctx.Err() != nil {
@@ -243,6 +249,9 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], e
 		}
 		if s.rounds.next > 0 { // a left-out key may be taken then
 			wait = min(wait, s.rounds.next)
+		}
+		if left, ok := s.undecodable.Due(); ok {
+			wait = min(wait, max(left, minPoll))
 		}
 		if s.wait(ctx, wait) {
 			poll = minPoll
@@ -333,19 +342,38 @@ func (s *Source[T]) deliver(l *store.Leased, until time.Time) (m message.Message
 	s.addHandle(h)
 	if l.Lapses >= settle.MaxLapses {
 		err := settle.LapsedError(l.Lapses)
-		s.logger.Warn("weir: a message goes to the dead letters", "queue", s.queue, "id", l.Meta.ID, "error", err)
-		s.settle(h, message.Settlement{Kind: message.Rejected, Err: err})
+		if s.reject(h, err) {
+			s.logger.Warn("weir: a message goes to the dead letters", "queue", s.queue, "id", l.Meta.ID, "error", err)
+		}
 		return m, false
 	}
 	value, err := s.decode(l)
 	if err != nil {
-		s.logger.Warn("weir: a message cannot be decoded and goes to the dead letters", "queue", s.queue, "id", l.Meta.ID, "error", err)
-		s.settle(h, message.Settlement{Kind: message.Rejected, Err: err})
+		if s.reject(h, err) {
+			s.undecodable.Add(err, "id", l.Meta.ID)
+		}
 		return m, false
 	}
 	meta := h.message.Meta
 	m = message.New(value, &meta, func(v message.Settlement) { s.settle(h, v) })
 	return message.Attach(m, h), true
+}
+
+var _ settle.Rejecter = (*Source[any])(nil)
+
+// OnReject implements [settle.Rejecter].
+func (s *Source[T]) OnReject(f func(meta message.Meta, err error) (rejects bool)) { s.onReject = f }
+
+// reject rejects a message that cannot be processed. It returns false if the message was
+// released instead, because the receiver has stopped.
+func (s *Source[T]) reject(h *handle, err error) bool {
+	rejects := s.onReject == nil || s.onReject(h.message.Meta, err)
+	if !rejects {
+		s.settle(h, message.Settlement{Kind: message.Released})
+		return false
+	}
+	s.settle(h, message.Settlement{Kind: message.Rejected, Err: err})
+	return true
 }
 
 func (s *Source[T]) decode(l *store.Leased) (value T, err error) {
@@ -491,6 +519,7 @@ func (s *Source[T]) Close(ctx context.Context) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
+		s.undecodable.Flush()
 		return s.releaseRest(ctx)
 	})
 }
