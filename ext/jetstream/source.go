@@ -18,6 +18,7 @@ import (
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/jetstream/internal/headers"
+	"github.com/weirflow/weir/internal/counting"
 	"github.com/weirflow/weir/internal/decoder"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/settle"
@@ -88,8 +89,9 @@ func NewSource[T any](js jetstream.JetStream, c codec.Codec[T], config SourceCon
 	config.Logger = guard.Logger(config.Logger)
 	s := &source[T]{
 		config: config, js: js, codec: c, decoder: decoder.New("jetstream", c), clock: clock.New(),
-		arrived: make(chan struct{}, 1), held: map[uint64]*delivered{},
+		arrived: make(chan struct{}, 1), receiving: make(chan struct{}, 1), held: map[uint64]*delivered{},
 	}
+	s.unreadable = counting.NewFailureLog(config.Logger, s.clock, "jetstream: a message cannot be read and goes to the dead letters", "stream", config.Stream)
 	s.fetching, s.endFetches = context.WithCancel(context.Background())
 	return s
 }
@@ -105,6 +107,10 @@ type source[T any] struct {
 	decoder *decoder.Decoder[T]
 	clock   clock.Clock
 	arrived chan struct{} // capacity 1: a message has arrived, or the fetch has ended
+
+	receiving  chan struct{}                                     // capacity 1: held by a Receive, and by Close at its end
+	unreadable *counting.FailureLog                              // guarded by receiving
+	onReject   func(meta message.Meta, err error) (rejects bool) // set before the first Receive; may be nil
 
 	fetches    sync.WaitGroup
 	fetching   context.Context // of the fetches; Close ends it
@@ -139,7 +145,10 @@ func (s *source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], e
 	if n < 1 {
 		panic(fmt.Sprintf("jetstream: Receive: n is %d, must be at least 1", n))
 	}
+	s.receiving <- struct{}{}
+	defer func() { <-s.receiving }()
 	for first := true; ; first = false {
+		s.unreadable.FlushDue()
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
@@ -363,14 +372,29 @@ func (s *source[T]) messages(taken []*delivered) []message.Message[T] {
 			value, got.damage = s.decoder.Decode(got.schema, got.msg.Data())
 		}
 		if got.damage != nil {
-			s.config.Logger.Warn("jetstream: a message cannot be read and goes to the dead letters",
-				slog.String("id", got.meta.ID), slog.Any("error", got.damage))
-			s.settle(h, message.Settlement{Kind: message.Rejected, Err: decoder.Unreadable(got.damage)})
+			s.reject(h, &got.meta, decoder.Unreadable(got.damage))
 			continue
 		}
 		ms = append(ms, message.New(value, &got.meta, func(v message.Settlement) { s.settle(h, v) }))
 	}
 	return ms
+}
+
+var _ settle.Rejecter = (*source[any])(nil)
+
+// OnReject implements [settle.Rejecter].
+func (s *source[T]) OnReject(f func(meta message.Meta, err error) (rejects bool)) { s.onReject = f }
+
+// reject rejects a message that cannot be read, or releases it if the receiver has
+// stopped.
+func (s *source[T]) reject(h *delivered, meta *message.Meta, err error) {
+	rejects := s.onReject == nil || s.onReject(*meta, err)
+	if !rejects {
+		s.settle(h, message.Settlement{Kind: message.Released})
+		return
+	}
+	s.unreadable.Add(err, "id", meta.ID)
+	s.settle(h, message.Settlement{Kind: message.Rejected, Err: err})
 }
 
 type received struct {
@@ -587,6 +611,12 @@ func (s *source[T]) Close(ctx context.Context) error {
 
 func (s *source[T]) end(ctx context.Context) error {
 	s.fetches.Wait() // Close has ended a fetch that waits
+	select {
+	case s.receiving <- struct{}{}:
+		s.unreadable.Flush()
+		<-s.receiving
+	case <-ctx.Done(): // a Receive runs on
+	}
 	_, err := s.record(ctx)
 	now := s.clock.Now()
 	s.mu.Lock()

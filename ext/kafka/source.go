@@ -13,8 +13,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/counting"
 	"github.com/weirflow/weir/internal/decoder"
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/settle"
 	"github.com/weirflow/weir/internal/storearg"
 	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/timers"
@@ -64,11 +66,14 @@ type source struct {
 	kick   chan struct{} // capacity 1; wakes the goroutine of puts: something is to be put, or was settled
 	ended  sync.WaitGroup
 
-	receiving sync.Mutex    // held by Receive
+	receiving sync.Mutex    // held by Receive, and at the end
 	closing   sync.Once     // begins the end
 	left      chan struct{} // closed after the client is closed; then leaveErr is read
 	leaveErr  error
 	forgotten func() // called then; written before the source is used
+
+	damaged  *counting.FailureLog                              // guarded by receiving
+	onReject func(meta message.Meta, err error) (rejects bool) // set before the first Receive; may be nil
 
 	mu         sync.Mutex // guards the fields below; not held while user code, a logger or the client runs, except for pauses
 	parts      map[partitionID]*part
@@ -105,6 +110,7 @@ func newSource(group string, topics []string, set sourceSettings) (*source, erro
 		demand: make(chan struct{}, 1), given: make(chan struct{}, 1), kick: make(chan struct{}, 1), left: make(chan struct{}),
 		parts: map[partitionID]*part{}, running: map[partitionID]map[int64]*entry{}, forgotten: func() {},
 	}
+	s.damaged = counting.NewFailureLog(s.logger, s.clock, "weir: a record cannot be read and goes to the dead letters")
 	client := append([]kgo.Opt{kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.FetchMaxWait(fetchWait)}, set.client...)
 	client = append(client, kgo.KeepControlRecords(), // the last record may be a marker, which the group must pass
 		kgo.ConsumerGroup(group), kgo.ConsumeTopics(topics...), kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll(),
@@ -154,6 +160,7 @@ func (s *source) Receive(ctx context.Context, n int) ([]message.Message[[]byte],
 	s.receiving.Lock()
 	defer s.receiving.Unlock()
 	for {
+		s.damaged.FlushDue()
 		entries, wait, err := s.take(n)
 		if err != nil {
 			return nil, err
@@ -244,13 +251,29 @@ func (s *source) messages(entries []*entry) []message.Message[[]byte] {
 	ms := make([]message.Message[[]byte], 0, len(entries))
 	for _, e := range entries {
 		if err := e.damaged; err != nil {
-			s.logger.Warn("weir: a record cannot be read and goes to the dead letters", "record", e.name(), "error", err)
-			s.settle(e, message.Settlement{Kind: message.Rejected, Err: decoder.Unreadable(err)})
+			s.reject(e, decoder.Unreadable(err))
 			continue
 		}
 		ms = append(ms, message.New(e.record.Value, e.meta, func(v message.Settlement) { s.settle(e, v) }))
 	}
 	return ms
+}
+
+var _ settle.Rejecter = (*source)(nil)
+
+// OnReject implements [settle.Rejecter].
+func (s *source) OnReject(f func(meta message.Meta, err error) (rejects bool)) { s.onReject = f }
+
+// reject rejects a record that cannot be read, or releases it if the receiver has
+// stopped.
+func (s *source) reject(e *entry, err error) {
+	rejects := s.onReject == nil || s.onReject(*e.meta, err)
+	if !rejects {
+		s.settle(e, message.Settlement{Kind: message.Released})
+		return
+	}
+	s.damaged.Add(err, "record", e.name())
+	s.settle(e, message.Settlement{Kind: message.Rejected, Err: err})
 }
 
 func (s *source) settle(e *entry, v message.Settlement) {
@@ -355,6 +378,9 @@ func (s *source) Close(ctx context.Context) error {
 func (s *source) end() {
 	defer close(s.left)
 	s.ended.Wait()
+	s.receiving.Lock() // a Receive has ended with ctx
+	s.damaged.Flush()
+	s.receiving.Unlock()
 	step := func(f func(context.Context) error) error {
 		ctx, enough := context.WithTimeout(context.Background(), endWait)
 		defer enough()

@@ -88,6 +88,9 @@ func (s *consumed[T]) begin(ctx context.Context) (store.Receiver, error) {
 				o.receiver, err = s.engine.Consume(s.calls, s.consumption)
 				return err
 			}, broken)
+			if rejecter, ok := o.receiver.(settle.Rejecter); ok && s.onReject != nil {
+				rejecter.OnReject(s.onReject)
+			}
 		}()
 	}
 	o := s.opening

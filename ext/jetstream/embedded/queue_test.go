@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -319,6 +320,35 @@ func TestSink_StalledPut(t *testing.T) {
 	}
 	require.NoError(t, sinkTo(t, narrow, stream, stream).PutAll(t.Context(), ms))
 	require.Equal(t, uint64(500), count(t, js, stream))
+}
+
+// Law D5: the worker stops when most of the last messages cannot be decoded, and counts
+// them.
+func TestSource_UndecodableMessagesStopTheWorker(t *testing.T) {
+	js := connect(t, fresh(t))
+	stream := newStream(t, js, func(c *jetstream.StreamConfig) { c.Retention = jetstream.WorkQueuePolicy })
+	const n = 60
+	publishRaw(t, js, stream, slices.Repeat([]string{"7"}, n)...)
+	e := engineOf(t, js, stream)
+	q := delivery.NewQueue[string](e, "q", delivery.WithLogger(quiet()))
+	op := asyncop.UnorderedWait(asyncop.Blocking(func(_ context.Context, v string) (string, error) { return v, nil }), time.Minute, 100,
+		asyncop.WithFailureSink(q.TakeFailure), asyncop.WithLogger(quiet()))
+	ctx, cancel := context.WithCancel(bounded(t))
+	defer cancel()
+	ran := make(chan delivery.Summary, 1)
+	go func() { // ends with ctx
+		source := q.Source(weirjs.NewSource(js, codec.JSON[string](), sourceConfig(e, stream, time.Minute)))
+		summary, err := delivery.Run(ctx, source, op, sinkTo(t, js, stream, stream+".results"), delivery.WithLogger(quiet()), delivery.WithFloodGuard(0.5, 10))
+		assert.NoError(t, err)
+		ran <- summary
+	}()
+	require.Eventually(t, func() bool { return len(deadLetters(t, js, stream)) >= 6 }, time.Minute, 10*time.Millisecond)
+	cancel()
+	summary := <-ran
+	require.Equal(t, 1, summary.Floods)
+	require.Len(t, deadLetters(t, js, stream), summary.Rejected)
+	require.Less(t, summary.Rejected, n)
+	require.Equal(t, summary.Rejected, summary.Received)
 }
 
 func count(t *testing.T, js jetstream.JetStream, stream string) uint64 {
