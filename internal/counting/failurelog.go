@@ -59,7 +59,8 @@ func (f *FailureLog) write(err error, about []any) {
 	f.logger.Warn(f.msg, append(args, about...)...)
 }
 
-// Due returns how long it takes until a line is due. It returns false if there is none.
+// Due returns how long it takes until a line is due. ok is false if each failure has been
+// in a line.
 func (f *FailureLog) Due() (wait time.Duration, ok bool) {
 	at, ok := f.lines.Due()
 	return max(0, at-f.clock.Now().Sub(f.begun)), ok
