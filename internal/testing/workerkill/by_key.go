@@ -97,7 +97,7 @@ func RunByKey(t *testing.T, c Config) {
 	kills := 2
 	if suite.Long() {
 		each = 1000
-		kills = 30
+		kills = 50
 	}
 	s := &service{running: map[string]int{}}
 	server := httptest.NewServer(s)
