@@ -33,7 +33,7 @@
 // Lost calls take the backend down for 250 ms ([LossShare]). After a lost probe it is
 // down again for an eighth of the outage so far, at least 250 ms and at most 10 s, or for
 // the demanded delay. Two successive probes are of different elements, unless no other
-// element has asked for a second or more. After ten seconds without an end of the probe,
+// element has asked for one second. After ten seconds without an end of the probe,
 // another element may try; the first answer counts. Calls in flight when the backend goes
 // down run to their end, and are no evidence about the time after it.
 //

@@ -51,8 +51,8 @@ func TestProbesAreOfDifferentElements(t *testing.T) {
 	require.Equal(t, backend.Ramping, b.Stats().State)
 }
 
-// An element that has little time left probes only if no other element asks for a second:
-// if its call is cut off, that is not evidence about the service.
+// An element that has little time left probes only if no other element has asked for one
+// second: if its call is cut off, that is not evidence about the service.
 func TestProbesOfHurriedElements(t *testing.T) {
 	o := newBench(t).attach()
 	o.lose()

@@ -14,8 +14,8 @@ type acknowledgement struct {
 	settle func(Settlement) // written once before use; nil for a part
 	meta   *Meta            // from the source; may be nil
 
-	// whole.of is the message that this was made from, if this is a part, or watches a
-	// part. Otherwise whole is nil.
+	// whole.of is the message that this is a part of. For a message that Watch has made
+	// from a part, whole.of is that part. For other messages whole is nil.
 	whole *whole
 
 	// delivery is set by the source before it passes the message on. A part has the
@@ -32,8 +32,8 @@ const (
 
 func (a *acknowledgement) isSettled() bool { return a.state.Load()&bitSettled != 0 }
 
-// madeFrom returns the message that a is a part of, or the part that a watches. It
-// returns nil for other messages.
+// madeFrom returns the message that a is a part of, or the part from which Watch has made
+// a. It returns nil for other messages.
 func (a *acknowledgement) madeFrom() *acknowledgement {
 	if a.whole == nil {
 		return nil
@@ -89,7 +89,8 @@ func (a *acknowledgement) path() string {
 	return a.whole.of.path() + "#" + strconv.FormatUint(uint64(a.part), 10)
 }
 
-// whole is a message that was split. For a watched part it has only the field of.
+// whole is a message that was split. A message that Watch has made from a part has a
+// whole with the field of only.
 type whole struct {
 	of *acknowledgement
 

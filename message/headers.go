@@ -208,7 +208,7 @@ func metaFromHeaders(h map[string]string) (m Meta, err error) {
 		}
 	}
 	for _, f := range m.counts() {
-		if value, ok := r.take(f.name, maxReason); ok {
+		if value, ok := r.take(f.name, maxShort); ok {
 			n, err := strconv.ParseUint(value, 10, 30) // so that it can grow, even on 32 bits
 			if r.note(f.name, value, err) {
 				*f.value = int(n)
@@ -216,13 +216,13 @@ func metaFromHeaders(h map[string]string) (m Meta, err error) {
 		}
 	}
 	for _, f := range m.instants() {
-		if value, ok := r.take(f.name, maxReason); ok {
+		if value, ok := r.take(f.name, maxShort); ok {
 			*f.value = r.instant(f.name, value)
 		}
 	}
 	m.Reasons = r.reasons()
 	m.Timeline = r.timeline()
-	if value, ok := r.take(headerUnsafeToRepeat, maxReason); ok {
+	if value, ok := r.take(headerUnsafeToRepeat, maxShort); ok {
 		m.UnsafeToRepeat = value == "true"
 		if !m.UnsafeToRepeat {
 			r.note(headerUnsafeToRepeat, value, errors.New("want true"))
@@ -295,7 +295,7 @@ func (r *headerReader) take(name string, limit int) (value string, ok bool) {
 // note adds an error about a header to r.err. isSound is true if err is nil.
 func (r *headerReader) note(name, value string, err error) (isSound bool) {
 	if err != nil {
-		r.err = errors.Join(r.err, fmt.Errorf("header %s: %q: %w", name, cut(value, maxReason), err))
+		r.err = errors.Join(r.err, fmt.Errorf("header %s: %q: %w", name, cut(value, maxShort), err))
 	}
 	return err == nil
 }

@@ -17,6 +17,7 @@ const (
 	maxError   = 4 << 10 // bytes of LastError
 	maxReasons = 64
 	maxReason  = 256 // bytes
+	maxShort   = 256 // bytes of a number, a time or a flag, and of a value in an error
 	maxHeaders = 1 << 20
 	maxEscaped = 3 // times that escapes lengthen a text, at most
 )

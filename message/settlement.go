@@ -22,10 +22,11 @@ type Settlement struct {
 	//	Failed      the error of the failure, or [ErrLost]; nil if the caller gave no error
 	//	Rejected    never nil
 	Err error
-	// Refused reports that the service has refused a call for a HandedOver or Failed
-	// message for good. So the service answers, and the flood guard of a worker
-	// (delivery.WithFloodGuard) does not count the failure. A store or sink that refuses
-	// a message does not set it: see [ErrRefused].
+	// Refused reports that the service has refused a call for the message for good. So
+	// the service answers, and the flood guard of a worker (delivery.WithFloodGuard) does
+	// not count the failure. Refused is set for HandedOver and Failed messages. For a
+	// message that was split, it is true if it is true for a part, whatever the Kind. A
+	// store or sink that refuses a message does not set it: see [ErrRefused].
 	Refused bool
 	// UnsafeToRepeat reports that a call for a Rejected message, or for a part of it, may
 	// have taken effect or has succeeded ([NoteUnsafeToRepeat]), and that a second call
