@@ -442,33 +442,41 @@ func (s *Engine) newLease(ctx context.Context, queue string) storesql.Lease[stor
 }
 
 // lease leases the chosen messages for $1 microseconds, unless another call is leasing
-// them. If there are locks, it takes them first, and the leases count for the limits of
-// the keys. PostgreSQL expects a short array, so it does not scan the table, as it might
-// for a join.
+// them. If there are locks, see leaseLocked.
 func (s *Engine) lease(ctx context.Context, queue string, locks []int64, chosen string, args ...any) (taken []store.Leased, err error) {
-	s.step()
-	run, more := indexed, ""
 	if len(locks) > 0 {
-		more = storesql.MarkLimited
-		run = func(ctx context.Context, q batcher, f func(rows pgx.Rows, err error) error, sql string, args ...any) error {
-			return lockedAndIndexed(ctx, q, locks, f, sql, args...)
-		}
+		return s.leaseLocked(ctx, queue, locks, chosen, args...)
 	}
-	var lapses int
-	err = run(ctx, s.pool, func(rows pgx.Rows, err error) error {
-		return scan(rows, err, func(m store.Message, position, fence int64, damage error) {
-			taken = append(taken, store.Leased{
-				Message: m, Position: position, Lapses: lapses, Damage: damage,
-				Lease: store.Lease{Queue: queue, Entry: strconv.FormatInt(position, 10), Fence: uint64(fence)},
-			})
-		}, &lapses)
-	}, `WITH clock AS MATERIALIZED (SELECT `+s.now+` AS now),
-		chosen AS MATERIALIZED (SELECT position, coalesce(octet_length(payload), 0) AS size FROM weir_messages WHERE `+chosen+` FOR UPDATE SKIP LOCKED),
+	s.step()
+	err = indexed(ctx, s.pool, func(rows pgx.Rows, err error) error {
+		taken, err = scanLeased(rows, err, queue)
+		return err
+	}, s.leasing(chosen, "")+" RETURNING "+columns+", m.lapses", args...)
+	s.step()
+	return taken, err
+}
+
+// leasing returns a statement that leases the chosen messages for $1 microseconds. more
+// are further assignments of its SET clause, or empty. PostgreSQL expects a short array,
+// so it does not scan the table, as it might for a join.
+func (s *Engine) leasing(chosen, more string) string {
+	return `WITH clock AS MATERIALIZED (SELECT ` + s.now + ` AS now),
+		chosen AS MATERIALIZED (SELECT position, coalesce(octet_length(payload), 0) AS size FROM weir_messages WHERE ` + chosen + ` FOR UPDATE SKIP LOCKED),
 		fitting AS (SELECT position, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM chosen)
 		UPDATE weir_messages AS m SET at = now + $1 * interval '1 microsecond', leased = now + $1 * interval '1 microsecond', fence = fence + 1,
-			lapses = lapses + (leased IS NOT NULL)::int`+more+`
-		FROM clock WHERE m.position = ANY (ARRAY(SELECT position FROM fitting WHERE before < `+strconv.Itoa(storearg.MaxBytes)+`)) RETURNING `+columns+", m.lapses", args...)
-	s.step()
+			lapses = lapses + (leased IS NOT NULL)::int` + more + `
+		FROM clock WHERE m.position = ANY (ARRAY(SELECT position FROM fitting WHERE before < ` + strconv.Itoa(storearg.MaxBytes) + `))`
+}
+
+// scanLeased reads the columns of leased messages, and the column lapses.
+func scanLeased(rows pgx.Rows, err error, queue string) (taken []store.Leased, _ error) {
+	var lapses int
+	err = scan(rows, err, func(m store.Message, position, fence int64, damage error) {
+		taken = append(taken, store.Leased{
+			Message: m, Position: position, Lapses: lapses, Damage: damage,
+			Lease: store.Lease{Queue: queue, Entry: strconv.FormatInt(position, 10), Fence: uint64(fence)},
+		})
+	}, &lapses)
 	return taken, err
 }
 

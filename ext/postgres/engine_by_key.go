@@ -169,9 +169,40 @@ func lockOfKey(main, key string) int64 {
 // transactions, to prevent deadlocks.
 const lockKeys = `SELECT pg_advisory_xact_lock(n) FROM (SELECT DISTINCT n FROM unnest($1::bigint[]) AS u (n) ORDER BY n) AS s`
 
+// leaseLocked is lease in a transaction that first takes the locks of keys. The leases
+// count for the limits of these keys.
+//
+// The server sends only the positions of the messages while the transaction runs: they
+// fit into the buffers of the connection. Otherwise a process that freezes meanwhile
+// would keep the locks, and all calls that wait for them.
+func (s *Engine) leaseLocked(ctx context.Context, queue string, locks []int64, chosen string, args ...any) ([]store.Leased, error) {
+	s.step()
+	var positions, fences []int64
+	err := lockedAndIndexed(ctx, s.pool, locks, func(rows pgx.Rows, err error) error {
+		if err != nil {
+			return err
+		}
+		var position, fence int64
+		_, err = pgx.ForEachRow(rows, []any{&position, &fence}, func() error {
+			positions = append(positions, position)
+			fences = append(fences, fence)
+			return nil
+		})
+		return err
+	}, s.leasing(chosen, storesql.MarkLimited)+" RETURNING m.position, m.fence", args...)
+	s.step()
+	if err != nil || len(positions) == 0 {
+		return nil, err
+	}
+	rows, err := s.pool.Query(ctx, "SELECT "+columns+`, m.lapses FROM unnest((SELECT $1::bigint[]), (SELECT $2::bigint[])) WITH ORDINALITY AS l (position, fence, n),
+		weir_messages AS m WHERE m.position = l.position AND m.fence = l.fence AND m.leased IS NOT NULL ORDER BY n`, positions, fences)
+	return scanLeased(rows, err, queue)
+}
+
 // lockedAndIndexed is indexed in a transaction that first takes locks. The statement's
 // snapshot is taken after that, so it sees the work of all earlier owners of the locks.
-// The transaction is one message, so a frozen process holds no lock.
+// The transaction is one message, so a frozen process holds no lock, unless the server
+// waits until the process receives the rows.
 func lockedAndIndexed(ctx context.Context, q batcher, locks []int64, f func(rows pgx.Rows, err error) error, sql string, args ...any) error {
 	batch := &pgx.Batch{}
 	batch.Queue("begin isolation level read committed")

@@ -641,13 +641,7 @@ func (s *Engine) leaseHeads(ctx context.Context, tx pgx.Tx, queue string, positi
 	rows, err := tx.Query(ctx, `UPDATE weir_messages AS m SET at = now + $2 * interval '1 microsecond', leased = now + $2 * interval '1 microsecond',
 			fence = fence + 1, lapses = lapses + (leased IS NOT NULL)::int, head = meta->>'key' IS NOT NULL
 		FROM (SELECT `+s.now+` AS now) AS clock WHERE m.position = ANY (`+someOf+`) RETURNING `+columns+`, m.lapses`, positions, micros(lease))
-	var lapses int
-	err = scan(rows, err, func(m store.Message, position, fence int64, damage error) {
-		taken = append(taken, store.Leased{
-			Message: m, Position: position, Lapses: lapses, Damage: damage,
-			Lease: store.Lease{Queue: queue, Entry: strconv.FormatInt(position, 10), Fence: uint64(fence)},
-		})
-	}, &lapses)
+	taken, err = scanLeased(rows, err, queue)
 	s.step()
 	slices.SortFunc(taken, func(a, b store.Leased) int {
 		return slices.Index(positions, a.Position) - slices.Index(positions, b.Position)
