@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/codec"
@@ -105,6 +107,74 @@ func TestWithFloodGuard_FewUndecodableMessages(t *testing.T) {
 		require.Zero(t, summary.Floods)
 		require.Equal(t, 40, summary.Rejected)
 		require.Equal(t, 200, summary.Done)
+	})
+}
+
+// lockedLog is a log that is read while it is written.
+type lockedLog struct {
+	mu    sync.Mutex
+	bytes bytes.Buffer
+}
+
+func (l *lockedLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.bytes.Write(p)
+}
+
+func (l *lockedLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.bytes.String()
+}
+
+// Similar messages share a log line, a minute after the first one, even if the queue is
+// empty by then.
+func TestRun_UndecodableMessagesInAnEmptyQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		putUndecodable(t, engine, "q", 10)
+		log := &lockedLog{}
+		logger := delivery.WithLogger(slog.New(slog.NewTextHandler(log, nil)))
+		q := delivery.NewQueue[int](engine, "q", logger)
+		ctx, cancel := context.WithCancel(t.Context())
+		ran := make(chan delivery.Summary, 1)
+		go func() { // ends with ctx
+			summary, err := delivery.Run(ctx, q, operator(itoa), &collected{}, logger)
+			assert.NoError(t, err)
+			ran <- summary
+		}()
+		time.Sleep(59 * time.Second)
+		synctest.Wait()
+		require.NotContains(t, log.String(), "failures=")
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		require.Contains(t, log.String(), "failures=9")
+		cancel()
+		require.Equal(t, 10, (<-ran).Rejected)
+	})
+}
+
+// A message whose workers have died is counted as well. It is not evidence of a fault of
+// the program.
+func TestRun_MessageWhoseWorkersHaveDied(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		q := delivery.NewQueue[int](engine, "q", noLog)
+		require.NoError(t, q.Put(t.Context(), 1))
+		for range 5 {
+			taken, err := engine.Take(t.Context(), "q", 1, time.Second)
+			require.NoError(t, err)
+			require.Len(t, taken, 1)
+			time.Sleep(2 * time.Second)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		summary, err := delivery.Run(ctx, q, operator(itoa), &collected{}, silently, delivery.WithFloodGuard(0.5, 1))
+		require.NoError(t, err)
+		require.Equal(t, 1, summary.Rejected)
+		require.Equal(t, 1, summary.Received)
+		require.Zero(t, summary.Floods)
 	})
 }
 

@@ -44,6 +44,26 @@ func TestFailureLog(t *testing.T) {
 	require.Empty(t, b.String())
 }
 
+// A line has the attributes of its failure, or of the last of several failures.
+func TestFailureLogDue(t *testing.T) {
+	var b bytes.Buffer
+	c := clock.NewMock()
+	f := counting.NewFailureLog(slog.New(slog.NewTextHandler(&b, nil)), c, "cannot listen")
+	f.Add(errors.New("refused"), "id", "a")
+	require.Contains(t, b.String(), "error=refused id=a")
+	_, isDue := f.Due()
+	require.False(t, isDue, "the failure has a line")
+	c.Add(20 * time.Second)
+	f.Add(errors.New("refused"), "id", "b")
+	f.Add(errors.New("refused"), "id", "c")
+	wait, isDue := f.Due()
+	require.True(t, isDue)
+	require.Equal(t, 40*time.Second, wait)
+	c.Add(wait)
+	f.FlushDue()
+	require.Contains(t, b.String(), "error=refused id=c failures=2")
+}
+
 // The failures have their line a minute later if the action works again.
 func TestFailureLogFlushDue(t *testing.T) {
 	var b bytes.Buffer
