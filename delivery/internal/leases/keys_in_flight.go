@@ -10,22 +10,27 @@ import (
 	"github.com/weirflow/weir/internal/settle"
 )
 
-// KeysInFlight counts the messages in flight in a worker by key, until the store has
-// recorded how they were settled. The sources of a queue and its layers share it. The
-// store applies the limit of [WithKeyRounds] to all workers; the counts spare it the keys
-// that are at the limit in this worker. A source releases taken messages of a key whose
-// own limit has become lower meanwhile. Messages without a key are not counted.
+// KeysInFlight counts the messages in flight in a worker by key. A message counts until
+// the store has recorded how it was settled. Messages without a key do not count. The
+// sources of a queue and its layers share the counts.
 //
-// A key may have a lower limit of its own: 0 while it is held or down, 1 while its
-// service is tried, and a growing limit after that. So the messages of a key that is down
-// are left out like the messages of a key at the limit.
+// There are two limits:
+//
+//   - The limit of all keys holds for all workers together ([WithKeyRounds]). The store
+//     applies it. The counts spare the store the keys that are at the limit in this
+//     worker.
+//   - A key may have a lower limit of its own: 0 while it is held or down, 1 while its
+//     service is tried, and a growing limit after that. Only the counts apply this limit.
+//
+// A source leaves out the keys at a limit when it takes. So it treats a key that is down
+// like a key at the limit of all keys.
 //
 // Safe for concurrent use.
 type KeysInFlight struct {
 	mu       sync.Mutex // guards the fields below
 	inFlight map[string]int
 	waiting  map[chan struct{}]bool // sources to wake: they have left out keys
-	skipped  map[string]bool        // left-out keys in flight: their sources wait for a settlement
+	skipped  map[string]bool        // left-out keys with messages in flight here: when one is settled, leave wakes the sources
 	restrict func() (list []gate.Restriction, next time.Duration)
 	shares   map[string]float64 // of keys with their own limit, as of the last round
 	held     map[string]bool    // keys that people hold: limit 0; never changed, only replaced
@@ -116,9 +121,12 @@ type rooms struct {
 	next        time.Duration // after which except may be shorter; 0 if that does not depend on time
 }
 
-// room returns the keys of which messages may be taken, and how many of each: at most n.
-// The key with the least room decides. If room leaves out keys, leave sends to wake when
-// a message of such a key is settled, and hold when people hold or resume keys.
+// room returns the keys to leave out, and how many messages of each other key may be
+// taken: at most n. The other key with the least room decides. most is the limit of all
+// keys, or 0.
+//
+// If room leaves out keys, two methods send to wake: leave, when a message of such a key
+// is settled, and hold, when people hold or resume keys.
 func (k *KeysInFlight) room(most, n int, includesSlow bool, wake chan struct{}) (r rooms) {
 	r.next = k.refreshShares()
 	r.each = n
@@ -140,9 +148,9 @@ func (k *KeysInFlight) room(most, n int, includesSlow bool, wake chan struct{}) 
 	return r
 }
 
-// limitUsual applies the limit of all keys to r: it leaves out the keys at the limit. A
-// key near the limit lowers r.each only until its messages in flight are settled. Called
-// with mu held.
+// limitUsual applies the limit of all keys to r. It leaves out the keys at the limit. A
+// key with less room than r.each lowers r.each: only for a while, since its messages in
+// flight will be settled. Called with mu held.
 func (k *KeysInFlight) limitUsual(r *rooms, most int) {
 	for key, n := range k.inFlight {
 		_, isRestricted := k.shares[key]

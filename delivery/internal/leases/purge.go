@@ -174,14 +174,15 @@ func (s *Source[T]) noteVisitOver(ctx context.Context, h *handle, lease store.Le
 	if !isNew {
 		return
 	}
-	id := slog.String("id", h.message.Meta.ID)
-	if !isPurged {
-		s.logger.LogAttrs(ctx, slog.LevelWarn, "weir: a message is gone whose lease had ended: another worker has settled it, or it was purged; "+
-			"its outcome here is not stored", slog.String("queue", s.queue), id)
-		return
+	level, text := slog.LevelWarn, "weir: a message is gone whose lease had ended: another worker has settled it, or it was purged; its outcome here is not stored"
+	switch {
+	case hasNewerLease:
+		text = "weir: the lease of a message had ended, and another worker has stored the failure of its visit; the outcome here is not stored"
+	case isPurged:
+		level, text = slog.LevelInfo, "weir: a message in flight was purged; its outcome is not stored"
 	}
-	s.logger.LogAttrs(ctx, slog.LevelInfo, "weir: a message in flight was purged; its outcome is not stored", slog.String("queue", s.queue), id)
-	if onPurge != nil {
+	s.logger.LogAttrs(ctx, level, text, slog.String("queue", s.queue), slog.String("id", h.message.Meta.ID))
+	if isPurged && onPurge != nil {
 		onPurge()
 	}
 }

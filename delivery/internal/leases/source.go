@@ -437,8 +437,8 @@ func (s *Source[T]) choose(taken []store.Leased, until time.Time) (chosen []stor
 }
 
 // giveHeadStart begins the head start of the first suspect, which is delivered alone. But
-// if another source has begun a head start since take looked, the suspects are released,
-// and only the others are delivered.
+// if another source has begun a head start since Receive looked, the suspects are
+// released, and only the others are delivered.
 func (s *Source[T]) giveHeadStart(suspects, others []store.Leased) (delivered, released []store.Leased) {
 	first := &suspects[0]
 	begins := s.headStarts.begin(suspectOf(first.Lease, s.queue), s.clock.Now(), settle.HeadStart(first.Lapses))
@@ -460,8 +460,8 @@ func (s *Source[T]) giveHeadStart(suspects, others []store.Leased) (delivered, r
 // the store has found before that visit 1 is over (hasNextLease). A failure does not
 // replace the message a second time (replacesAgain).
 //
-// Without an order of keys, the other worker may have released the message: then the new
-// lease is for visit 1 again.
+// The other worker may also have released the message, with or without an order of keys:
+// then the new lease is for visit 1 again.
 //
 // The message is not admitted again, since KeysInFlight counts it already. Called with mu
 // held.

@@ -29,8 +29,9 @@ func (r *keyRounds) end() {
 	r.leftOutSlow = false
 }
 
-// takeByKey takes messages of the next keys of a round, or none if no key has messages
-// that may be taken.
+// takeByKey takes messages of the next keys of a round. It returns without messages only
+// after it has visited all keys, also the slow keys, and found no message that may be
+// taken.
 func (s *Source[T]) takeByKey(ctx context.Context, n int) (taken []store.Leased, err error) {
 	r := &s.rounds
 	r.next = 0
@@ -54,7 +55,8 @@ func (s *Source[T]) takeByKey(ctx context.Context, n int) (taken []store.Leased,
 	}
 }
 
-// takeRound takes messages of the rest of a round, without keys at their limits.
+// takeRound takes messages of the next keys of a round. It leaves out the keys at their
+// limits.
 func (s *Source[T]) takeRound(ctx context.Context, n int) (taken []store.Leased, err error) {
 	r := &s.rounds
 	room := s.inFlight.room(s.maxPerKey, n, r.includesSlow, s.wake)
@@ -71,9 +73,16 @@ func (s *Source[T]) takeRound(ctx context.Context, n int) (taken []store.Leased,
 	return taken, err
 }
 
-// admit counts a taken message as in flight, or returns false if its key is at its limit:
-// the key's own limit has become lower, or the store does not apply the limit of all keys
-// to sources that take at the same time.
+// admit counts a taken message as in flight. It returns false if its key is at its limit
+// in this worker. That is rare, since takeRound has left out such keys. There are two
+// causes:
+//
+//   - The key has a limit of its own, which the store does not know. The limit has become
+//     lower meanwhile, or another source of this worker has taken messages of the key at
+//     the same time.
+//   - The leases of messages of the key in flight here have ended, so the store no longer
+//     counts them. Then it can grant too many new leases to sources of this worker that
+//     take at the same time.
 func (s *Source[T]) admit(key string) bool {
 	return s.byKey == nil || s.inFlight.admit(key, s.maxPerKey)
 }

@@ -71,8 +71,8 @@ func (s *Source[T]) rejectInstead(h *handle, cause error) {
 }
 
 // addDoubt adds to m the call that another worker has left in doubt, if any (law X1). m
-// takes the place of the message of h, or becomes its dead letter. See join for the other
-// worker, whose doubt the outcome of this late visit does not end.
+// takes the place of the message of h, or becomes its dead letter. The outcome of this
+// late visit does not end the doubt of the other worker. See join for that worker.
 func (s *Source[T]) addDoubt(h *handle, m *store.Message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

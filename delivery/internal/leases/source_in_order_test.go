@@ -1,7 +1,9 @@
 package leases_test
 
 import (
+	"bytes"
 	"context"
+	"log/slog"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -226,9 +228,10 @@ func (s *slowToAnswer) HandOver(ctx context.Context, moves ...store.Move) error 
 // failure of the first visit. The message was not purged, and its new lease is extended.
 func TestHandOver_TakenAgainMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
 		engine := &slowToAnswer{hung: hung{memory.Open(), &atomic.Int64{}}}
 		putOfKey(t, engine, "a")
-		s := leases.NewSource(engine, "q", "dead", codec.JSON[string](), quiet, leases.WithOrder(engine))
+		s := leases.NewSource(engine, "q", "dead", codec.JSON[string](), leases.WithOrder(engine), leases.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		defer s.Close(t.Context())
 		m := receive(t, s)
 		replacedByAnother(t, engine.Engine, func(*store.Message) {})
@@ -239,6 +242,8 @@ func TestHandOver_TakenAgainMeanwhile(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []bool{true}, isGone)
 		require.False(t, message.DeliveryOf(m).IsPurged())
+		require.Contains(t, log.String(), "another worker has stored the failure of its visit")
+		require.NotContains(t, log.String(), "is gone", "it is in flight here, in its next visit")
 		require.Equal(t, 1, s.LeasesLost())
 		asked := engine.asked.Load()
 		time.Sleep(leases.DefaultLease / 3)
