@@ -406,7 +406,7 @@ func indexed(ctx context.Context, q batcher, f func(rows pgx.Rows, err error) er
 // leaseAround is lease without messages that the database refuses to lease. They are
 // logged and left out for a while (law D4). chosen has storesql.ExceptRefused.
 func (s *Engine) leaseAround(ctx context.Context, queue, chosen string, args ...any) ([]store.Leased, error) {
-	call := s.newLease(ctx, queue)
+	call := s.newTakeCall(ctx, queue)
 	call.All = func() ([]store.Leased, error) {
 		return s.lease(ctx, queue, nil, s.refused.Except(chosen, s.clock.Now()), args...)
 	}
@@ -417,7 +417,7 @@ func (s *Engine) leaseAround(ctx context.Context, queue, chosen string, args ...
 		return s.lease(ctx, queue, nil, `position = ANY ($2::bigint[]) AND queue = $3 AND at <= (SELECT now FROM clock) ORDER BY at, position`,
 			args[0], positions, queue)
 	}
-	return call.Lease(&s.refused)
+	return call.Do(&s.refused)
 }
 
 // findPositions returns the positions of the messages that lease would lease.
@@ -430,9 +430,9 @@ func (s *Engine) findPositions(ctx context.Context, chosen string, args ...any) 
 	return pgx.CollectRows(rows, pgx.RowTo[int64])
 }
 
-// newLease returns a call without its functions.
-func (s *Engine) newLease(ctx context.Context, queue string) storesql.Lease[store.Leased] {
-	return storesql.Lease[store.Leased]{
+// newTakeCall returns a call without the functions All, Find and These.
+func (s *Engine) newTakeCall(ctx context.Context, queue string) storesql.TakeCall[store.Leased] {
+	return storesql.TakeCall[store.Leased]{
 		IsRefusal: isRefusal, Now: s.clock.Now,
 		Log: func(position int64, cause error, wait time.Duration) {
 			s.logger.LogAttrs(ctx, slog.LevelError, "postgres: the database refuses to lease a message; it is left out, and tried again later",

@@ -23,11 +23,13 @@ func nextKey(after string) string {
 	return `(SELECT ` + keyOf + ` FROM weir_messages WHERE queue = $1 AND meta->>'key' IS NOT NULL AND ` + keyOf + ` > ` + after + ` ORDER BY ` + keyOf + ` LIMIT 1)`
 }
 
-// selectDueKeys returns up to $3 keys after $2 of the queue $1 whose state is KeyDue.
-// state is the expression of the state of keys.key. The statement visits at most a
-// thousand keys, and also returns the other visited keys. The last row has no key if
-// there are no more. The column before is the state of the key before the row's key;
-// found counts the keys with KeyDue before that.
+// selectDueKeys returns the statement with which dueKeys visits the keys of the queue $1
+// after $2, one step of the index each. The statement stops after $3 keys with KeyDue, or
+// after a thousand keys. state is the expression of the state of keys.key.
+//
+// Its rows are for [storesql.DueKeys.Add]. A row has a key. The column before is the state
+// of the key of the row before, and found the number of keys with KeyDue ahead of that
+// key. The last row lacks a key if there are no more keys.
 func (s *Engine) selectDueKeys(state string) string {
 	return `WITH RECURSIVE clock AS MATERIALIZED (SELECT ` + s.now + ` AS now), keys (key, before, found, looked) AS (
 			SELECT ` + nextKey("$2") + `, ` + storesql.KeyIdle + `, 0, 1
@@ -141,7 +143,7 @@ func (s *Engine) takeOfKeys(ctx context.Context, queue string, keys []string, ea
 		locks[i] = lockOfKey(main, key)
 	}
 	args = append(args, limit, main)
-	call := s.newLease(ctx, queue)
+	call := s.newTakeCall(ctx, queue)
 	call.All = func() ([]store.Leased, error) {
 		return s.lease(ctx, queue, locks, s.refused.Except(ofKeysBelow, s.clock.Now()), args...)
 	}
@@ -151,7 +153,7 @@ func (s *Engine) takeOfKeys(ctx context.Context, queue string, keys []string, ea
 	call.These = func(positions []int64) ([]store.Leased, error) {
 		return s.lease(ctx, queue, locks, storesql.Only(ofKeysBelow, positions), args...)
 	}
-	return call.Lease(&s.refused)
+	return call.Do(&s.refused)
 }
 
 // lockOfKey is the number of the advisory lock of a key in a queue and its layers. Keys

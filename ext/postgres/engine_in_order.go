@@ -43,9 +43,13 @@ const parked = "'9999-12-30 00:00:00+00'::timestamptz"
 // each of them. The server ends the transaction of a frozen process.
 var inSteps = pgx.TxOptions{BeginQuery: "begin isolation level read committed; set local idle_in_transaction_session_timeout = '30s'"}
 
-// Candidates of a step of TakeInOrder: conditions on all messages that are due after the
-// place ($3, $4), up to $2, and on the messages at the positions $3 that are still due.
-// The expressions of the second keep PostgreSQL from reading all messages that are due.
+// Candidates of a step of TakeInOrder in the queue $1, up to $2, as conditions:
+//
+//	candidatesDue    all messages that are due, after the place ($3, $4)
+//	candidatesGiven  the messages at the positions in $3, if they are still due
+//
+// The expressions of candidatesGiven keep PostgreSQL from reading all messages that are
+// due.
 const (
 	candidatesDue = `queue = $1 AND at <= (SELECT now FROM clock) AND (at, position) > ($3::timestamptz, $4::bigint)` + storesql.ExceptRefused +
 		` ORDER BY at, position LIMIT $2`
@@ -210,9 +214,9 @@ func (s *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease
 		s.clock.AfterFunc(checkEvery, func() { s.checkFloor(queue) }) // it ends soon after Close at the latest
 	}
 	// The first step looks at limit messages, and each further step at StepInOrder. Only
-	// after a full step does a call look behind these messages. Otherwise calls with a
-	// small limit would always find messages there, and each call would park only a few
-	// messages of a flood of one key in front.
+	// after a step that looks at StepInOrder messages or more does a call look behind
+	// them. Otherwise calls with a small limit would always find messages there, and each
+	// call would park only a few messages of a flood of one key in front.
 	after, looked := begun, limit
 	isParked := true // all messages up to after are parked
 	pause := lockedWait
@@ -366,7 +370,7 @@ func (s *Engine) lookAgain(ctx context.Context, queue string, after storesql.Pla
 // takeInOrderAround leases heads among candidates without the messages that the database
 // refuses to lease: see leaseAround.
 func (s *Engine) takeInOrderAround(ctx context.Context, queue string, limit int, lease time.Duration, candidates string, args ...any) (taken []store.Leased, step looking, err error) {
-	call := s.newLease(ctx, queue)
+	call := s.newTakeCall(ctx, queue)
 	isBusy := false
 	call.All = func() (leased []store.Leased, err error) {
 		leased, step, err = s.takeHeads(ctx, queue, limit, lease, s.refused.Except(candidates, s.clock.Now()), args...)
@@ -385,7 +389,7 @@ func (s *Engine) takeInOrderAround(ctx context.Context, queue string, limit int,
 		isBusy = isBusy || part.isBusy
 		return leased, err
 	}
-	taken, err = call.Lease(&s.refused)
+	taken, err = call.Do(&s.refused)
 	step.isBusy = step.isBusy || isBusy
 	return taken, step, err
 }

@@ -189,7 +189,8 @@ const putMessage = `INSERT INTO weir_messages (queue, at, due, arrived, visit, m
 //	is held     at: never
 //	is parked   at: parked (see TakeInOrder)
 //
-// migrations/0001_messages.sql describes all columns.
+// The files in migrations describe all columns: lapses is in 0003, head in 0008, limited
+// in 0009, and the others are in 0001.
 const columns = `position, fence, due, cause, meta, schema, payload`
 
 // sized has a message's position and the size of its payload, for takeThese.
@@ -258,7 +259,7 @@ const positionsGiven = `SELECT ` + sized + ` FROM weir_messages WHERE position I
 // check refuses to lease. These are logged, and left out for a while (law D4). query has
 // the mark storesql.ExceptRefused, where their positions are excluded.
 func (s *Engine) takeAround(ctx context.Context, queue, query, argument string, limit int, lease time.Duration) ([]store.Leased, error) {
-	call := s.newLease(ctx, queue)
+	call := s.newTakeCall(ctx, queue)
 	call.All = func() ([]store.Leased, error) {
 		return s.takeThese(ctx, queue, s.refused.Except(query, s.clock.Now()), argument, limit, lease)
 	}
@@ -273,12 +274,12 @@ func (s *Engine) takeAround(ctx context.Context, queue, query, argument string, 
 		}
 		return s.takeThese(ctx, queue, positionsGiven, string(given), len(positions), lease)
 	}
-	return call.Lease(&s.refused)
+	return call.Do(&s.refused)
 }
 
-// newLease returns a storesql.Lease without the functions All, Find and These.
-func (s *Engine) newLease(ctx context.Context, queue string) storesql.Lease[store.Leased] {
-	return storesql.Lease[store.Leased]{
+// newTakeCall returns a call without the functions All, Find and These.
+func (s *Engine) newTakeCall(ctx context.Context, queue string) storesql.TakeCall[store.Leased] {
+	return storesql.TakeCall[store.Leased]{
 		IsRefusal: func(err error) bool { return errors.Is(err, message.ErrRefused) }, Now: s.clock.Now,
 		Log: func(position int64, cause error, wait time.Duration) {
 			s.logger.LogAttrs(ctx, slog.LevelError, "sqlite: the database refuses to lease a message; it is left out, and tried again later",

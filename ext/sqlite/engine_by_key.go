@@ -25,11 +25,14 @@ func inFlight(main, now string) string {
 		AND f.meta->>'key' = keys.key AND ` + storesql.InTurns("f.queue", main) + `)`
 }
 
-// selectKeys returns up to $4 keys after $1 with due messages that are not among the keys
-// $5. whenFull is another case of the state of a key, or empty. The statement visits at
-// most a thousand keys, one step of the index each, and also returns the other visited
-// keys. The last row has no key if there are no more. The column before is the state of
-// the key before the row's key; found counts the keys with KeyDue before that.
+// selectKeys returns the statement with which dueKeys visits the keys after $1, one step
+// of the index each. The statement stops after $4 keys with KeyDue, or after a thousand
+// keys. The keys in $5 have KeyIdle. whenFull is another case of the state of a key, or
+// "".
+//
+// Its rows are for [storesql.DueKeys.Add]. A row has a key. The column before is the state
+// of the key of the row before, and found the number of keys with KeyDue ahead of that
+// key. The last row lacks a key if there are no more keys.
 func selectKeys(whenFull string) string {
 	return `WITH RECURSIVE keys(key, before, found, looked) AS (
 		SELECT (SELECT meta->>'key' FROM weir_messages WHERE` + keyed + ` AND meta->>'key' > $1 ORDER BY meta->>'key' LIMIT 1), ` + storesql.KeyIdle + `, 0, 1
@@ -104,7 +107,7 @@ func (s *Engine) takeOfKeys(ctx context.Context, queue string, keys []string, r 
 	if r.Limit == 0 {
 		return s.takeAround(ctx, queue, positionsOfKeys, string(names), r.Each, lease)
 	}
-	call := s.newLease(ctx, queue)
+	call := s.newTakeCall(ctx, queue)
 	call.All = func() ([]store.Leased, error) {
 		return s.takeBelow(ctx, queue, s.refused.Except(positionsOfKeys, s.clock.Now()), string(names), r, lease)
 	}
@@ -115,7 +118,7 @@ func (s *Engine) takeOfKeys(ctx context.Context, queue string, keys []string, r 
 	call.These = func(positions []int64) ([]store.Leased, error) {
 		return s.takeBelow(ctx, queue, storesql.Only(positionsOfKeys, positions), string(names), r, lease)
 	}
-	return call.Lease(&s.refused)
+	return call.Do(&s.refused)
 }
 
 // takeBelow leases messages that query selects of keys, a JSON array, within r.Limit.

@@ -27,9 +27,11 @@ var parkedText = strconv.FormatInt(parked, 10)
 
 const candidate = `SELECT position, coalesce(length(payload), 0), meta->>'key', head FROM weir_messages`
 
-// Candidates of a step of TakeInOrder in the queue $2 at $3, up to $4: all messages that
-// are due, the heads of the keys in $1 or their first messages that are due, and the
-// messages at the positions in $1 that are still due.
+// Candidates of a step of TakeInOrder in the queue $2 at the time $3, up to $4:
+//
+//	candidatesDue     all messages that are due; $1 is empty
+//	candidatesOfKeys  of each key in $1 the head, or else the first message; only if it is due
+//	candidatesGiven   the messages at the positions in $1, if they are still due
 var (
 	candidatesDue    = candidate + ` WHERE queue = $2 AND at <= $3 AND $1 = ''` + storesql.ExceptRefused + ` ORDER BY at, position LIMIT $4`
 	candidatesOfKeys = candidate + ` WHERE position IN (SELECT coalesce((` + headOfKey("$2", "value") + `), (` + firstOfKey("$2", "value") + `)) FROM json_each($1))
@@ -88,9 +90,9 @@ func (s *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease
 	}
 	limit = min(limit, storesql.MaxInOrder)
 	// The first step looks at limit messages, and each further step at StepInOrder. Only
-	// after a full step does a call look behind these messages. Otherwise calls with a
-	// small limit would always find messages there, and each call would park only a few
-	// messages of a flood of one key in front.
+	// after a step that looks at StepInOrder messages or more does a call look behind
+	// them. Otherwise calls with a small limit would always find messages there, and each
+	// call would park only a few messages of a flood of one key in front.
 	looked := limit
 	for range storesql.StepsInOrder {
 		due, err := s.anyDue(ctx, queue)
@@ -196,7 +198,7 @@ func (s *Engine) takeOfNextKeys(ctx context.Context, queue string, limit int, le
 // takeInOrderAround is a step of TakeInOrder without the messages that a trigger or a
 // check refuses to lease: see takeAround. parks reports whether it has parked messages.
 func (s *Engine) takeInOrderAround(ctx context.Context, queue, candidates, argument string, looked, limit int, lease time.Duration) (taken []store.Leased, parks bool, err error) {
-	call := s.newLease(ctx, queue)
+	call := s.newTakeCall(ctx, queue)
 	call.All = func() (leased []store.Leased, err error) {
 		leased, parked, err := s.takeHeads(ctx, queue, s.refused.Except(candidates, s.clock.Now()), argument, looked, limit, lease)
 		parks = parks || parked && err == nil
@@ -215,7 +217,7 @@ func (s *Engine) takeInOrderAround(ctx context.Context, queue, candidates, argum
 		parks = parks || parked && err == nil
 		return leased, err
 	}
-	taken, err = call.Lease(&s.refused)
+	taken, err = call.Do(&s.refused)
 	return taken, parks, err
 }
 

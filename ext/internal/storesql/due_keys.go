@@ -8,8 +8,8 @@ import (
 
 // Limits of one statement of [store.ByKey.TakeByKey], as texts.
 const (
-	KeysLooked   = "1000" // keys, with due messages or not
-	OldestLooked = "100"  // due messages, of which those without a key are taken
+	KeysLooked   = "1000" // keys that it visits, with due messages or not
+	OldestLooked = "100"  // oldest due messages among which it searches messages without a key
 )
 
 // The state of a key that a statement of TakeByKey has visited, as a text.
@@ -28,8 +28,10 @@ type DueKeys struct {
 	before *string // key of the row before
 }
 
-// Add adds a row: a key, and the state of the key of the row before. Rows come in key
-// order. The last row has the key after the visited ones, or nil at the end.
+// Add adds a row. Rows come in the order of keys. A row has a key, and the state of the
+// key of the row before: a step of the statement only knows the state of the key that it
+// leaves. So the key of the last row was not visited. It is nil if there are no more
+// keys.
 func (d *DueKeys) Add(key *string, before string) {
 	if d.before != nil {
 		if before == KeyDue {
@@ -44,18 +46,20 @@ func (d *DueKeys) Add(key *string, before string) {
 	d.before = key
 }
 
-// MarkLimited is the change of a message that is leased within [store.KeyRound].Limit, in
-// an UPDATE that raises its fence. The mark holds for this lease only: the next one has
-// another fence, also if a program of an earlier version takes the message.
+// MarkLimited marks the lease of a message as granted within [store.KeyRound].Limit. It is
+// an assignment for the UPDATE that leases the message, and raises its fence. The next
+// lease has another fence, so the mark does not hold for it. A program of an earlier
+// version raises the fence as well, and does not set the mark.
 const MarkLimited = `, limited = fence + 1`
 
 // IsLimited is the condition that the message f has a lease with the mark. The index
 // weir_messages_flight has only such messages.
 const IsLimited = `f.limited = f.fence AND f.leased IS NOT NULL`
 
-// InTurns returns the condition that the messages of a queue share the limit of
-// [store.KeyRound] with the queue main, in the SQL of both databases: see
-// [storearg.PartOf] and [storearg.Part.TakesTurns]. queue and main are expressions.
+// InTurns returns the condition that two queues share the limits of keys
+// ([store.KeyRound].Limit). queue and main are SQL expressions of their names. The
+// condition is true if queue is main, or is its layer or its blocked queue: see
+// [storearg.PartOf] and [storearg.Part.TakesTurns]. Both databases accept it.
 func InTurns(queue, main string) string {
 	layers := storearg.LayersOf("")
 	begin := "length(" + main + ") + " + strconv.Itoa(len(layers))

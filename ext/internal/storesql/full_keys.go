@@ -5,15 +5,23 @@ import (
 	"time"
 )
 
-// fullFor is how long the search for due keys counts leases after it was useful.
+// fullFor is how long the search for keys counts leases after a take has found a full
+// key.
 const fullFor = time.Second
 
-// FullKeys notes in which queues takes have found keys at [store.KeyRound].Limit lately.
-// Workers leave out the keys that they have filled themselves, so a take finds such keys
-// only if several workers share a slow key. A take always counts the leases of its keys.
-// The search for these keys counts them as well only if keys are likely to be full: it
-// leaves the full keys out then. The zero value is ready for use, and safe for concurrent
-// use.
+// FullKeys notes in which queues takes have found full keys lately. A key is full if it
+// is at [store.KeyRound].Limit.
+//
+// A take first searches keys with due messages, and then leases messages of these keys.
+// The second step always counts the leases of the keys, so that they keep their limit.
+// The search usually does not count leases, since full keys are rare: a worker leaves out
+// the keys that it has filled itself.
+//
+// But several workers may share a slow key, and fill it together. When a take has found a
+// full key, the search also counts leases for a while. It leaves out the full keys then,
+// so that the take finds other keys in their place.
+//
+// The zero value is ready for use, and safe for concurrent use.
 type FullKeys struct {
 	mu   sync.Mutex
 	seen map[string]time.Time // by queue

@@ -31,7 +31,8 @@ type Candidate struct {
 	IsHead   bool
 }
 
-// Needs returns the keys whose heads the candidates do not show.
+// Needs returns the keys of candidates that are not heads. [Plan] needs the heads of these
+// keys.
 func Needs(candidates []Candidate) (keys []string) {
 	seen := map[string]bool{}
 	for _, c := range candidates {

@@ -83,8 +83,9 @@ func (r *Refused) add(position int64, now time.Time) (wait time.Duration, ok boo
 	return wait, true
 }
 
-// Lease is a call that leases messages, and that one message can fail.
-type Lease[M any] struct {
+// TakeCall is a call that takes messages. If the database refuses to lease one of the
+// messages, the whole transaction fails.
+type TakeCall[M any] struct {
 	// All leases the chosen messages, without those of [Refused.Except].
 	All func() ([]M, error)
 	// Find returns the positions that All would choose.
@@ -97,11 +98,10 @@ type Lease[M any] struct {
 	Now       func() time.Time
 }
 
-// Lease makes the call. If the database refuses a message, Lease halves the messages
-// until the refused one is alone, and leases the others. If every message is refused, it
-// returns the refusal. With an error it returns no messages: their transaction has
-// failed.
-func (c *Lease[M]) Lease(r *Refused) (leased []M, err error) {
+// Do makes the call. If the database refuses a message, Do halves the messages until the
+// refused one is alone, and leases the others. If every message is refused, it returns
+// the refusal. With an error it returns no messages: their transaction has failed.
+func (c *TakeCall[M]) Do(r *Refused) (leased []M, err error) {
 	for range maxRounds {
 		leased, err = c.All()
 		if err == nil {
@@ -127,7 +127,7 @@ func (c *Lease[M]) Lease(r *Refused) (leased []M, err error) {
 
 // halve leases the messages that the database does not refuse. After another error it
 // returns the error and the messages leased before.
-func (c *Lease[M]) halve(r *Refused, positions []int64) ([]M, error) {
+func (c *TakeCall[M]) halve(r *Refused, positions []int64) ([]M, error) {
 	if len(positions) == 0 {
 		return nil, nil
 	}

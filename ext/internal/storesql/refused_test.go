@@ -10,10 +10,10 @@ import (
 
 // A transaction may fail after the database has returned its rows: then these messages
 // are not leased.
-func TestLease_RowsWithAnError(t *testing.T) {
+func TestTakeCall_RowsWithAnError(t *testing.T) {
 	down, refusal := errors.New("the commit has failed"), errors.New("refused")
-	newCall := func(all error) Lease[int64] {
-		return Lease[int64]{
+	newCall := func(all error) TakeCall[int64] {
+		return TakeCall[int64]{
 			All:       func() ([]int64, error) { return []int64{1, 2}, all },
 			Find:      func() ([]int64, error) { return []int64{1, 2}, nil },
 			These:     func(positions []int64) ([]int64, error) { return positions, down },
@@ -25,7 +25,7 @@ func TestLease_RowsWithAnError(t *testing.T) {
 	for name, all := range map[string]error{"all messages": down, "some of them": refusal} {
 		t.Run(name, func(t *testing.T) {
 			call := newCall(all)
-			leased, err := call.Lease(new(Refused))
+			leased, err := call.Do(new(Refused))
 			require.ErrorIs(t, err, down)
 			require.Empty(t, leased)
 		})
