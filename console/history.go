@@ -75,7 +75,7 @@ func (s *server) charts(ctx context.Context, base, role string) (list []chart, f
 	return []chart{
 		newChart("Messages that wait", now, points, series{name: "waiting", of: func(p jobs.HistoryPoint) int { return p.Waiting }}),
 		newChart("Messages a minute", now, points,
-			series{name: "received", of: func(p jobs.HistoryPoint) int { return p.In }},
+			series{name: "received in visit 1", of: func(p jobs.HistoryPoint) int { return p.In }},
 			series{name: "done", class: "out", of: func(p jobs.HistoryPoint) int { return p.Out }},
 			series{name: "failed", class: "failed", of: func(p jobs.HistoryPoint) int { return p.Failed }}),
 	}, ""

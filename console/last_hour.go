@@ -24,7 +24,7 @@ type lastHour struct {
 	Change            int           // of the number of messages
 	Over              time.Duration // in which it has changed; 0 if that is not known
 	HasRates          bool
-	InNow, OutNow     int // messages received and done in the last minute that all workers have written
+	InNow, OutNow     int // HistoryPoint.In and Out of the last minute that all workers have written
 }
 
 // Width and Height are for templates.

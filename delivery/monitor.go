@@ -49,7 +49,7 @@ type Monitor struct {
 type Status struct {
 	Summary         // of all Runs of the monitor; Received - InFlight is the sum of the settlements
 	InFlight    int // received, and not settled
-	Redelivered int // of Received: had a visit before
+	Redelivered int // of Received: had failed in an earlier visit, so Meta.Visit was above 1
 	// LeasesLost is how many messages were delivered again while the worker had them,
 	// because their leases were not extended in time. A source that is not a queue counts
 	// them if it has a method LeasesLost() int.

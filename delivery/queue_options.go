@@ -221,32 +221,41 @@ func (s *queueSettings) refuseCombinations(name string) {
 		"messages wait in the queue itself, so leave MaxConcurrent and Rate of the layers out")
 }
 
-// WithFairByKey takes the messages of the keys ([Key]) in rounds, a message of each key.
-// So other keys do not wait behind a key that floods the queue, such as a customer with a
-// large import. At most n messages of a key are in flight, from the queue and all its
-// layers, in all workers together; 0 means no limit. A message is in flight until the
-// engine has recorded its outcome. Messages without a key, and the messages of the first
-// source of [Queue.Source], are not counted and not limited. By default the oldest
-// messages are taken first. Give the operator at most as many slots as calls, and make it
-// unordered: elements that have a slot are called in their order.
+// WithFairByKey takes the messages of the keys ([Key]) in rounds: each key in turn. So
+// other keys do not wait behind a key that floods the queue, such as a customer with a
+// large import. By default the oldest messages are taken first. Give the operator at most
+// as many slots as calls, and make it unordered: elements that have a slot are called in
+// their order.
 //
-// All workers of the queue must have the option, with the same n. Workers without it do
-// not keep the limit, and the messages that they have in flight do not count. A worker of
-// an earlier version keeps the limit for itself alone. Otherwise a key has more than n
-// calls only if calls outlive their messages: calls that ignore their contexts, calls of a
-// worker that could not renew its leases for as long as they last ([WithLease]), and calls
-// whose leases a failover of the database has lost. If other workers have reached the
-// limit of a key, a worker looks for its messages again every 100 ms.
+// At most n messages of a key are in flight, from the queue and all its layers, in all
+// workers together. 0 means no limit. A message is in flight until the engine has recorded
+// its outcome. Two kinds of messages are neither counted nor limited: messages without a
+// key, and the messages of the first source of [Queue.Source]. If other workers have
+// reached the limit of a key, a worker looks for its messages again every 100 ms.
 //
-// If the operator has a backend, the messages of a key whose tenant is down or held stay
-// in the queue and its layers (backend.TenantBreaker). So do the messages of a key that
-// people hold (jobs.Jobs.HoldKey), with or without a backend.
+// All workers of the queue must have the option, with the same n. A worker without it does
+// not keep the limit. A worker of an earlier version keeps the limit for itself alone. The
+// messages that such workers have in flight do not count for the others.
+//
+// If all workers have the option, a key has more than n calls only if calls outlive the
+// leases of their messages:
+//
+//   - calls that ignore their contexts
+//   - calls of a worker that could not renew its leases for as long as they last
+//     ([WithLease])
+//   - calls whose leases a failover of the database has lost
+//
+// The messages of some keys stay in the queue and its layers, whatever n is: of keys that
+// people hold (jobs.Jobs.HoldKey), and of keys whose tenant is down or held at the backend
+// of the operator (backend.TenantBreaker).
 //
 // Each message needs a key: Put refuses a message without a key ([message.ErrRefused]).
-// If other programs put messages without a key, they are taken when they are among the
-// oldest due messages of all keys: they may wait while the messages of a key stay in the
-// queue. Finding the next key takes an index step for each key in the queue.
-// WithFairByKey panics if n is negative. The engine must be a [store.ByKey].
+// Other programs may put messages without a key. SQLite and PostgreSQL search them only
+// among the oldest 100 due messages. So they wait behind 100 older messages that are not
+// taken, for instance because people hold their key.
+//
+// Finding the next key takes an index step for each key in the queue. The engine must be a
+// [store.ByKey]. WithFairByKey panics if n is negative.
 func WithFairByKey(n int) QueueOption {
 	if n < 0 {
 		panic(fmt.Sprintf("delivery: WithFairByKey: %d is negative: 0 means no limit", n))

@@ -82,34 +82,45 @@ type Operator[IN, OUT any] interface {
 //
 // # Failures
 //
-//   - A Receive that fails is tried again, after 100 ms and then twice as long each time,
-//     up to 10 s. After five minutes of failures Run drains, and returns the error. A
-//     Receive that fails after more than two and a half minutes was waiting for messages
-//     until then, so the five minutes begin again.
+// If the source or the sink fails, Run tries again, unless the error is permanent. The
+// first wait is 100 ms, each further wait is twice as long, and the longest is 10 s.
+//
+//   - If Receive fails for five minutes, Run drains, and returns the error. A Receive that
+//     fails after more than two and a half minutes was waiting for messages until then,
+//     so the five minutes begin again.
+//   - If the sink is full ([store.ErrFull]), or refuses every result, all results wait
+//     until it takes them. The operator blocks on its results meanwhile, so Run stops
+//     receiving. PutAll must return soon after its context has ended.
+//   - If the sink refuses some results, only these wait: see below.
+//   - If op fails, Run releases its messages in flight, puts its results so far into the
+//     sink, and returns the error.
 //   - A permanent error ends Run at once, and Run returns it: a missing table, a closed
-//     store, a missing PostgreSQL permission. If the source returned it, Run drains; if
-//     the sink did, all messages are released.
-//   - A PutAll that fails is repeated in portions of 100. If a portion fails, its results
-//     are put one by one, so that a refused result does not block others (law D4). The
-//     refused result is put again, after 100 ms and then twice as long each time, up to
-//     10 s. After ten tries, or at once if PutAll returns [message.ErrRefused], its
-//     message is rejected: it ends among the dead letters of its source. There it is
-//     unsafe to repeat if its call is not idempotent, since the call has succeeded. A try
-//     counts if the sink has taken other results since the last try, or returns an error
-//     like the one that it has returned while it took others. So an outage of the sink
-//     rejects no result, unless its errors look like that. After an hour in which the
-//     sink has refused results and there were no others, each try counts: then a refusal
-//     and an outage look the same.
-//   - If the sink is full ([store.ErrFull]), or refuses every result, all results wait,
-//     and are put again after the same times, until the sink takes them. The operator
-//     blocks on its results meanwhile, so Run stops receiving. PutAll must return soon
-//     after its context has ended.
-//   - If op fails, its messages in flight are released, its results so far go to the
-//     sink, and Run returns the error.
+//     store, a missing PostgreSQL permission. If the source returned it, Run drains. If
+//     the sink returned it, Run releases all messages.
 //   - When more than half of the last 100 new messages have failed, and so have most of
 //     their keys, Run stops receiving: see [WithFloodGuard].
 //   - A message that the queue's codec cannot decode is a dead letter at once. It counts
 //     as rejected, and as failed for the flood guard.
+//
+// # Refused results
+//
+// A PutAll that fails is repeated in portions of 100. If a portion fails, its results are
+// put one by one, so that a refused result does not block others (law D4).
+//
+// A refused result is put again, after the waits above. After ten tries that count, its
+// message is rejected. If PutAll returns [message.ErrRefused], the message is rejected at
+// once. It ends among the dead letters of its source. There it is unsafe to repeat if its
+// call is not idempotent, since the call has succeeded.
+//
+// A try counts in three cases:
+//
+//   - The sink has taken other results since the last try.
+//   - The sink returns an error like an error that it has returned while it took others.
+//   - For an hour the sink has refused results, and there were no others. Then a refusal
+//     and an outage look the same.
+//
+// So an outage of less than an hour rejects results only if its errors are as in the
+// second case.
 //
 // # Purges
 //

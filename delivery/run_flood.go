@@ -23,8 +23,8 @@ const (
 type evidence uint8
 
 const (
-	// noEvidence: the message was released or purged, had failed in an earlier visit
-	// already, or its tenant is down.
+	// noEvidence: the message was released or purged, its tenant is down, or it has failed
+	// again after an earlier visit that failed.
 	noEvidence evidence = iota
 	answered            // done, or refused for good: the service is up
 	unanswered          // failed: the service may be down

@@ -176,7 +176,7 @@ func (w *worker[IN, OUT]) report(h jobsEngine) jobs.Worker {
 	w.mu.Lock()
 	counts := struct {
 		Summary
-		Redelivered int // of Received
+		Redelivered int // see Status.Redelivered
 	}{w.counts, w.redelivered}
 	w.mu.Unlock()
 	counts.Elapsed = w.clock.Since(w.begun)

@@ -77,44 +77,52 @@ func WithDrain(d time.Duration) RunOption {
 // window new messages has failed. The default is half (0.5) of the last 100. So an outage
 // leaves the messages in the queue, and does not fill the dead letters (law D5). Messages
 // in the operator are still processed, and may fail as well. A share of 1 turns the flood
-// guard off. WithFloodGuard panics if the share is not above 0 and at most 1, or the
-// window is less than 1.
+// guard off. Run logs each stop, each probe and why it resumes.
 //
-// A message has failed if it was settled as [message.HandedOver] or [message.Failed].
-// Five kinds of messages do not count as failed: a message whose retry succeeded; a
-// message that was refused for good, by a rejection (asyncop.Failure.Reason) or by
-// [message.Message.Reject], since the service answers; a message that has failed before,
-// and comes from a layer; a message whose tenant is down, since others may be up; and a
-// released message, for instance a snoozed one.
+// A message has failed if it was settled as [message.HandedOver] or [message.Failed], or
+// if the codec of its queue cannot decode it. Five kinds of messages do not count as
+// failed:
 //
-// If messages have keys, Run also judges the keys, since a key is often a customer: it
-// stops only if more than this share of the keys in the window, and at least two keys,
-// has failed as well. A key has failed if more than this share of its messages has. A
-// message without a key counts as a key of its own. So one customer whose messages all
-// fail never stops the others. If a whole window has one key, Run stops when the next
-// window with one key has another key and fails as well. If all messages have the same
-// key, the guard never stops the worker: use a backend (asyncop.WithBackend) there.
+//   - a message whose retry succeeded
+//   - a message that was refused for good, by a rejection (asyncop.Failure.Reason) or by
+//     [message.Message.Reject], since the service answers
+//   - a message that has failed in an earlier visit, and comes from a layer
+//   - a message whose tenant is down, since others may be up
+//   - a released message, for instance a snoozed one
 //
-// After a second, Run receives a probe: a tenth of the window, by default ten messages.
-// If enough of them, or of their keys, are answered, it resumes. If not, it sends the
-// next probe after two seconds, four, and then every five seconds. So by default an
-// outage of an hour costs some 7,000 failed visits, and messages wait for up to five
-// seconds after its end.
+// If messages have keys, Run also judges the keys, since a key is often a customer. A key
+// has failed if more than the share of its messages has failed. Run stops only if at least
+// two keys, and more than the share of the keys in the window, have failed as well. So one
+// customer whose messages all fail never stops the others. A message without a key counts
+// as a key of its own.
+//
+// A whole window may have one key. If it fails, Run stops when the next window with one
+// key has another key, and fails as well. If all messages have the same key, the guard
+// never stops the worker: use a backend (asyncop.WithBackend) there.
+//
+// A second after a stop, Run receives a probe: a tenth of the window, by default ten
+// messages. If enough of them, or of their keys, are answered, Run resumes. If not, the
+// next probe follows after two seconds, then after four, and then every five seconds. So
+// by default an outage of an hour costs some 7,000 failed visits, and messages wait for up
+// to five seconds after its end.
 //
 // If all messages of the probes have one key, and most fail, other keys may be up. So Run
-// also resumes after a whole window of such messages: by default after ten probes, with
-// pauses of 42 s in all, or of 50 s if Run has stopped shortly before. It takes longer if
-// Receive returns fewer messages, as with WithFairByKey. If hundreds of messages of a key
-// follow each other, Run resumes about once a minute in an outage, which then costs about
-// twice as many failed visits, and as many as the operator has slots each time. Run logs
-// each stop, each probe and why it resumes.
+// also resumes after a whole window of such messages. By default it does so after ten
+// probes, with pauses of 42 s in all, or of 50 s if Run has stopped shortly before. It
+// takes longer if Receive returns fewer messages, as with WithFairByKey.
 //
-// A message that the codec of its queue cannot decode has failed. So a worker with a
-// wrong type stops before it has made dead letters of all messages; then each probe makes
-// some.
+// If hundreds of messages of a key follow each other, Run resumes about once a minute in
+// an outage. The outage then costs about twice as many failed visits. In addition, as many
+// visits as the operator has slots fail each time Run resumes.
+//
+// A worker with a wrong type stops before it has made dead letters of all messages, since
+// it cannot decode them. After that each probe makes some.
 //
 // To Run, a batch of bad messages whose error is unknown looks like an outage: it passes
 // with two messages a second. Let the function name the errors that are permanent.
+//
+// WithFloodGuard panics if the share is not above 0 and at most 1, or the window is less
+// than 1.
 func WithFloodGuard(share float64, window int) RunOption {
 	if !(share > 0 && share <= 1) || window < 1 {
 		panic(fmt.Sprintf("delivery: WithFloodGuard: a share of %v of a window of %d: want a share above 0 and at most 1, and a window of at least 1",

@@ -96,7 +96,7 @@ type tally struct {
 	endReceive context.CancelCauseFunc // of the Receive that runs, or nil
 	isProbing  bool                    // the Receive that runs is for a probe
 
-	redelivered int                   // of counts.Received: had a visit before
+	redelivered int                   // see Status.Redelivered
 	offsets     []time.Duration       // of the engines' clocks from the machine's clock
 	leases      settle.LeaseCounter   // the source; nil if it does not count them
 	refusals    settle.RefusalCounter // the source; nil if it does not count them

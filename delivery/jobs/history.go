@@ -18,8 +18,10 @@ type HistoryPoint struct {
 	// Waiting is the number of messages of the queue and its layers soon after the
 	// minute, and Dead the number of its dead letters: both -1 if not counted.
 	Waiting, Dead int
-	// In, Out and Failed are sums over the workers of the queue: messages received for
-	// the first time, visits done, and visits failed.
+	// In, Out and Failed are sums over the workers of the queue. In counts the messages
+	// received in visit 1, Out the visits that were done, and Failed the visits that
+	// failed. A message counts for In each time it is received in visit 1. So it counts
+	// again after a release (such as a snooze), a Nack or the death of its worker.
 	In, Out, Failed int
 }
 

@@ -54,8 +54,7 @@ func newHistoryWriter(j *Jobs, worker string) *historyWriter {
 	return &historyWriter{jobs: j, worker: worker, writing: make(chan struct{}, 1)}
 }
 
-// flow is how many messages a worker has received for the first time, done and failed,
-// since it began.
+// flow has the sums of [HistoryPoint] for a worker, since it began.
 type flow struct{ in, out, failed int }
 
 // flowOf returns the flow of a report.

@@ -17,9 +17,9 @@ import (
 //
 // TakeInOrder makes the message with the lowest position the head. It stays the head,
 // whether it is delayed, leased or held, until it leaves the queue by Done, Move, Purge
-// or an [Edit]. The next head is due since it became the head, or when its own delay has
-// passed, if that is later. So heads of other keys that have been due for longer come
-// before it.
+// or an [Edit]. The next head counts as due from the moment at which it became the head,
+// even if it was put long before. If its own delay ends later, it is due then. So heads of
+// other keys that have been due for longer come before it.
 //
 // A message that a consumer can neither process nor move is set aside, by a Release for
 // 100 years or more. Then it is no longer the head, and its key continues.
@@ -46,8 +46,8 @@ type InOrder interface {
 	Inspector
 
 	// TakeInOrder is [Store.Take] for the heads of keys, and for messages without a key.
-	// Messages that could be taken earliest come first. But if many messages of some keys
-	// are in front of them, keys come in turn.
+	// The earliest due come first. But if messages that wait for their heads crowd the
+	// front of the queue, TakeInOrder takes from the keys behind them in turn.
 	//
 	// TakeInOrder may return fewer messages than are due, if it has parked many, if other
 	// calls are taking or settling them, or if they were held or committed late. A

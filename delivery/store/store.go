@@ -202,28 +202,36 @@ type Snapshotter interface {
 
 // ByKey is a store that takes the messages of keys ([message.Meta].Key) in turn.
 type ByKey interface {
-	// TakeByKey is [Store.Take] for messages of the keys after r.After, in an order that
-	// the store chooses. It takes the same number, at least 1, from each of up to max
-	// keys with due messages that are below r.Limit. The next call continues at next, even
-	// if this call took no message; next is "" after the last key. At the start of a
-	// round, messages without a key come first if they are among the oldest due messages.
+	// TakeByKey is [Store.Take] for a part of a round of keys. A round visits each key
+	// once, in an order that the store chooses. TakeByKey takes messages of the next keys
+	// after r.After, up to max messages in all. It takes the same number of each key, at
+	// least 1, or fewer if fewer are due. It skips the keys in r.Except and keys at
+	// r.Limit.
 	//
-	// If it takes no message because keys are at r.Limit, a [Waker] wakes consumers within
-	// about 100 ms, and again as long as this lasts.
+	// The next call continues the round at next, even if this call took no message. next
+	// is "" after the last key.
+	//
+	// Messages without a key come first in a round, if they are among the oldest due
+	// messages of the queue.
+	//
+	// If TakeByKey takes no message because keys are at r.Limit, a [Waker] wakes consumers
+	// within about 100 ms, and again as long as this lasts.
 	TakeByKey(ctx context.Context, queue string, r KeyRound, max int, lease time.Duration) (taken []Leased, next string, err error)
 }
 
-// KeyRound is the rest of a round of keys, in which [ByKey.TakeByKey] visits each key
-// once.
+// KeyRound is the rest of a round of keys: see [ByKey.TakeByKey].
 type KeyRound struct {
 	After  string   // next of the previous call; "" starts a round
 	Each   int      // most messages of one key, at least 1
 	Except []string // keys to skip
 	// Limit is the most messages of a key that are leased at a time, to all consumers
-	// together, in the queue and the queues of its family: "orders", "orders-blocked",
-	// and "orders-retry-1", "orders-retry-2" and so on. Concurrent calls do not exceed it
-	// together. A lease counts until it ends if a call with a limit has granted it; others
-	// do not. 0 means no limit.
+	// together; 0 means no limit. Concurrent calls do not exceed it together.
+	//
+	// The queues of a family share the limit of a key: "orders", "orders-blocked", and
+	// "orders-retry-1", "orders-retry-2" and so on.
+	//
+	// A lease counts until it ends. Leases that were granted by calls without a limit do
+	// not count.
 	Limit int
 }
 

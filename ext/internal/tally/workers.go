@@ -15,7 +15,7 @@ var Workers = []Metric[delivery.Status]{
 		Of: []Value[delivery.Status]{ofWorker("", func(s *delivery.Status) int { return s.Received })},
 	},
 	{
-		Name: "worker.messages.redelivered", Help: "Messages received that had a visit before.", Unit: "message",
+		Name: "worker.messages.redelivered", Help: "Messages received that had failed in an earlier visit.", Unit: "message",
 		Of: []Value[delivery.Status]{ofWorker("", func(s *delivery.Status) int { return s.Redelivered })},
 	},
 	{

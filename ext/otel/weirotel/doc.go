@@ -102,7 +102,7 @@
 // [ObserveWorker] adds metrics of a [delivery.Run], with the attribute weir.worker.name:
 //
 //	weir.worker.messages.received                  counter, {message}
-//	weir.worker.messages.redelivered               counter, {message}; of these: they had a visit before
+//	weir.worker.messages.redelivered               counter, {message}; of these: failed in an earlier visit
 //	weir.worker.messages.settled                   counter, {message}; by weir.settlement: done, handed_over, rejected, failed,
 //	                                               released
 //	weir.worker.messages.in_flight                 up-down counter, {message}

@@ -61,7 +61,7 @@
 // [NewWorker] collects metrics of a [delivery.Run], with the label worker:
 //
 //	weir_worker_messages_received_total
-//	weir_worker_messages_redelivered_total           of these: they had a visit before
+//	weir_worker_messages_redelivered_total           of these: failed in an earlier visit
 //	weir_worker_messages_settled_total{settlement}      settlement: done, handed_over, rejected, failed, released
 //	weir_worker_messages_in_flight                   received and not settled
 //	weir_worker_leases_lost_total                    messages that were delivered again while the worker had them
