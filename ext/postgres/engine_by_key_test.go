@@ -4,6 +4,7 @@ package postgres_test
 
 import (
 	"bytes"
+	"context"
 	"log/slog"
 	"slices"
 	"strconv"
@@ -44,4 +45,67 @@ func TestEngineTakeByKey_RefusedWithALimit(t *testing.T) {
 	slices.Sort(got)
 	require.Equal(t, []string{"a0", "a1", "b1", "b2", "c0", "c1"}, got)
 	require.Equal(t, 1, strings.Count(log.String(), "refuses to lease a message"), log.String())
+}
+
+// A take from a layer waits for the lock of a key, which another take from the queue has.
+// Then it counts the leases that the other take has granted, even if the default of the
+// database is one snapshot for all statements of a transaction.
+func TestEngineTakeByKey_CountsLeasesAfterTheLock(t *testing.T) {
+	for _, options := range []string{"", "&default_transaction_isolation=repeatable%20read"} {
+		t.Run(options, func(t *testing.T) {
+			url := schemas(t)(t)
+			pool := connect(t, url)
+			require.NoError(t, postgres.New(pool).Migrate(t.Context()))
+			s := postgres.New(connect(t, url+options))
+			defer s.Close()
+			require.NoError(t, s.Put(t.Context(), "q", keyed("1", "a"), keyed("2", "a")))
+			require.NoError(t, s.Put(t.Context(), "q-retry-1", keyed("3", "a"), keyed("4", "a")))
+
+			other, err := pool.Begin(t.Context())
+			require.NoError(t, err)
+			defer other.Rollback(t.Context()) //nolint:errcheck // after Commit, or the test has failed
+			_, err = other.Exec(t.Context(), "SELECT pg_advisory_xact_lock($1)", postgres.LockOfKey("q", "a"))
+			require.NoError(t, err)
+			taken := make(chan int, 1)
+			go func() { // ends after the commit
+				ms, _, err := s.TakeByKey(context.WithoutCancel(t.Context()), "q-retry-1", store.KeyRound{Each: 2, Limit: 3}, 10, time.Hour)
+				if err != nil {
+					t.Error(err)
+				}
+				taken <- len(ms)
+			}()
+			require.Eventually(t, func() bool {
+				var waits bool
+				err := pool.QueryRow(t.Context(), "SELECT EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)").Scan(&waits)
+				return err == nil && waits
+			}, time.Minute, time.Millisecond, "the take does not wait for the lock of its key")
+			_, err = other.Exec(t.Context(), `UPDATE weir_messages SET fence = fence + 1, limited = fence + 1, leased = clock_timestamp() + interval '1 hour',
+				at = clock_timestamp() + interval '1 hour' WHERE queue = 'q'`)
+			require.NoError(t, err)
+			require.NoError(t, other.Commit(t.Context()))
+			require.Equal(t, 1, <-taken)
+		})
+	}
+}
+
+// A take locks few keys, since a server has memory for few locks. The next take continues
+// the round.
+func TestEngineTakeByKey_LocksFewKeys(t *testing.T) {
+	pool := connect(t, schemas(t)(t))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
+	s := postgres.New(pool)
+	defer s.Close()
+	var ms []store.Message
+	for i := range 60 {
+		key := strconv.Itoa(100 + i)
+		ms = append(ms, keyed(key, key))
+	}
+	require.NoError(t, s.Put(t.Context(), "q", ms...))
+	taken, next, err := s.TakeByKey(t.Context(), "q", store.KeyRound{Each: 1, Limit: 1}, 1000, time.Hour)
+	require.NoError(t, err)
+	require.Len(t, taken, 50)
+	taken, next, err = s.TakeByKey(t.Context(), "q", store.KeyRound{After: next, Each: 1, Limit: 1}, 1000, time.Hour)
+	require.NoError(t, err)
+	require.Len(t, taken, 10)
+	require.Empty(t, next)
 }

@@ -62,3 +62,6 @@ func Noted(s *Engine, queue string) time.Duration {
 	defer s.news.mu.Unlock()
 	return s.news.pending[queue].later
 }
+
+// LockOfKey is the number of the lock of a key in a queue and its layers.
+func LockOfKey(main, key string) int64 { return lockOfKey(main, key) }
