@@ -86,7 +86,7 @@ func (m *Message) Validate() error {
 		return fmt.Errorf("store: message %q: the delay %v is negative", guard.Shown(m.Meta.ID), m.Delay)
 	case m.Meta.Visit < 0 || m.Meta.Merges < 0 || m.Meta.Attempts < 0:
 		return fmt.Errorf("store: message %q: visit %d, merges %d and attempts %d must not be negative",
-			m.Meta.ID, m.Meta.Visit, m.Meta.Merges, m.Meta.Attempts)
+			guard.Shown(m.Meta.ID), m.Meta.Visit, m.Meta.Merges, m.Meta.Attempts)
 	}
 	return nil
 }

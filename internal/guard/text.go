@@ -134,7 +134,11 @@ func Shown(id string) string {
 	if len(id) <= maxShown {
 		return id
 	}
-	return strings.ToValidUTF8(id[:maxShown], "") + "…"
+	n := maxShown
+	for n > maxShown-utf8.UTFMax && !utf8.RuneStart(id[n]) {
+		n--
+	}
+	return id[:n] + "…"
 }
 
 // Visible escapes the characters of a text that are not printable or not UTF-8, as Go

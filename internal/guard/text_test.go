@@ -138,4 +138,5 @@ func TestShown(t *testing.T) {
 	require.Equal(t, strings.Repeat("x", 100), guard.Shown(strings.Repeat("x", 100)))
 	require.Equal(t, strings.Repeat("x", 100)+"…", guard.Shown(strings.Repeat("x", 2000)))
 	require.Equal(t, strings.Repeat("x", 99)+"…", guard.Shown(strings.Repeat("x", 99)+"é"), "cut between two characters")
+	require.Equal(t, strings.Repeat("\xff", 100)+"…", guard.Shown(strings.Repeat("\xff", 101)), "not text")
 }
