@@ -84,7 +84,7 @@ func (w *worker[IN, OUT]) receive(receiving context.Context, n int, isProbe bool
 	done := w.beginReceive(end, isProbe)
 	defer done()
 	ms, err = w.source.Receive(ctx, n)
-	return ms, ctx.Err() != nil && receiving.Err() == nil, err
+	return ms, context.Cause(ctx) == errFlooded, err //nolint:errorlint // the cause is never wrapped
 }
 
 // sourceFailures are the failures of a source, one after the other. A Receive that

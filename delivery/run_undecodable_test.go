@@ -20,6 +20,8 @@ import (
 	"github.com/weirflow/weir/delivery/internal/leases"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/decoder"
+	"github.com/weirflow/weir/internal/settle"
 	"github.com/weirflow/weir/message"
 )
 
@@ -214,4 +216,77 @@ func TestRun_UndecodableMessageOfAConsumer(t *testing.T) {
 		require.Equal(t, 1, summary.Rejected)
 		require.Equal(t, 1, summary.Received)
 	})
+}
+
+// rejecting is a source that rejects messages itself, and whose Receive then ends slowly.
+type rejecting struct {
+	onReject func(meta message.Meta, err error) bool
+	rejected int
+}
+
+func (r *rejecting) OnReject(f func(meta message.Meta, err error) bool) { r.onReject = f }
+
+func (r *rejecting) Receive(ctx context.Context, _ int) ([]message.Message[int], error) {
+	for ctx.Err() == nil {
+		if r.onReject(message.Meta{ID: fmt.Sprint(r.rejected), Visit: 1}, decoder.Unreadable(errors.New("not a number"))) {
+			r.rejected++
+		}
+	}
+	time.Sleep(300 * time.Millisecond)
+	return nil, context.Cause(ctx)
+}
+
+func (*rejecting) Close(context.Context) error { return nil }
+
+// Regression: the log named the flood guard's stop of a Receive as a failure of the source
+// if the run ended before the Receive had returned.
+func TestWithFloodGuard_RunEndsBeforeTheReceive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		source := &rejecting{}
+		summary, err := delivery.Run(ctx, source, operator(itoa), &collected{}, delivery.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		require.NoError(t, err)
+		require.Equal(t, 1, summary.Floods)
+		require.Equal(t, source.rejected, summary.Rejected)
+		require.NotContains(t, log.String(), "the source has failed", log.String())
+	})
+}
+
+// A message that has failed before, or has killed its workers, counts as rejected. The
+// flood guard leaves it out, as the guard leaves out all messages that are not new.
+func TestWithFloodGuard_RejectedMessagesThatAreNotNew(t *testing.T) {
+	for name, visit := range map[string]int{"later visit": 2, "lapsed": 1} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				err := error(decoder.Unreadable(errors.New("not a number")))
+				if name == "lapsed" {
+					err = settle.LapsedError(5)
+				}
+				source := &rejectingAll{visit: visit, err: err, n: 300}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				summary, runErr := delivery.Run(ctx, source, operator(itoa), &collected{}, silently)
+				require.NoError(t, runErr)
+				require.Zero(t, summary.Floods)
+				require.Equal(t, 300, summary.Rejected)
+			})
+		})
+	}
+}
+
+// rejectingAll is a source that rejects n messages.
+type rejectingAll struct {
+	rejecting
+	visit, n int
+	err      error
+}
+
+func (r *rejectingAll) Receive(ctx context.Context, _ int) ([]message.Message[int], error) {
+	for ; r.n > 0; r.n-- {
+		r.onReject(message.Meta{ID: fmt.Sprint(r.n), Visit: r.visit}, r.err)
+	}
+	<-ctx.Done()
+	return nil, context.Cause(ctx)
 }
