@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,6 +20,7 @@ import (
 	codes "modernc.org/sqlite/lib"
 
 	"github.com/weirflow/weir/ext/internal/group"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // DB is an SQLite database: one writer, several readers. It is safe for concurrent use.
@@ -84,11 +87,11 @@ func openDB(ctx context.Context, path string, set *settings) (*DB, error) {
 	}
 	db.writer, err = open(ctx, name+"?"+write, 1)
 	if err != nil {
-		return nil, explainOpen(path, err)
+		return nil, explainOpen(path, set, err)
 	}
 	db.reader, err = open(ctx, db.readName, set.readers)
 	if err != nil {
-		return nil, errors.Join(explainOpen(path, err), db.writer.Close())
+		return nil, errors.Join(explainOpen(path, set, err), db.writer.Close())
 	}
 	db.file, err = os.Stat(path)
 	if err != nil {
@@ -97,35 +100,52 @@ func openDB(ctx context.Context, path string, set *settings) (*DB, error) {
 	return db, nil
 }
 
+// parameter is the beginning of a parameter behind a path, such as "?mode=ro". Paths may
+// contain a question mark: those of Windows may begin with `\\?\`.
+var parameter = regexp.MustCompile(`\?\w+=`)
+
 // checkPath refuses what other programs accept in place of a path. The errors leave out
-// parts of a URL that may hold a password.
+// parts of a URL that may hold a password: users, and parameters.
 func checkPath(path string) error {
-	scheme, rest, isURL := strings.Cut(path, ":")
-	file, parameters, hasParameters := strings.Cut(path, "?")
+	scheme, rest, hasColon := strings.Cut(path, ":")
+	isURL := hasColon && len(scheme) > 1 // otherwise scheme is a drive of Windows
 	switch {
 	case path == "":
 		return errors.New("sqlite: open: the path of the file is empty")
 	case strings.HasPrefix(path, ":memory:"):
-		return fmt.Errorf("sqlite: open %q: the database must be a file: for queues in memory use memory.Open of delivery/memory", path)
+		return errors.New("sqlite: open \":memory:\": the database must be a file: for queues in memory use memory.Open of delivery/memory")
 	case isURL && (scheme == "file" || scheme == "sqlite"):
-		rest, _, _ = strings.Cut(strings.TrimPrefix(rest, "//"), "?")
-		return fmt.Errorf("sqlite: open %q: this is a URL, not the path of a file: use %q", path, rest)
+		address, _, _ := strings.Cut(path, "?")
+		address = guard.WithoutSecrets(address)
+		file := strings.TrimPrefix(strings.TrimPrefix(address, scheme+":"), "//")
+		return fmt.Errorf("sqlite: open %q: this is a URL, not the path of a file: use %q", address, file)
 	case isURL && strings.HasPrefix(rest, "//"):
 		return fmt.Errorf("sqlite: open: a URL that begins with %s:// is not the path of a file: for PostgreSQL use postgres.Open of ext/postgres", scheme)
-	case hasParameters && strings.Contains(parameters, "="):
+	}
+	at := parameter.FindStringIndex(path)
+	if at != nil {
 		return fmt.Errorf("sqlite: open %q: a path does not have parameters after a question mark: use options in their place, "+
-			"such as WithBusyTimeout, WithReaders and WithReadOnly", file)
+			"such as WithBusyTimeout, WithReaders and WithReadOnly", path[:at[0]])
 	}
 	return nil
 }
 
 // explainOpen returns err with the file, and with the remedy that SQLite leaves out.
-func explainOpen(path string, err error) error {
-	if e, ok := errors.AsType[*driver.Error](err); ok && e.Code()&0xff == codes.SQLITE_CANTOPEN {
-		return fmt.Errorf("sqlite: open %q: %w: the file must be readable, and its directory writable, because SQLite makes files "+
-			"beside it (WithReadOnly makes none)", path, err)
+func explainOpen(path string, set *settings, err error) error {
+	e, isOfSQLite := errors.AsType[*driver.Error](err)
+	isDenied := isOfSQLite && slices.Contains([]int{codes.SQLITE_CANTOPEN, codes.SQLITE_READONLY}, e.Code()&0xff)
+	remedy := ""
+	switch {
+	case !isDenied:
+	case set.readOnly && exists(path+"-wal"):
+		remedy = fmt.Sprintf(": the last writes are in %q, and SQLite reads them only in a directory in which it can make a file: "+
+			"copy both files to such a directory", path+"-wal")
+	case set.readOnly:
+		remedy = ": the file must be readable"
+	default:
+		remedy = ": the file and its directory must be writable, because SQLite makes files beside it (WithReadOnly opens a file without writing)"
 	}
-	return fmt.Errorf("sqlite: open %q: %w", path, err)
+	return fmt.Errorf("sqlite: open %q: %w%s", path, err, remedy)
 }
 
 // check returns an error if the file was removed or replaced since it was opened. SQLite

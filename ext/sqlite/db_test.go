@@ -83,6 +83,10 @@ func TestOpenPaths(t *testing.T) {
 		"sqlite:///x.db":                     `not the path of a file: use "/x.db"`,
 		"file:x.db?_pragma=busy_timeout(1)":  `not the path of a file: use "x.db"`,
 		"x.db?_pragma=busy_timeout(1)":       "WithBusyTimeout",
+		"x.db?key=hunter2":                   `open "x.db": a path does not have parameters`,
+		"file:x.db?key=hunter2":              `not the path of a file: use "x.db"`,
+		":memory:?key=hunter2":               "memory.Open",
+		"sqlite://u:hunter2@db/x.db":         `not the path of a file: use "u:xxxxx@db/x.db"`,
 		"postgres://u:hunter2@db/x?port=543": "begins with postgres:// is not the path of a file: for PostgreSQL use postgres.Open",
 		dir:                                  "this is a directory",
 	} {
@@ -104,8 +108,18 @@ func TestOpenDB_DirectoryIsNotWritable(t *testing.T) {
 	require.NoError(t, db.Close())
 	require.NoError(t, os.Mkdir(path+"-wal", 0o700)) // works for root as well, for whom every directory is writable
 	_, err = OpenDB(t.Context(), path)
-	require.ErrorContains(t, err, "its directory writable")
+	require.ErrorContains(t, err, "the file and its directory must be writable")
 	require.ErrorContains(t, err, path)
+	_, err = OpenDB(t.Context(), path, WithReadOnly())
+	require.ErrorContains(t, err, "the last writes are in")
+	require.NotContains(t, err.Error(), "WithReadOnly", "it is set already")
+}
+
+// Not everything that looks like a URL or a parameter is one.
+func TestCheckPath_Paths(t *testing.T) {
+	for _, path := range []string{`C:\orders.db`, "C:/orders.db", "C://orders.db", `\\?\C:\a=b\orders.db`, "/what?/a=b/orders.db", "orders?.db", "a=b.db", "my:orders.db"} {
+		assert.NoError(t, checkPath(path))
+	}
 }
 
 // Each of many calls gets its own result, and failed calls leave no effect.
