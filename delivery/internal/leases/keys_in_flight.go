@@ -32,7 +32,7 @@ type KeysInFlight struct {
 	waiting  map[chan struct{}]bool // sources to wake: they have left out keys
 	skipped  map[string]bool        // left-out keys with messages in flight here: when one is settled, leave wakes the sources
 	restrict func() (list []gate.Restriction, next time.Duration)
-	shares   map[string]float64 // of keys with their own limit, as of the last round
+	shares   map[string]float64 // of keys with their own limit, as of the last take
 	held     map[string]bool    // keys that people hold: limit 0; never changed, only replaced
 }
 
@@ -47,7 +47,7 @@ func WithKeysInFlight(k *KeysInFlight) SourceOption {
 }
 
 // Restrict sets a function that returns the keys with their own limit. It is called
-// before each round, without a lock.
+// before each take, without a lock.
 func (k *KeysInFlight) Restrict(f func() (list []gate.Restriction, next time.Duration)) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -110,10 +110,11 @@ func (k *KeysInFlight) refreshShares() (next time.Duration) {
 	return next
 }
 
-// rooms describes the keys of which messages may be taken. A slow key has room for fewer
-// messages than the others, because its tenant recovers. A round takes the same number
-// from each key, so a slow key would reduce that number for all: every other round leaves
-// out the slow keys.
+// rooms describes the keys of which a take may take messages.
+//
+// A slow key has room for fewer messages than the other keys, because its tenant recovers.
+// A take takes the same number of messages of each key, so a slow key would reduce that
+// number for all keys. Therefore every other round leaves out the slow keys.
 type rooms struct {
 	except      []string      // keys to leave out
 	each        int           // most messages of each other key
