@@ -68,13 +68,11 @@ func (a *app) backendRows(ctx context.Context, j *jobs.Jobs) (rows [][]string, e
 	}
 	for _, s := range jobs.Services(workers, a.clock.Now()) {
 		var last jobs.BackendOrder
-		orders = slices.DeleteFunc(orders, func(o jobs.BackendOrder) bool {
-			isOf := o.Backend == s.Name
-			if isOf {
-				last = o
-			}
-			return isOf
-		})
+		at := slices.IndexFunc(orders, func(o jobs.BackendOrder) bool { return o.Backend == s.Name })
+		if at >= 0 {
+			last = orders[at]
+			orders = slices.Delete(orders, at, at+1)
+		}
 		if s.IsShared {
 			rows = append(rows, []string{s.Name, processes(s), "", stateOf(s), when(s.Since), strconv.Itoa(s.Limit), strconv.Itoa(s.InUse), s.Why})
 		}

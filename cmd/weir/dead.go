@@ -157,7 +157,7 @@ var listColumns = []column{
 	{name: "CAUSE", least: 9},
 	{name: "TRIES", right: true},
 	{name: "PROVIDER", least: 5},
-	{name: "LAST ERROR", least: 10},
+	{name: "LAST ERROR", least: 10, error: true},
 }
 
 func (a *app) list(ctx context.Context, db *database, queue string, f store.Filter, after int64, limit int) error {
@@ -188,7 +188,7 @@ func (a *app) list(ctx context.Context, db *database, queue string, f store.Filt
 				continue
 			}
 			rows = append(rows, []string{
-				when(e.Arrived), e.Meta.ID, e.Cause.String(), strconv.Itoa(e.Meta.Attempts), e.Meta.Provider, a.brief(e.Meta.LastError),
+				when(e.Arrived), e.Meta.ID, e.Cause.String(), strconv.Itoa(e.Meta.Attempts), e.Meta.Provider, e.Meta.LastError,
 			})
 		}
 		if len(rows) > 0 {
@@ -465,7 +465,7 @@ func (a *app) showGroups(queue string, groups []jobs.Group, limit int) error {
 		if g.Rest {
 			g.Error = "others"
 		}
-		rows = append(rows, []string{strconv.Itoa(g.Count), g.Last.UTC().Format("01-02 15:04Z"), g.Cause.String(), g.Reason, a.brief(g.Error), g.Example})
+		rows = append(rows, []string{strconv.Itoa(g.Count), g.Last.UTC().Format("01-02 15:04Z"), g.Cause.String(), g.Reason, g.Error, g.Example})
 	}
 	switch {
 	case len(groups) == 0:
@@ -476,7 +476,7 @@ func (a *app) showGroups(queue string, groups []jobs.Group, limit int) error {
 			{name: "LAST"},
 			{name: "CAUSE", least: 9},
 			{name: "REASON", least: 6},
-			{name: "ERROR", least: 10},
+			{name: "ERROR", least: 10, error: true},
 			{name: "EXAMPLE", whole: true},
 		}, rows); err != nil {
 			return err

@@ -201,7 +201,7 @@ func (a *app) jobsRun() *cobra.Command {
 				if job.State() == "paused" {
 					return fmt.Errorf("job %d is paused: weir jobs resume %d resumes it", id, id)
 				}
-				show, stop := a.startProgress(job.Total, handled(job.Progress))
+				show, stop := a.startProgress(most(&job), handled(job.Progress))
 				job, err = s.run(ctx, j, job, show)
 				stop()
 				return a.done(job.Spec, job.Progress, err)
@@ -279,7 +279,8 @@ QUEUE. DO is queue, key or backend for these.
 weir only appends to this log. Each line has a hash that includes the hash of
 the line before, so a line that was changed or removed is found: exit status 1.
 HASH is its beginning; --json has all of it. To notice that the whole log was
-written anew, keep a hash elsewhere.`,
+written anew, keep a hash elsewhere. A terminal of less than 110 columns does
+not show HASH, and the year and the second of AT: -o wide does.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.withJobs(c, func(ctx context.Context, _ inspected, j *jobs.Jobs) error {
 				var rows [][]string
@@ -298,7 +299,7 @@ written anew, keep a hash elsewhere.`,
 						}
 						continue
 					}
-					rows = append(rows, logRow(l))
+					rows = append(rows, a.logRow(l))
 				}
 				if len(rows) > 0 {
 					if err := a.printLog(rows); err != nil {
@@ -339,7 +340,12 @@ func (a *app) printLog(rows [][]string) error {
 	return a.table(columns, rows)
 }
 
-func logRow(l jobs.Line) []string {
+// logRow returns the row of a line, on a narrow terminal without the year and the second.
+func (a *app) logRow(l jobs.Line) []string {
+	at := when(l.At)
+	if a.width() < narrow {
+		at = l.At.UTC().Format("01-02 15:04Z")
+	}
 	about := []string{strconv.Itoa(l.Job.ID), actionOf(l.Job.Spec), l.Job.Queue, strconv.Itoa(l.Job.Done)}
 	if l.Backend != nil {
 		limit := ""
@@ -354,7 +360,7 @@ func logRow(l jobs.Line) []string {
 	if l.Key != nil {
 		about = []string{"", "key", l.Key.Queue + ": " + l.Key.Key, ""}
 	}
-	row := append([]string{strconv.Itoa(l.N), when(l.At), l.Event}, about...)
+	row := append([]string{strconv.Itoa(l.N), at, l.Event}, about...)
 	return append(row, l.By, l.Why, l.Hash[:8])
 }
 

@@ -130,7 +130,7 @@ func (a *app) showOutboxes(ctx context.Context, db *database, queues []string) e
 		{name: "OLDEST", right: true},
 		{name: "RELAY", least: 10},
 		{name: "LEASE", right: true},
-		{name: "LAST ERROR", least: 10},
+		{name: "LAST ERROR", least: 10, error: true},
 	}
 	if !slices.ContainsFunc(rows, func(row []string) bool { return row[len(row)-1] != "" }) {
 		columns = columns[:len(columns)-1]

@@ -21,7 +21,7 @@ const (
 	gap          = 2  // spaces between columns
 	defaultWidth = 80 // width of a terminal with unknown size
 
-	narrow = 110 // below this width a table leaves out what can be cut
+	narrow = 110 // below this width the log leaves out what matters less
 )
 
 type column struct {
@@ -29,6 +29,7 @@ type column struct {
 	least int  // may be cut to this width; 0 means as a last resort
 	whole bool // never cut: an argument for other commands, printed by -o name
 	right bool
+	error bool // an error: see cutError
 }
 
 // output is the flag -o.
@@ -147,6 +148,9 @@ func (p *pages) render(rows [][]string, header bool) string {
 		if !c.whole {
 			configs[i].WidthMax, configs[i].WidthMaxEnforcer = p.widths[i], ellipsis
 		}
+		if c.error {
+			configs[i].WidthMaxEnforcer = cutError
+		}
 		if c.right {
 			configs[i].Align, configs[i].AlignHeader = text.AlignRight, text.AlignRight
 		}
@@ -205,16 +209,17 @@ func (a *app) object(v any) error {
 	return a.print(escapedJSON(string(line)) + "\n")
 }
 
-// request is how the error of an HTTP call begins: its method and its URL.
-var request = regexp.MustCompile(`^[A-Z]{3,7} https?:\S*: `)
+// request is how the error of an HTTP call begins: its method and its URL, which package
+// net/http quotes.
+var request = regexp.MustCompile(`^[A-Z][A-Za-z]{2,6} "?https?:\S*: `)
 
-// brief returns the error of an HTTP call without its request if the table is narrow: a cut
-// would leave only the request.
-func (a *app) brief(err string) string {
-	if a.width() >= narrow {
-		return err
+// cutError cuts an error. It cuts off the request of an HTTP call first, because the
+// beginning of the error may show only that.
+func cutError(cell string, width int) string {
+	if text.StringWidthWithoutEscSequences(cell) > width {
+		cell = request.ReplaceAllString(cell, "")
 	}
-	return request.ReplaceAllString(err, "")
+	return ellipsis(cell, width)
 }
 
 func when(t time.Time) string {

@@ -258,7 +258,7 @@ func (t *top) drawWorkers(s *topJSON) error {
 		{name: "DONE/S", right: true},
 		{name: "FAILED/S", right: true},
 		{name: "IN FLIGHT", right: true},
-		{name: "LAST ERROR", least: 10},
+		{name: "LAST ERROR", least: 10, error: true},
 	}, rows)
 }
 
@@ -434,7 +434,7 @@ func (t *top) drawGroups(s *topJSON) error {
 		rows = append(rows, []string{strconv.FormatInt(g.Count, 10), age(max(0, s.At.Sub(g.Last))), g.Reason, g.Error})
 	}
 	t.frame.WriteString("\n")
-	return t.table([]column{{name: "FAILED", right: true}, {name: "LAST", right: true}, {name: "REASON", least: 6}, {name: "ERROR", least: 10}}, rows)
+	return t.table([]column{{name: "FAILED", right: true}, {name: "LAST", right: true}, {name: "REASON", least: 6}, {name: "ERROR", least: 10, error: true}}, rows)
 }
 
 // groupsOf reads a worker's groups of failures, perhaps of another version.

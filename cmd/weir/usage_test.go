@@ -6,13 +6,16 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/message"
 )
 
 // Mistakes get an error that names the remedy.
@@ -64,7 +67,7 @@ func TestBackendOrders_UnknownBackend(t *testing.T) {
 	assert.Contains(t, later.stdout, "Backend llmm is held: 0 workers have it\n")
 }
 
-// A narrow terminal shows who and why, and how a call failed, rather than hashes and URLs.
+// A narrow terminal shows who and why rather than hashes, years and seconds.
 func TestTable_Narrow(t *testing.T) {
 	dir := t.TempDir()
 	engine, err := sqlite.Open(t.Context(), filepath.Join(dir, "orders.db"))
@@ -80,16 +83,55 @@ func TestTable_Narrow(t *testing.T) {
 		return r.stdout
 	}
 	narrowed("queue", "pause", "orders", "--by", "hopper", "--why", "the bank moves")
+	narrowed("backend", "resume", "payments", "--by", "hopper", "--why", "the bank is back")
 	log := narrowed("log")
-	assert.Regexp(t, `hopper +the bank m`, log)
+	assert.Regexp(t, `\d\d-\d\d \d\d:\d\dZ +pause .*hopper +the bank mo`, log)
+	assert.Regexp(t, `resume .*payments .*hopper +the bank is`, log)
 	assert.NotContains(t, log, "HASH")
-	assert.Contains(t, execute(t, command(t, dir, "log")).stdout, "HASH")
+	for line := range strings.Lines(log) {
+		assert.LessOrEqual(t, utf8.RuneCountInString(strings.TrimSuffix(line, "\n")), 80, line)
+	}
+	wide := narrowed("log", "-o", "wide")
+	assert.Regexp(t, `\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ .*the bank moves +[0-9a-f]{8}\n`, wide)
+	assert.Equal(t, wide, execute(t, command(t, dir, "log")).stdout)
+	assert.Equal(t, "1\n2\n", narrowed("log", "-o", "name"))
+}
 
-	a := &app{env: func(string) string { return "80" }}
-	assert.Equal(t, "http status 503: busy", a.brief("POST http://127.0.0.1:18080/hook/c6: http status 503: busy"))
-	assert.Equal(t, "connection refused", a.brief("connection refused"))
-	a.wide = true
-	assert.Equal(t, "GET http://a/: http status 503", a.brief("GET http://a/: http status 503"))
+// An error that is cut is cut without its request first, and one that fits is whole.
+func TestCutError(t *testing.T) {
+	for _, c := range []struct {
+		err   string
+		width int
+		want  string
+	}{
+		{"POST http://127.0.0.1:18080/hook/c6: http status 503: busy", 30, "http status 503: busy"},
+		{"POST http://127.0.0.1:18080/hook/c6: http status 503: busy", 15, "http status 50…"},
+		{"POST http://127.0.0.1:18080/hook/c6: http status 503: busy", 58, "POST http://127.0.0.1:18080/hook/c6: http status 503: busy"},
+		{`Post "https://bank.example/charges": dial tcp 10.1.2.3:443: connection refused`, 20, "dial tcp 10.1.2.3:4…"},
+		{"connection refused by the bank", 20, "connection refused …"},
+	} {
+		assert.Equal(t, c.want, cutError(c.err, c.width))
+	}
+}
+
+// At any width a list shows how a call failed, and not only its URL.
+func TestTable_ErrorsOfCalls(t *testing.T) {
+	dir := t.TempDir()
+	engine, err := sqlite.Open(t.Context(), filepath.Join(dir, "orders.db"))
+	require.NoError(t, err)
+	defer engine.Close()
+	meta := message.Meta{ID: "0192fabc-4711-7000-8000-0123456789ab", LastError: "POST https://api.bank.example/v1/charges: http status 503: busy"}
+	require.NoError(t, engine.Put(t.Context(), "orders-dead", store.Message{Meta: meta, Payload: []byte("1"), Cause: store.Exhausted}))
+	for _, width := range []string{"109", "110", "200"} {
+		for _, list := range []string{"list", "groups"} {
+			cmd := command(t, dir, "dead", list)
+			cmd.Env = append(cmd.Env, "COLUMNS="+width)
+			r := execute(t, cmd)
+			require.Zero(t, r.status, r.stderr)
+			assert.Contains(t, r.stdout, "http status", "%s at %s", list, width)
+			assert.Equal(t, width == "200", strings.Contains(r.stdout, "POST http"), "%s at %s", list, width)
+		}
+	}
 }
 
 // A worker that reported more than a minute ago was probably killed.
