@@ -331,7 +331,6 @@ func (f *fleetShare) countWait(p *permit, n int) {
 }
 
 // freeIfOver frees p if it was released and its calls have ended.
-
 func (f *fleetShare) freeIfOver(p *permit) {
 	b := f.backend
 	if !p.isOver() || f.permits.all[p.stamp] != p {
@@ -483,9 +482,13 @@ func (f *fleetShare) local(need int) fleet.Local {
 	b := f.backend
 	t := b.now()
 	b.advance(nil, t)
+	isPaced := false
+	for _, p := range b.waiting {
+		isPaced = isPaced || b.startWait(t, p.cost) > 0
+	}
 	return fleet.Local{
 		Limit: f.limit, Running: f.permits.counted, Need: min(need, f.limit), Longest: f.longest,
-		Started: b.counts.Started, Pace: math.Round(b.health.pace.perSecond(t)*10) / 10,
+		Started: b.counts.Started, IsPaced: isPaced, Pace: math.Round(b.health.pace.perSecond(t)*10) / 10,
 		Waits: !b.dryRun && (len(b.waiting) > 0 || f.waits > 0), Probing: f.isProbing(t),
 	}
 }

@@ -56,6 +56,7 @@
 // and the others share the rest. Surplus permits are divided among the processes that
 // need any. If there are fewer permits than processes, they take turns: low tickets come
 // first, and a process that has had a permit for at least four seconds gets the highest
-// ticket. A turn does not end before a call, because a process may wait for its part of
-// a rate, or for the right to probe.
+// ticket. A turn does not end while a process waits for its part of a rate, or for the
+// right to probe. If a process could call for four seconds and does not, its turn ends
+// as well.
 package fleet

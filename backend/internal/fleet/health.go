@@ -370,8 +370,11 @@ func (m *Machine) planProbe(now Instant, version int64, t Table, h Health, l Loc
 	case l.Probing: // until its probe has ended
 	case m.probe && !mayClaim:
 		m.passProbe(now)
-	case m.probe && isShared && (m.written != nil || now.Mono-m.probeSince >= turn): // its probe was lost
+	case m.probe && isShared && m.written != nil: // its probe was lost
 		m.passProbe(now)
+	case m.probe && isShared && now.Mono-m.probeSince >= turn: // it does not probe
+		m.passProbe(now)
+		m.unused = now.Mono - turn // another process may need the permit to probe
 	}
 	if m.probe && !m.mayProbe && isTaken { // the engine has lost the other process's claim, which was recorded again
 		m.probe = false

@@ -44,6 +44,7 @@ type Local struct {
 	Need    int           // usable permits, including Running; 0 if idle
 	Longest time.Duration // time of a call
 	Started int64         // calls so far
+	IsPaced bool          // an element waits for its part of a rate
 	Waits   bool          // an element waits, and may probe
 	Probing bool          // its probe is under way
 	Pace    float64       // calls started in a second while the service is up
@@ -76,6 +77,7 @@ type Machine struct {
 	ticket   int64
 	tookTurn time.Duration // when the turn began
 	started  int64         // Local.Started then
+	unused   time.Duration // since when the process could call, but has not; after a call the time of the last step
 
 	service
 
@@ -159,7 +161,7 @@ func (m *Machine) Begin(start, now Instant, version int64, read Table, l Local) 
 	if now.Mono < m.stopped {
 		mine.Stopped, mine.Longest = true, longest
 	}
-	mine.Ticket = m.passTurn(now, next, l)
+	mine.Ticket = m.passTurn(now, next, health, l)
 	next.Members[m.id] = mine
 	m.planShare(now, version, next, l)
 	m.planProbe(now, version, next, health, l)
@@ -308,22 +310,38 @@ func (m *Machine) findLoss(now Instant, version int64, read Table, longest time.
 }
 
 // passTurn returns the process's ticket. Low tickets come first if there are fewer
-// permits than members. A process goes to the end when its turn is over. A turn ends only
-// after a call, because a process may wait for its part of a rate, or for the right to
-// probe.
-func (m *Machine) passTurn(now Instant, t Table, l Local) int64 {
+// permits than members. A process goes to the end when its turn is over.
+//
+// A turn ends after a call. Until then the process may wait for its part of a rate, or
+// for the right to probe. If it does not wait, and still makes no call during a turn, its
+// operators are busy otherwise, and the turn ends as well.
+func (m *Machine) passTurn(now Instant, t Table, h Health, l Local) int64 {
 	hasCalled := l.Running > 0 || l.Started > m.started
-	isOver := m.share > 0 && hasCalled && now.Mono-m.tookTurn >= turn
+	isLong := hasCalled && now.Mono-m.tookTurn >= turn
+	isUnused := now.Mono-m.unused >= turn
+	isOver := m.share > 0 && (isLong || isUnused)
 	if isOver || m.ticket == 0 {
 		m.ticket++
 		for _, x := range t.Members {
 			m.ticket = max(m.ticket, x.Ticket+1)
 		}
 	}
-	if isOver || m.share == 0 {
+	begins := isOver || m.share == 0
+	if begins {
 		m.tookTurn, m.started = now.Mono, l.Started
 	}
+	if begins || hasCalled || mustWait(h, l) {
+		m.unused = now.Mono
+	}
 	return m.ticket
+}
+
+// mustWait reports whether the elements of a process wait for something else than a
+// permit. If the process has the right to probe and does not use it, planProbe ends the
+// wait.
+func mustWait(h Health, l Local) bool {
+	isStopped := h.State == Held || h.State == Down
+	return l.IsPaced || isStopped && l.Waits
 }
 
 func (t Table) isStopped() bool {
