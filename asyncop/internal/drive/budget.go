@@ -14,6 +14,12 @@ type budgetSum struct {
 	isStored    atomic.Bool   // the checkpoint with the final sum is complete
 }
 
+// mustEndForBudget reports whether the run must end, because its budget is spent and the
+// results of all calls have left as far as the order allows.
+func (d *Driver[IN, OUT]) mustEndForBudget() bool {
+	return !d.loaded && d.core.MustEndForBudget()
+}
+
 // endWhenSpent ends the run because its budget is spent. With checkpoints, it waits until
 // a checkpoint with the sum is complete.
 func (d *Driver[IN, OUT]) endWhenSpent() {
@@ -44,7 +50,8 @@ func (k *checkpointing[IN, OUT]) completedSum(id uint64) {
 	}
 }
 
-// sumIsStored reports whether the final sum is stored.
-func (d *Driver[IN, OUT]) sumIsStored() bool {
-	return d.checkpoints != nil && d.checkpoints.budget.isStored.Load()
+// mayEndForBudget reports whether the sum was stored, so that the next step may end the
+// run. It returns false while a result or a call must leave first: they wake the loop.
+func (d *Driver[IN, OUT]) mayEndForBudget() bool {
+	return d.checkpoints != nil && d.checkpoints.budget.isStored.Load() && d.mustEndForBudget()
 }

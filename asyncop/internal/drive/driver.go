@@ -257,7 +257,7 @@ func (d *Driver[IN, OUT]) step() bool {
 	if d.allLeft() {
 		return false
 	}
-	if !busy && !d.loaded && d.core.MustEndForBudget() {
+	if !busy && d.mustEndForBudget() {
 		d.endWhenSpent()
 	}
 	switch {
@@ -324,7 +324,7 @@ func (d *Driver[IN, OUT]) park() {
 }
 
 func (d *Driver[IN, OUT]) signalled() bool {
-	return d.host.Cancelled() || d.purged.Load() || d.mustStop() || d.gateHasOpened() || d.sumIsStored() || d.attached.Load() != d.current
+	return d.host.Cancelled() || d.purged.Load() || d.mustStop() || d.gateHasOpened() || d.mayEndForBudget() || d.attached.Load() != d.current
 }
 
 // setAlarm arranges a wake-up for the next timer or log line. It returns false if one is
