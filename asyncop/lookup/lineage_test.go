@@ -365,6 +365,26 @@ func TestFunction_BudgetEndsAfterAllWhoWaitForACall(t *testing.T) {
 	})
 }
 
+// A spent budget does not keep an element from the answer of the cache, even if an older
+// element needs a call.
+func TestFunction_CacheAnswersAfterTheBudgetIsSpent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls atomic.Int64
+		f := lookup.New(asyncop.Blocking(takes(time.Second, &calls)), newMemory[string, int]())
+		op := asyncop.UnorderedWait(f, time.Hour, 100, silent, asyncop.WithBackend(service.New("b"), asyncop.Budget(2)), asyncop.WithMaxConcurrentCalls(1))
+		got := 0
+		for _, err := range op.Results(slices.Values([]string{"a", "b", "c", "b", "b"})) { // each b is a miss when it is accepted
+			if err != nil {
+				require.ErrorIs(t, err, asyncop.ErrBudgetSpent)
+				break
+			}
+			got++
+		}
+		require.Equal(t, 4, got, "all but c")
+		require.EqualValues(t, 2, calls.Load())
+	})
+}
+
 // A wrapper of another package may look up another key than its element, so its elements
 // take permits.
 type lengthOf struct{ *lookup.Function[string, int] }

@@ -256,12 +256,18 @@ func (l *lookups[IN, OUT]) leave(s *Slot[IN, OUT]) {
 	}
 }
 
-// startOthers starts the attempts that need no call of their own, if the backend has
-// refused a call in this step. Otherwise startWaiting has tried them.
+// startOthers starts all attempts that need no call of their own, if the backend has
+// refused a call in this step, or the budget is spent. Then startWaiting has stopped at
+// the refused call.
+//
+// Without a refusal, startWaiting tries elements as long as there are free permits, and
+// at most stepLimit in a step. Elements beyond them wait for a permit, even if they need
+// no call of their own since they were accepted: to try all would cost too much.
 func (l *lookups[IN, OUT]) startOthers() {
 	g := l.core
 	changes := l.Changes()
-	if g.backend == nil || !g.backend.wasRefused || l.lastChanges == changes {
+	refusesCalls := g.backend != nil && (g.backend.wasRefused || g.backend.refusedByBudget)
+	if !refusesCalls || l.lastChanges == changes {
 		return
 	}
 	l.lastChanges = changes
