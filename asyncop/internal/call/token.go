@@ -307,10 +307,10 @@ func (t *Token) Returned() {
 // HasReturned reports whether that function has returned.
 func (t *Token) HasReturned() bool { return t.state.Load()&returned != 0 }
 
-// freeBackendPermit frees the backend's permit if setting bits makes it free. Only
-// attempts have one: the number of other tokens that get here is 0.
+// freeBackendPermit frees the backend's permit of an attempt if setting bits makes it
+// free.
 func (t *Token) freeBackendPermit(before, bits uint32) {
-	if t.Host.Seat != nil && t.Number != 0 && becomesFree(before, bits, contextEnded) {
+	if t.Host.Seat != nil && becomesFree(before, bits, contextEnded) {
 		t.Host.Seat.Release(t.Ref.Stamp)
 	}
 }
