@@ -14,8 +14,12 @@ import (
 // each error. classify gets each error with its own stage ([StageOf]), as if it were the
 // only one. The answer is the [WeakestOf] their reasons, and the latest stage.
 //
+// A reason may have two permissions: [predicates.Reason.AllowsNonIdempotentRetry] and
+// [predicates.Reason.AlwaysRetry]. The table shows how each error changes the permissions
+// that the answer would have by the other errors:
+//
 //	if an error                                     the permissions of the other errors
-//	has a reason                                    stay, if this reason has them, too
+//	has a reason                                    stay if this reason has them, too
 //	has a rejection                                 stay: its request had no effect
 //	has no reason, or no classifier knows it        are lost: it may have had an effect
 //	has no reason, but is in stage ClientDispatch   stay: it had no effect

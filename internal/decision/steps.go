@@ -35,7 +35,7 @@ type Steps[OUT any] struct {
 	Idempotent       func(input any) bool                                      // may be nil; asked about inputs that are not a predicates.Idempotent
 }
 
-// Held makes a type that embeds it a [Policy]. Package strategies embeds it by an
+// Held has the steps of the [Policy] that embeds it. Package strategies embeds it by an
 // unexported alias, so users do not see the steps.
 type Held[OUT any] struct{ steps Steps[OUT] }
 

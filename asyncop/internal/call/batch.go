@@ -31,7 +31,7 @@ type Batch[IN, OUT any] struct {
 	ctxs []context.Context // of the function's calls
 
 	returned atomic.Bool  // the call has returned, or is not made
-	ended    atomic.Int64 // a number of the first ctxs that have ended; there may be more
+	numEnded atomic.Int64 // the first numEnded of ctxs are known to have ended
 	signal   signal       // the end of the call's context
 	watched  sync.Once    // starts watch when needed
 }

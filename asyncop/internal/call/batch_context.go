@@ -62,9 +62,9 @@ func (b *Batch[IN, OUT]) Err() error {
 
 // ongoing returns the first member that has not ended, or nil.
 func (b *Batch[IN, OUT]) ongoing() context.Context {
-	for i := b.ended.Load(); i < int64(len(b.ctxs)); i++ {
+	for i := b.numEnded.Load(); i < int64(len(b.ctxs)); i++ {
 		if b.ctxs[i].Err() == nil {
-			b.ended.Store(i)
+			b.numEnded.Store(i)
 			return b.ctxs[i]
 		}
 	}

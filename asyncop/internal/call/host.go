@@ -27,7 +27,7 @@ type Host struct {
 	Lease     gate.Leased       // Seat, if its permits depend on a lease, or nil
 	OuterCall Reporter          // or nil
 
-	_ [64]byte // separates other goroutines' fields from the loop's
+	_ [64]byte // separates the read-only fields from fields that are often written
 
 	// For any goroutine.
 	Sleeper   // wakes the loop

@@ -26,8 +26,8 @@ type Lookups[IN any] interface {
 	Changes() int64
 }
 
-// Sharing makes a type that embeds it a function of lookups. Package lookup embeds it by
-// an unexported alias, so users do not see the Lookups.
+// Sharing has the lookups of the function that embeds it: see [LookupsOf]. Package lookup
+// embeds it by an unexported alias, so users do not see the lookups.
 type Sharing[IN any] struct {
 	function any
 	lookups  Lookups[IN]

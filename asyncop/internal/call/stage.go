@@ -37,10 +37,12 @@ var _ Reporter = (*Stages)(nil)
 
 // ReportStage sets the bit of stage. The latest stage counts.
 //
-// The outer call does not get the stage, because it may make several calls. It counts a
-// request when this call first reaches NetworkTime or a later stage. This request is
-// never taken back. There are two exceptions: after the end of the attempt each such
-// report counts a request, and core.endAttempt reports a stage to the outer call.
+// The outer call does not get the stage, because it may make several calls. (An exception
+// is core.endAttempt, which reports a stage to it.) The outer call counts a request when
+// this call first reaches NetworkTime or a later stage. This request is never taken back.
+//
+// The end of the attempt freezes its bits. If neither of these stages was reported before
+// the end, each later report of one counts a request.
 func (t *Stages) ReportStage(stage predicates.Stage) {
 	bit := [...]uint32{predicates.ClientDispatch: dispatching, predicates.NetworkTime: sent, predicates.ResponseReceived: answered}[stage]
 	before, _ := t.update(func(s uint32) (uint32, bool) { return s | bit, s&bit != bit })

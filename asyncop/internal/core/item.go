@@ -15,13 +15,13 @@ type Item[IN, OUT any] struct {
 
 	// The state of a restored element.
 
-	// First is the start of the first attempt that counts, in Unix nanoseconds. There are
-	// two exceptions:
+	// First is 0 if an attempt was never made. Otherwise the element is in doubt after a
+	// restart, and First is the start of the first attempt that counts, in Unix
+	// nanoseconds.
 	//
-	//   - It is 0 if an attempt was never made, so the element is not in doubt.
-	//   - With KeepNothing, or without a timeout, attempts of earlier runs do not count.
-	//     If there are no others, First is the start of this run, or the instant that
-	//     restoreFromScratch has set. It only marks that the element is in doubt.
+	// With KeepNothing, or without a timeout, attempts of earlier runs do not count. If
+	// this run has made no attempt, First is the start of the run, or the instant that
+	// restoreFromScratch has set. Then it only marks that the element is in doubt.
 	First    int64
 	Spent    time.Duration // used time of its timeout: see timeSpent
 	Wait     time.Duration // the rest of the back-off at the checkpoint, or 0
@@ -178,12 +178,13 @@ func (g *Machine[IN, OUT]) continueRestored(s *Slot[IN, OUT], it *Item[IN, OUT])
 			return
 		}
 	}
-	limits := restoredLimits{timeout: timeout, least: g.leastTime(timeout), before: timeout - it.Spent}
+	limits := restoredLimits{timeout: timeout, least: g.leastTime(timeout), leftBefore: timeout - it.Spent}
 	if timeout < 0 && it.Restored && g.timeoutFailsRun() {
 		// The time of the element has passed. To avoid a timeout, it gets the least time
-		// of the operator's timeout, after its back-off.
+		// of the operator's timeout, after its back-off: with leftBefore at least
+		// Wait, extendForBackOff adds the back-off.
 		least := cmp.Or(g.leastTime(g.Timeout), leastWithoutTimeout)
-		limits = restoredLimits{timeout: least, least: least, before: it.Wait}
+		limits = restoredLimits{timeout: least, least: least, leftBefore: it.Wait}
 	}
 	if g.Restored.Keep == KeepNothing || it.First == 0 || timeout == 0 {
 		g.restoreFromScratch(s, it, limits)
@@ -207,9 +208,9 @@ func (g *Machine[IN, OUT]) continueRestored(s *Slot[IN, OUT], it *Item[IN, OUT])
 
 // restoredLimits limit the time of a restored element.
 type restoredLimits struct {
-	timeout time.Duration // whole timeout
-	least   time.Duration // time that is reserved for an attempt: see leastTime
-	before  time.Duration // rest of the timeout at the checkpoint
+	timeout    time.Duration // whole timeout
+	least      time.Duration // time that is reserved for an attempt: see leastTime
+	leftBefore time.Duration // rest of the timeout at the checkpoint
 }
 
 // timeoutFailsRun reports whether the timeout of a restored element would fail the run,
@@ -230,7 +231,6 @@ func (g *Machine[IN, OUT]) restoreFromScratch(s *Slot[IN, OUT], it *Item[IN, OUT
 	switch {
 	case hasMore:
 		begins := later(g.now, it.Wait)
-		s.accepted = g.now
 		s.firstBegan, s.lastBegan = begins, begins
 		s.knowsFirst = true
 		g.setDeadline(s, later(g.now, left), timeout)
@@ -286,7 +286,7 @@ func (g *Machine[IN, OUT]) leastTime(timeout time.Duration) time.Duration {
 // There is an exception: if the back-off was to end after the deadline already before the
 // restart, the result is left. So the element waits for its deadline, as before.
 func (it *Item[IN, OUT]) extendForBackOff(left time.Duration, limits restoredLimits) time.Duration {
-	endsInTime := it.Wait <= max(left, limits.before)
+	endsInTime := it.Wait <= max(left, limits.leftBefore)
 	if it.Wait > 0 && endsInTime {
 		left = max(left, later(it.Wait, limits.least))
 	}

@@ -10,7 +10,8 @@ import (
 )
 
 // Key order (law K1). For example, A1, A2 and B1 have the keys A and B. A1 and B1 are
-// called. A2 waits in phase behind until A1 has ended and its call has returned.
+// called. A2 waits in phase behind until A1 has ended and its call has returned. (A
+// restored A2 may wait for the rest of its back-off meanwhile: see continueRestored.)
 //
 // The elements of a key that have not ended form a line, in input order. Only the first
 // may be called. If another one times out, it waits until it is the first: with its
@@ -233,7 +234,7 @@ func (o *keyOrder[IN, OUT]) startFirst(l *line[IN, OUT]) {
 		g.numFresh++
 		g.enter(s, fresh)
 		o.addFresh(s)
-	case s.phase == ready && !s.timer.Armed(): // its back-off ended while the call held the key
+	case s.phase == ready && !s.timer.Armed(): // its back-off ended behind others, or while a call held the key
 		g.retryNow(s)
 	}
 }

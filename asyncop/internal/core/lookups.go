@@ -273,7 +273,7 @@ func (l *lookups[IN, OUT]) startOthers() {
 	l.lastChanges = changes
 	for s := g.first(); s != nil && g.state.Failure == nil; {
 		next := s.next()
-		isWaiting := s.phase == fresh || s.phase == ready && s.timer.Armed() // not armed while a call holds its key
+		isWaiting := s.phase == fresh || s.phase == ready && s.timer.Armed() // not armed while it may not be called: see retryNow
 		if isWaiting {
 			l.start(s)
 		}

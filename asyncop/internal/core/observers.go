@@ -37,8 +37,8 @@ type Track struct {
 
 	base    context.Context // of the element, without observers
 	ctx     context.Context // of the element, from Accepted
-	attempt context.Context // of the attempt, or nil
-	call    context.Context // of the call, or nil
+	attempt context.Context // of the attempt, from AttemptStarted, without its end; or nil
+	callCtx context.Context // attempt with the end of the attempt, made by contextOf; or nil
 	broken  error           // of an observer that panicked in Accepted; every attempt fails with it
 }
 
@@ -131,7 +131,7 @@ func (o *Observing[IN, OUT]) started(s *Slot[IN, OUT], a *call.Attempt[OUT]) (co
 	if len(o.core.Observers) == 0 {
 		return true
 	}
-	r.attempt, r.call = r.ctx, nil
+	r.attempt, r.callCtx = r.ctx, nil
 	err := r.broken
 	if err == nil {
 		err = o.callStarted(r, int(s.attempts))
@@ -176,10 +176,10 @@ func (o *Observing[IN, OUT]) contextOf(s *Slot[IN, OUT], bare call.Cancellable) 
 		return bare
 	case isTask:
 		return call.WithValues(values, bare)
-	case r.call == nil:
-		r.call = call.WithValues(values, bare)
+	case r.callCtx == nil:
+		r.callCtx = call.WithValues(values, bare)
 	}
-	return r.call
+	return r.callCtx
 }
 
 func (o *Observing[IN, OUT]) contextForReport(s *Slot[IN, OUT]) context.Context {
@@ -206,7 +206,7 @@ func (o *Observing[IN, OUT]) attemptEnded(s *Slot[IN, OUT], out *attemptEnd) {
 	}
 	if len(o.core.Observers) > 0 {
 		o.notes.Push(note{ctx: r.attempt, attempt: a})
-		r.attempt, r.call = nil, nil
+		r.attempt, r.callCtx = nil, nil
 	}
 }
 

@@ -102,7 +102,10 @@ const (
 // An element that is put off goes from fresh or ready to backoff: see Machine.putOff.
 //
 // Phase behind comes before fresh. An element with key order is in it until it is the
-// first of its line. If it times out there, its results (phase done) or its offer to the
+// first of its line and no call holds its key. There is an exception: a restored element
+// that has a back-off is in phases backoff and ready instead.
+//
+// If an element times out behind others, its results (phase done) or its offer to the
 // sink (phase failing) wait until it is the first. If it is dropped, fails the run or is
 // released, it ends at once.
 //
@@ -113,12 +116,12 @@ type phase uint8
 const (
 	controlElement      phase = iota // a watermark, the marker of the end of the input, or a barrier of an operator without checkpoints
 	fresh                            // no attempt has begun
-	behind                           // not the first of its line
+	behind                           // not the first of its line, or a call holds its key
 	preparing                        // its attempt has begun, but not its call
 	running                          // its call runs
 	deciding                         // its attempt has ended, and the strategy is asked
 	backoff                          // waits for its next attempt or, if that would be too late, for its deadline
-	ready                            // its wait has ended; Machine.ready lacks it while a call holds its key
+	ready                            // its wait has ended; Machine.ready lacks it while it may not be called: see keyOrder.mayBeCalled
 	handling                         // has failed, and its handler runs
 	failing                          // has failed, and is offered to the failure sink
 	done                             // complete
@@ -230,10 +233,11 @@ func (s *Slot[IN, OUT]) addDoubt(reason predicates.Reason, stage predicates.Stag
 }
 
 // isRefused reports whether a request tracker knows that the servers have refused all
-// requests of the element of ctx. A server that deduplicates repeats its refusal to later
-// attempts. So if an attempt is refused, an earlier attempt whose answer was lost has not
-// had an effect either. judge asks this only if all servers deduplicate, because others
-// may refuse a request that they have carried out before.
+// requests of the element of ctx. A server that deduplicates gives later attempts the
+// answer that it gave the first one. So if a later attempt is refused, an earlier attempt
+// whose answer was lost was refused, too, and had no effect. judge asks this only if all
+// servers deduplicate, because others may refuse a request that they have carried out
+// before.
 func isRefused(ctx context.Context) bool {
 	e, ok := ctx.Value(ctxkey.Tracked{}).(ctxkey.TrackedElement)
 	return ok && e.AllRefused()

@@ -20,7 +20,8 @@ type User[IN, OUT any] interface {
 	UserLog[IN]
 }
 
-// UserFunctions are the functions of the user. They may panic (law A6).
+// UserFunctions are the functions of the user. They may panic (law A6), except
+// CheckResults and AsksForTimeline.
 type UserFunctions[IN, OUT any] interface {
 	// Invoke starts the call of an attempt.
 	Invoke(ctx context.Context, in IN, a *call.Attempt[OUT]) error

@@ -42,7 +42,7 @@ type checkpointing[IN, OUT any] struct {
 	arrived       *participant.Barrier            // a barrier that has arrived and was not handled yet, or nil
 	passing       fifo.Queue[participant.Barrier] // barriers that were handled; they are emitted before elements
 	encoding      sync.WaitGroup                  // for states that are being encoded
-	lost          sharedError                     // the error of encoding the final state; set by the goroutine that encodes
+	finalStateErr sharedError                     // the error of encoding the final state; set by the goroutine that encodes
 	pause         time.Duration                   // duration of the last copy, for tests
 }
 
@@ -341,15 +341,15 @@ func (d *Driver[IN, OUT]) report(b participant.Barrier, s Snapshot[IN, OUT], err
 	}
 	if err != nil && b.Kind.Final() {
 		// before the report, which may end the operator
-		d.checkpoints.lost.set(guard.Wrap(fmt.Sprintf("asyncop: state of final checkpoint %d", b.ID), err))
+		d.checkpoints.finalStateErr.set(guard.Wrap(fmt.Sprintf("asyncop: state of final checkpoint %d", b.ID), err))
 	}
 	b.Report(d.Name, state, err)
 }
 
-// lostState waits until the states are encoded, and returns the error of encoding the
+// awaitFinalState waits until the states are encoded, and returns the error of encoding the
 // final state, or nil. If the operator is cancelled meanwhile, it returns the cause at
 // once.
-func (d *Driver[IN, OUT]) lostState() error {
+func (d *Driver[IN, OUT]) awaitFinalState() error {
 	encoded := make(chan struct{})
 	go func() {
 		d.checkpoints.encoding.Wait()
@@ -361,25 +361,26 @@ func (d *Driver[IN, OUT]) lostState() error {
 	case <-d.host.Life.Done():
 		cut = context.Cause(d.host.Life)
 	}
-	return cmp.Or(d.checkpoints.lostSoFar(), cut)
+	return cmp.Or(d.checkpoints.finalStateError(), cut)
 }
 
-// lostSoFar is lostState without waiting. If the error leads to a cancel, it is set
-// before the cancel.
-func (k *checkpointing[IN, OUT]) lostSoFar() error {
+// finalStateError is awaitFinalState without waiting. If the error leads to a cancel, it
+// is set before the cancel.
+func (k *checkpointing[IN, OUT]) finalStateError() error {
 	if k == nil {
 		return nil
 	}
-	return k.lost.get()
+	return k.finalStateErr.get()
 }
 
 // awaitInputEnd waits, after a final barrier, until upstream closes In or the run has
 // ended. If an element arrives, the barrier has overtaken it on another branch, which is
 // an error (law C2).
 func (d *Driver[IN, OUT]) awaitInputEnd() error {
-	isFromCoordinator := d.checkpoints.triggered.barrier.Load() == d.checkpoints.newestID // see Pending and Aborted
-	if !d.final || !isFromCoordinator {
-		// In may stay open. If the checkpoint was aborted, the run ends.
+	isPending := d.checkpoints.triggered.barrier.Load() == d.checkpoints.newestID // started by the coordinator, and not aborted
+	if !d.final || !isPending {
+		// In may stay open: the coordinator has aborted the checkpoint, so the run ends,
+		// or has not started it.
 		return nil
 	}
 	for d.input != inputClosed {

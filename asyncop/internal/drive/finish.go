@@ -25,9 +25,9 @@ func (d *Driver[IN, OUT]) finish() {
 	d.timers.Stop()
 	d.unwatch()
 	by, cause := d.core.State().EndedBy, d.core.State().Failure
-	lost := d.checkpoints.lostSoFar()
-	if lost != nil && by == core.ByCancel {
-		by, cause = core.ByDriver, lost // lost caused the cancel
+	stateErr := d.checkpoints.finalStateError()
+	if stateErr != nil && by == core.ByCancel {
+		by, cause = core.ByDriver, stateErr // it caused the cancel
 	}
 	if cause != nil {
 		d.host.Cancel(cause)
@@ -118,8 +118,8 @@ func (d *Driver[IN, OUT]) refuseRest(kept bool) {
 	}
 }
 
-// warnOfCutRetries logs how many elements did not get their retries. Otherwise their
-// results would be lost silently.
+// warnOfCutRetries logs how many elements did not get their retries. Without this line,
+// their results would be lost silently.
 func (d *Driver[IN, OUT]) warnOfCutRetries() {
 	if n := d.core.State().Stats.CutByEndOfInput; n > 0 {
 		d.User.Log(d.host.Values, slog.LevelWarn, "asyncop: the input ended while elements still asked for a retry, which they did not get; "+
@@ -146,7 +146,7 @@ func (d *Driver[IN, OUT]) logEnd(err error, onRequest bool) {
 func (d *Driver[IN, OUT]) lastFailure() error {
 	switch {
 	case d.checkpoints != nil:
-		if err := d.lostState(); err != nil {
+		if err := d.awaitFinalState(); err != nil {
 			return err
 		}
 		return d.awaitInputEnd()

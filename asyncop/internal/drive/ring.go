@@ -171,9 +171,9 @@ func (i *inlet[T]) freeSlots() int {
 // them, so the surplus would feed on itself.
 //
 // The surplus is limited, because many slots become free during an idle time. The limit
-// is the number of values of the last fetch. If all values that it asked for came, twice
-// the last surplus is added. Otherwise, a small fetch would keep the surplus small for
-// ever.
+// is the number of values of the last fetch. If all values that it asked for came, the
+// limit is higher by twice the last surplus. Without this rule, a small fetch would keep
+// the surplus small for ever.
 func (i *inlet[T]) awaitSlots(ctx context.Context) int {
 	tail := i.ring.tail.Load()
 	limit := int(tail - i.firstTail) //nolint:gosec // counts that are close to each other
