@@ -84,5 +84,5 @@ func (h *handler[IN, OUT]) finish(s *Slot[IN, OUT], c *handlerCall[OUT], broken 
 	}
 	s.attempt = &call.Attempt[OUT]{Results: c.results}
 	g.state.Stats.Rescued++
-	g.settle(s, nil)
+	g.endElement(s, nil)
 }

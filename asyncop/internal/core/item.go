@@ -166,7 +166,7 @@ func (g *Machine[IN, OUT]) Restore(it Item[IN, OUT], number int64) {
 // time.
 func (g *Machine[IN, OUT]) continueRestored(s *Slot[IN, OUT], it *Item[IN, OUT]) {
 	if it.Kind == Completed {
-		g.settle(s, nil)
+		g.endElement(s, nil)
 		return
 	}
 	timeout := g.Timeout

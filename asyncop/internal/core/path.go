@@ -22,14 +22,14 @@ import (
 //	                             ▲                judge ─▶ reportToBackend
 //	                             │                applyDecision
 //	                             │      ┌─────────────┼─────────────┐
-//	                         retryNow ◀ backOff     settle       failElement
-//	                                                  │          rescue ──▶ settle
+//	                         retryNow ◀ backOff   endElement     failElement
+//	                                                  │          rescue ──▶ endElement
 //	                                                  │          giveUp
 //	                                                  └─▶ PopHead ◀─┘
 //
 // The dotted line is the wait for the outcome. judge finds the reason before it reports
 // the attempt to the backend. If the policy does not consider results, conclude reports
-// and settles them without judge.
+// the attempt and ends the element without judge.
 
 // Accept takes a slot for in, and starts its first attempt if a permit is free. There
 // must be a free slot.
@@ -463,7 +463,7 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 		if g.backend != nil {
 			g.reportToBackend(s, &a.Token, nil, predicates.Reason{}, 0)
 		}
-		g.settle(s, nil)
+		g.endElement(s, nil)
 		return
 	}
 	v := &g.view
@@ -687,7 +687,7 @@ func (g *Machine[IN, OUT]) applyDecision(s *Slot[IN, OUT], d *decision.Decision,
 	}
 	switch d.NoRetryReason {
 	case decision.Final:
-		g.settle(s, d.Err)
+		g.endElement(s, d.Err)
 	case decision.Retried:
 		if len(g.Policy.MaxRetries) > 0 && !isFree {
 			g.countForReason(s, d.Reason)
@@ -742,7 +742,7 @@ func (g *Machine[IN, OUT]) refuseRetry(s *Slot[IN, OUT], d *decision.Decision) {
 	if d.Err == nil && g.ExhaustedAsFailure {
 		d.Err = g.User.UndecidedError(*d)
 	}
-	g.settle(s, d.Err)
+	g.endElement(s, d.Err)
 }
 
 // backOff makes s wait for its next attempt. If that cannot start before the deadline, s
@@ -928,8 +928,8 @@ func (g *Machine[IN, OUT]) endAttemptAtDeadline(s *Slot[IN, OUT]) {
 	g.attemptEnd = attemptEnd{isUnreported: true, err: context.DeadlineExceeded, took: g.now - s.lastBegan, isTimed: true}
 }
 
-// settle completes s with the results of its attempt or, if err is not nil, fails it.
-func (g *Machine[IN, OUT]) settle(s *Slot[IN, OUT], err error) {
+// endElement completes s with the results of its attempt or, if err is not nil, fails it.
+func (g *Machine[IN, OUT]) endElement(s *Slot[IN, OUT], err error) {
 	if err != nil {
 		g.failElement(s, err)
 		return
