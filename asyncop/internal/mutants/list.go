@@ -1089,7 +1089,7 @@ var mutants = []mutant{
 	},
 	{
 		"a cancel hides that the state of the final checkpoint is lost", "C3", "drive/finish.go",
-		`lost != nil && by == core.ByCancel {`,
+		`stateErr != nil && by == core.ByCancel {`,
 		`lost != nil && false {`,
 	},
 	{
