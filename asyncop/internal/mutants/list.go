@@ -1090,7 +1090,7 @@ var mutants = []mutant{
 	{
 		"a cancel hides that the state of the final checkpoint is lost", "C3", "drive/finish.go",
 		`stateErr != nil && by == core.ByCancel {`,
-		`lost != nil && false {`,
+		`stateErr != nil && false {`,
 	},
 	{
 		"an attempt starts at the deadline after its cost was asked for", "A5", "core/backend.go",
