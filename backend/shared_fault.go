@@ -64,14 +64,15 @@ func (f *fleetShare) note(err error) {
 
 func (f *fleetShare) whyNoShare() error {
 	name := f.backend.name
-	switch faultOf(f.why) {
-	case noEngine:
+	why := faultOf(f.why)
+	isLeased := f.machine.IsLeased(f.instant()) // the share is 0
+	switch {
+	case why == noEngine:
 		return fmt.Errorf("backend %s: %w: its engine does not answer: %w", name, errNoShare, f.why)
-	case unreadable:
+	case why == unreadable:
 		return fmt.Errorf("backend %s: %w: %w", name, errNoShare, f.why)
-	case outpaced:
+	case why == outpaced && !isLeased:
 		return fmt.Errorf("backend %s: %w: in %d tries to renew it, other processes were faster", name, errNoShare, stepTries)
-	case noFault:
 	}
 	return fmt.Errorf("backend %s: %w", name, errNoShare)
 }

@@ -151,3 +151,22 @@ func TestShared_OtherProcessesAreFaster(t *testing.T) {
 		time.Sleep(time.Minute)
 	})
 }
+
+// A process has a lease, but its share is 0. So a step in which other processes are
+// faster is not the reason why it does not have a share.
+func TestShared_OtherProcessesAreFasterDuringALease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		keeper := &flakyKeeper{Keeper: newEngine(t)}
+		b := backend.New("payments", backend.Shared(keeper), backend.Limit(10))
+		o := &operator{bench: &bench{T: t, Backend: b}, parked: true}
+		o.seat = gate.Of(b).Attach(o, gate.Caller{})
+		time.Sleep(2 * time.Second)
+		keeper.outpaced.Store(true)
+		time.Sleep(2 * time.Second)
+		require.Equal(t, "backend payments: at present this process does not have a share of the fleet's limit", whyWaiting(t, b))
+		time.Sleep(5 * time.Second)
+		require.Contains(t, whyWaiting(t, b), "other processes were faster")
+		o.seat.Leave()
+		time.Sleep(time.Minute)
+	})
+}
