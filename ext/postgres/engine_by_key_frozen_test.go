@@ -86,7 +86,7 @@ func TestEngineTakeByKey_FrozenProcessHoldsNoLock(t *testing.T) {
 			EXISTS (SELECT 1 FROM pg_stat_activity WHERE wait_event = 'ClientWrite')`).Scan(&leased, &isStuck)
 		return err == nil && (leased == 5 || isStuck)
 	}, time.Minute, 10*time.Millisecond)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	taken, _, err := other.TakeByKey(ctx, "q", round, 4, time.Hour)
 	require.NoError(t, err)
