@@ -17,8 +17,9 @@ type Counter interface {
 	Count(attempts []AttemptEnd, elements []Element)
 }
 
-// Counted makes a type that embeds it an observer that only counts. The type embeds it
-// under an unexported name: operators find its counter, but users do not see it.
+// Counted has the counter of the observer that embeds it. Such an observer only counts.
+// It embeds Counted under an unexported name: operators find the counter, but users do
+// not see it.
 type Counted struct {
 	observer any
 	counter  Counter

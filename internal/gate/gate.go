@@ -60,7 +60,7 @@ type Caller struct {
 // not see the protocol.
 type Attachable interface{ attached() Backend }
 
-// Attached makes a type [Attachable].
+// Attached has the backend of the [Attachable] that embeds it.
 type Attached struct{ backend Backend }
 
 // AttachedBy returns the Attached of a backend.

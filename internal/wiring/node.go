@@ -7,9 +7,9 @@ import (
 	"sync"
 )
 
-// Linked makes a type that embeds it a step of weir: an operator, a flow, or a source or
-// sink of package checkpoint. It is embedded under an unexported name, so users do not
-// see it.
+// Linked has the node of the type that embeds it, which is a step of weir: an operator, a
+// flow, or a source or sink of package checkpoint. It is embedded under an unexported
+// name, so users do not see it.
 type Linked struct{ node *Node }
 
 // LinkedBy returns the Linked of a step with this node.

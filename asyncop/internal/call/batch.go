@@ -125,8 +125,8 @@ func (b *Batch[IN, OUT]) Others() []Other {
 	return others
 }
 
-// Close ends the collection of members, and reports whether one has joined. Otherwise the
-// call is not made, and the caller keeps the permits.
+// Close ends the collection of members, and reports whether one has joined. If it returns
+// false, the call is not made, and the caller keeps the permits.
 func (b *Batch[IN, OUT]) Close() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -40,7 +40,7 @@ func (b *Batches[IN, OUT]) isComplete() bool {
 		return true
 	}
 	// If there is no free slot, and the head of the queue cannot leave, another element
-	// can come only after the end of a running call.
+	// comes only after an element in flight has ended, which may wait for this batch.
 	return b.core.FreeSlots() == 0 && b.core.Queue.Head() == nil
 }
 

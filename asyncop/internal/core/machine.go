@@ -90,7 +90,7 @@ func (c *Config[IN, OUT]) longestAttempt() time.Duration {
 }
 
 // Restored sets how much of a restored element's past counts. The rest of its back-off
-// always counts.
+// counts with every Keep.
 type Restored struct {
 	Keep Keep
 	// ReserveDivisor reserves a part of the timeout for an attempt after the restart, so

@@ -423,7 +423,7 @@ const (
 )
 
 // conclude ends the attempt of s. The policy judges it if it has failed, or if the policy
-// considers results.
+// considers results. An attempt that has snoozed its message is not judged.
 func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 	a := s.attempt
 	end := g.endAttempt(s, how)

@@ -99,8 +99,8 @@ func (d *Driver[IN, OUT]) joinCheckpoints() {
 	d.runEnded = d.Coordinator.Ended()
 }
 
-// endWithRun cancels the operator if its coordinator's run has failed. Otherwise a gate
-// that waits for a checkpoint would stay closed.
+// endWithRun cancels the operator if its coordinator's run has failed. Without this, a
+// gate that waits for a checkpoint would stay closed.
 func (d *Driver[IN, OUT]) endWithRun() {
 	select {
 	case <-d.runEnded:

@@ -142,7 +142,7 @@ func (d *Driver[IN, OUT]) logEnd(err error, onRequest bool) {
 
 // lastFailure returns the error of a run that has not failed so far. With checkpoints, it
 // waits for the encoding of the final state and for the end of the input, which may fail.
-// Otherwise the input of Results may have failed.
+// Without checkpoints, the input of Results may have failed.
 func (d *Driver[IN, OUT]) lastFailure() error {
 	switch {
 	case d.checkpoints != nil:

@@ -88,8 +88,8 @@ func (d *Driver[IN, OUT]) feed() bool {
 
 // prepareRead reports whether the next element may be read, and sets letsIn. If letsIn is
 // set, the element enters the core: the backlog is empty, a slot is free, and the gates
-// admit it. Otherwise the element is read only to reach a barrier, and waits in the
-// backlog.
+// admit it. If letsIn is not set, the element is read only to reach a barrier, and waits
+// in the backlog.
 func (d *Driver[IN, OUT]) prepareRead() bool {
 	if d.life >= ending || d.checkpoints != nil && d.checkpoints.arrived != nil {
 		return false

@@ -161,8 +161,8 @@ func (t *Transfer[IN, OUT]) giveUp() {
 }
 
 // Await calls awaitSink, which waits until a sink that has received all results
-// completes. After a clean end Await waits without a limit. Otherwise it gives up like
-// Run.
+// completes. After a clean end Await waits without a limit. After another end it gives up
+// like Run.
 func (t *Transfer[IN, OUT]) Await(awaitSink func()) {
 	defer t.End()
 	if t.d.Err() == nil && !t.gaveUp {
