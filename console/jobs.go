@@ -66,6 +66,7 @@ func (s *server) job(r *http.Request) (view, error) {
 	d.Chosen = d.Chosen[:len(d.Chosen)-d.MoreChosen]
 	if job.Max > 0 {
 		d.Total = min(d.Total, job.Max)
+		d.Handled = min(job.Done, d.Total) // the others do not count towards Max
 	}
 	left := d.Total - d.Handled
 	if job.State() == "running" && job.Rate > 0 && left > 0 {

@@ -102,6 +102,27 @@ func TestJobPage_OthersAreJudged(t *testing.T) {
 	require.Equal(t, http.StatusForbidden, submitted(t, reader, text, "/start", form).Code)
 }
 
+// Messages that stay do not count towards the most messages of a job.
+func TestJobPage_ProgressOfMax(t *testing.T) {
+	e := memory.Open()
+	for _, id := range []string{"1", "2", "3", "4"} {
+		often := store.Message{Meta: message.Meta{ID: id, Merges: jobs.DefaultMaxMerges}, Cause: store.Exhausted}
+		require.NoError(t, e.Put(t.Context(), "orders-dead", often))
+	}
+	put(t, e, 20)
+	j, err := jobs.New(e, jobs.Config{Logger: quiet})
+	require.NoError(t, err)
+	job, err := j.Start(t.Context(), jobs.Spec{
+		Do: store.Merge, Queue: "orders-dead", To: "orders", Filter: store.Filter{Cause: store.Exhausted}, Max: 3, By: "ann", Why: "three",
+	})
+	require.NoError(t, err)
+	job, err = j.Run(t.Context(), job.ID, nil)
+	require.NoError(t, err)
+	require.Positive(t, job.Looping)
+	h := handler(t, console.Config{Engine: e, Authorize: role(console.Actor, "ann")})
+	assert.Contains(t, page(t, h, "/job?id=1"), `<progress max="3" value="3"`)
+}
+
 // If the others are too many to count, the page has their number from the count of the job.
 func TestJobPage_ManyOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
