@@ -260,7 +260,7 @@ func TestWithFloodGuard_RejectedMessagesThatAreNotNew(t *testing.T) {
 	for name, visit := range map[string]int{"later visit": 2, "lapsed": 1} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				err := error(decoder.Unreadable(errors.New("not a number")))
+				err := decoder.Unreadable(errors.New("not a number"))
 				if name == "lapsed" {
 					err = settle.LapsedError(5)
 				}
