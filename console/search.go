@@ -28,7 +28,7 @@ func (s *server) search(ctx context.Context, queue string, f store.Filter, after
 	searching, cancel := context.WithTimeout(ctx, searchTime)
 	defer cancel()
 	end := int64(math.MaxInt64)
-	isNarrowed := false // after and end are those of the filter's times
+	isNarrowed := false // the filter's times bound after and end
 	for window := int64(firstWindow); ; {
 		next, err := s.engine.List(ctx, queue, store.Filter{}, store.Page{After: after, Max: 1})
 		if err != nil || len(next) == 0 || next[0].Position > end {
@@ -61,12 +61,15 @@ func (s *server) search(ctx context.Context, queue string, f store.Filter, after
 		}
 		if !isNarrowed {
 			isNarrowed = true
-			var start int64
-			start, end, err = storearg.ArrivedBetween(ctx, s.engine, queue, f.Since, f.Before)
-			if err != nil {
+			span, err := storearg.ArrivedBetween(searching, s.engine, queue, f.Since, f.Before)
+			switch {
+			case err != nil && searching.Err() != nil && ctx.Err() == nil:
+				return found, after, nil // the next page continues here
+			case err != nil:
 				return found, 0, err
 			}
-			after = max(after, start)
+			after = max(after, span.After)
+			end = span.Until
 		}
 	}
 }

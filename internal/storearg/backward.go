@@ -152,13 +152,13 @@ func (b *Backward) shrinkWindow(ctx context.Context) error {
 // narrow leaves out the positions that the filter's times exclude, and begins the window
 // again.
 func (b *Backward) narrow(ctx context.Context) error {
-	after, until, err := ArrivedBetween(ctx, b.store, b.queue, b.filter.Since, b.filter.Before)
+	span, err := ArrivedBetween(ctx, b.store, b.queue, b.filter.Since, b.filter.Before)
 	if err != nil {
 		return err
 	}
 	b.isNarrowed = true
-	b.first = max(b.first, after+1)
-	b.beginWindow(min(b.until, until))
+	b.first = max(b.first, span.After+1)
+	b.beginWindow(min(b.until, span.Until))
 	return nil
 }
 

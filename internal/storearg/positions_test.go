@@ -68,16 +68,16 @@ func TestArrivedBetween_NoMatchIsLost(t *testing.T) {
 		if r.IntN(3) > 0 {
 			f.Before = day.Add(time.Duration(r.Int64N(int64(26*time.Hour))) - time.Hour)
 		}
-		after, until, err := storearg.ArrivedBetween(t.Context(), q, "orders", f.Since, f.Before)
+		span, err := storearg.ArrivedBetween(t.Context(), q, "orders", f.Since, f.Before)
 		require.NoError(t, err)
 		for _, e := range q.entries {
 			if f.Match(&e) {
-				require.Less(t, after, e.Position)
-				require.LessOrEqual(t, e.Position, until)
+				require.Less(t, span.After, e.Position)
+				require.LessOrEqual(t, e.Position, span.Until)
 			}
 		}
 		if f.Before.IsZero() {
-			require.Equal(t, int64(math.MaxInt64), until)
+			require.Equal(t, int64(math.MaxInt64), span.Until)
 		}
 	}
 }
@@ -87,24 +87,40 @@ func TestArrivedBetween_NoMatchIsLost(t *testing.T) {
 func TestArrivedBetween_LongQueue(t *testing.T) {
 	q := newQueue(rand.New(rand.NewPCG(1, 2)), 20_000, 0)
 	since := time.Date(2026, 1, 2, 20, 0, 0, 0, time.UTC)
-	after, until, err := storearg.ArrivedBetween(t.Context(), q, "orders", since, since.Add(time.Hour))
+	span, err := storearg.ArrivedBetween(t.Context(), q, "orders", since, since.Add(time.Hour))
 	require.NoError(t, err)
 	require.LessOrEqual(t, q.reads, 100)
 	between := 0
 	for _, e := range q.entries {
-		if e.Position > after && e.Position <= until {
+		if e.Position > span.After && e.Position <= span.Until {
 			between++
 		}
 	}
 	require.InDelta(t, 62*20_000/(24*60), between, 2)
 
 	// A day later, and a day earlier, there are no messages.
-	after, until, err = storearg.ArrivedBetween(t.Context(), q, "orders", since.AddDate(0, 0, 1), time.Time{})
+	span, err = storearg.ArrivedBetween(t.Context(), q, "orders", since.AddDate(0, 0, 1), time.Time{})
 	require.NoError(t, err)
-	require.Equal(t, []int64{q.entries[len(q.entries)-1].Position, math.MaxInt64}, []int64{after, until})
-	after, until, err = storearg.ArrivedBetween(t.Context(), q, "orders", time.Time{}, since.AddDate(0, 0, -1))
+	require.Equal(t, storearg.Span{After: q.entries[len(q.entries)-1].Position, Until: math.MaxInt64}, span)
+	span, err = storearg.ArrivedBetween(t.Context(), q, "orders", time.Time{}, since.AddDate(0, 0, -1))
 	require.NoError(t, err)
-	require.Equal(t, []int64{0, q.entries[0].Position - 1}, []int64{after, until})
+	require.Equal(t, storearg.Span{Until: q.entries[0].Position - 1}, span)
+}
+
+// A message whose time is wrong does not hide the others: not even the first or the last
+// one of the queue.
+func TestArrivedBetween_WrongTime(t *testing.T) {
+	day := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
+	for _, wrong := range []int{0, 1, 2, 998, 999} {
+		for _, days := range []int{-2, 2} {
+			q := newQueue(rand.New(rand.NewPCG(1, 2)), 1000, 0)
+			q.entries[wrong].Arrived = day.AddDate(0, 0, days)
+			span, err := storearg.ArrivedBetween(t.Context(), q, "orders", day.Add(6*time.Hour), day.Add(12*time.Hour))
+			require.NoError(t, err)
+			require.Less(t, span.After, q.entries[250].Position)
+			require.Greater(t, span.Until, q.entries[499].Position)
+		}
+	}
 }
 
 // Messages of a time are read backward without most of the others.
