@@ -135,6 +135,15 @@ func (s *server) choose(d *confirmData, f store.Filter) {
 	d.Action = s.address("/start", chosen)
 }
 
+// noteAction lets pages look again, since an action may have changed what they show.
+func (s *server) noteAction() {
+	s.looks.stale()
+	s.logs.stale()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.rests)
+}
+
 // sortChoice sorts the values that choose messages: the queue comes first.
 func sortChoice(values []field) {
 	isOther := func(f field) int {
@@ -277,15 +286,13 @@ func (s *server) checkTo(ctx context.Context, q url.Values) error {
 
 // run runs a job here, unless a worker does.
 func (s *server) run(id int) {
-	s.looks.stale()
-	s.logs.stale()
+	s.noteAction()
 	go func() { // ends with the job, or s.ctx
 		_, err := s.jobs.Run(s.ctx, id, nil)
 		if err != nil && s.ctx.Err() == nil {
 			s.Logger.LogAttrs(s.ctx, slog.LevelWarn, "console: cannot run a job now", slog.Int("job", id), slog.String("error", guard.Text(err)))
 		}
-		s.looks.stale()
-		s.logs.stale()
+		s.noteAction()
 	}()
 }
 
@@ -375,8 +382,7 @@ func (s *server) steer(r *http.Request) (string, error) {
 	if err != nil {
 		return "", mine(r.Context(), err)
 	}
-	s.looks.stale()
-	s.logs.stale()
+	s.noteAction()
 	return "/backends", nil
 }
 
@@ -414,8 +420,7 @@ func (s *server) edit(r *http.Request) (string, error) {
 	if err != nil {
 		return "", mine(r.Context(), err)
 	}
-	s.looks.stale()
-	s.logs.stale()
+	s.noteAction()
 	return "/job?id=" + strconv.Itoa(job.ID), nil
 }
 

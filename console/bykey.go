@@ -151,8 +151,7 @@ func (s *server) holdKey(r *http.Request) (string, error) {
 	if err != nil {
 		return "", mine(r.Context(), err)
 	}
-	s.looks.stale()
-	s.logs.stale()
+	s.noteAction()
 	return "/bykey?" + url.Values{"queue": {o.Queue}}.Encode(), nil
 }
 

@@ -34,12 +34,16 @@ type jobData struct {
 	Chosen []field // the filter's values
 	// MoreChosen is the number of values that are not shown, such as ids.
 	MoreChosen int
-	Handled    int  // of Total
+	Handled    int  // messages, of Of
+	Of         int  // see Job.Reached
 	IsSame     bool // the same job was just started, and is shown
 	EndsAt     time.Time
 	Tried      []tried      // the messages of a first try
 	Lost       bool         // they could not be found in time
 	Rest       *confirmData // sends the messages back that were not tried; nil without them
+	// RestAtMost is the number of these messages at the end of the job, if Rest has only a
+	// lower bound.
+	RestAtMost int
 	// RestPage is the page that does it, if Rest could not be counted in time.
 	RestPage string
 }
@@ -53,7 +57,8 @@ func (s *server) job(r *http.Request) (view, error) {
 	if err != nil && job.State() != "unreadable" {
 		return view{}, err
 	}
-	d := &jobData{Job: job, Handled: job.Done + job.Looping + job.Unsafe + job.Lapsed + job.Skipped, IsSame: r.URL.Query().Get("same") == "yes"}
+	d := &jobData{Job: job, IsSame: r.URL.Query().Get("same") == "yes"}
+	d.Handled, d.Of = job.Reached()
 	for name, values := range filterValues("", job.Filter) {
 		for _, v := range values {
 			if v != "" {
@@ -64,11 +69,7 @@ func (s *server) job(r *http.Request) (view, error) {
 	sortChoice(d.Chosen)
 	d.MoreChosen = max(0, len(d.Chosen)-shownValues)
 	d.Chosen = d.Chosen[:len(d.Chosen)-d.MoreChosen]
-	if job.Max > 0 {
-		d.Total = min(d.Total, job.Max)
-		d.Handled = min(job.Done, d.Total) // the others do not count towards Max
-	}
-	left := d.Total - d.Handled
+	left := d.Of - d.Handled
 	if job.State() == "running" && job.Rate > 0 && left > 0 {
 		d.EndsAt = s.endsAt(left, job.Rate)
 	}
@@ -85,7 +86,8 @@ func (s *server) job(r *http.Request) (view, error) {
 func doneOf(j *jobs.Job) string {
 	switch {
 	case !j.Uncounted:
-		return num(j.Done) + " of " + num(j.Total) + " done"
+		_, of := j.Reached()
+		return num(j.Done) + " of " + num(of) + " done"
 	case j.Ended.IsZero():
 		return num(j.Done) + " done, and all are counted when it runs"
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/guard"
 )
@@ -182,6 +183,13 @@ func (s *server) funcs() template.FuncMap {
 		"stamp": when, // for the value of a field
 		"num":   num,
 		"count": count,
+		"totalOf": func(j jobs.Job) string {
+			_, of := j.Reached()
+			if j.Uncounted {
+				return "–"
+			}
+			return num(of)
+		},
 		"rate":  rateText,
 		"until": func(t time.Time) string { return age(max(0, s.Clock.Until(t))) },
 		"past":  func(t time.Time) bool { return !t.After(s.Clock.Now()) },

@@ -166,7 +166,6 @@ func (s *server) pauseQueue(r *http.Request) (string, error) {
 	if err != nil {
 		return "", mine(r.Context(), err)
 	}
-	s.looks.stale()
-	s.logs.stale()
+	s.noteAction()
 	return "/queue?" + url.Values{"queue": {queue}}.Encode(), nil
 }

@@ -94,30 +94,32 @@ func (s *server) triedMessage(job *jobs.Job, queue string, e *store.Entry) tried
 }
 
 // addRest adds how the messages are sent back that a finished job has left: the others
-// that matched when it was started. left is their number then, unless the job is
-// Uncounted.
+// that matched when it was started. left is their number at its end. Later jobs may have
+// sent some of them.
 func (s *server) addRest(ctx context.Context, d *jobData, left int) {
 	job := &d.Job
+	f := job.Filter
+	if f.Before.IsZero() {
+		f.Before = job.Begun
+	}
 	c := s.restSurvey(job.ID)
 	v, at, _ := c.get(ctx, s.ctx, s.Clock, firstWait, func(ctx context.Context) (survey, error) {
-		return s.surveyOf(ctx, string(job.Do), job.Queue, job.Filter)
+		return s.surveyOf(ctx, string(job.Do), job.Queue, f)
 	})
 	rest := &confirmData{Do: string(job.Do), Queue: job.Queue, To: job.To, Rate: slowly, survey: v}
-	address := filterValues(job.Queue, job.Filter)
+	address := filterValues(job.Queue, f)
 	address.Set("do", rest.Do)
 	address.Set("to", rest.To)
 	if at.IsZero() {
 		d.RestPage = s.address("/start", address)
 		return
 	}
-	if rest.Count == 0 && !rest.IsAtLeast {
+	if rest.Count == 0 && (!rest.IsAtLeast || left == 0) {
 		return
 	}
-	if rest.IsAtLeast && !job.Uncounted && left > rest.Count {
-		rest.Count, rest.CountedAt = left, job.Begun
-		rest.IsAtLeast = false
+	if rest.IsAtLeast {
+		d.RestAtMost = left
 	}
-	f := job.Filter
 	rest.restrict(&f, at)
 	rest.EndsAt = s.endsAt(rest.Count, slowly)
 	address = filterValues(job.Queue, f)

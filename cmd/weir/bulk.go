@@ -143,7 +143,7 @@ func (a *app) cancel(ctx context.Context, db *database, b *bulk) error {
 	if err != nil {
 		return err
 	}
-	show, stop := a.startProgress(total, 0)
+	show, stop := a.startProgress(jobs.Job{Spec: b.spec, Total: total})
 	job, err := db.store.do(ctx, b.spec, false, show)
 	stop()
 	return a.done(b.spec, job.Progress, err)
@@ -295,7 +295,7 @@ func (a *app) work(ctx context.Context, c *cobra.Command, db *database, b *bulk)
 	if f := &b.spec.Filter; !last.IsZero() && (f.Before.IsZero() || last.Before(f.Before)) {
 		f.Before = last
 	}
-	show, stop := a.startProgress(total, 0)
+	show, stop := a.startProgress(jobs.Job{Spec: b.spec, Total: total})
 	job, err := db.store.do(ctx, b.spec, b.detach, show)
 	stop()
 	if b.detach && err == nil {

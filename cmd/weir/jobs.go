@@ -100,15 +100,8 @@ func totalOf(job *jobs.Job) string {
 	if job.Uncounted {
 		return "-"
 	}
-	return strconv.Itoa(most(job))
-}
-
-// most returns the most messages that a job changes.
-func most(job *jobs.Job) int {
-	if job.Max > 0 {
-		return min(job.Max, job.Total)
-	}
-	return job.Total
+	_, of := job.Reached()
+	return strconv.Itoa(of)
 }
 
 // doneOf returns how far a job is.
@@ -116,7 +109,7 @@ func doneOf(job *jobs.Job) string {
 	if job.Uncounted {
 		return strconv.Itoa(job.Done)
 	}
-	return fmt.Sprintf("%d of %d", job.Done, most(job))
+	return fmt.Sprintf("%d of %s", job.Done, totalOf(job))
 }
 
 func (a *app) jobsShow() *cobra.Command {
@@ -201,7 +194,7 @@ func (a *app) jobsRun() *cobra.Command {
 				if job.State() == "paused" {
 					return fmt.Errorf("job %d is paused: weir jobs resume %d resumes it", id, id)
 				}
-				show, stop := a.startProgress(most(&job), handled(job.Progress))
+				show, stop := a.startProgress(job)
 				job, err = s.run(ctx, j, job, show)
 				stop()
 				return a.done(job.Spec, job.Progress, err)

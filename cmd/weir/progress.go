@@ -10,9 +10,9 @@ import (
 	"github.com/weirflow/weir/progress"
 )
 
-// startProgress shows a job's progress on a terminal. before is the number done by
-// earlier runs.
-func (a *app) startProgress(total, before int) (show func(jobs.Progress), stop func()) {
+// startProgress shows on a terminal how far a job is.
+func (a *app) startProgress(job jobs.Job) (show func(jobs.Progress), stop func()) {
+	before, total := job.Reached()
 	if total <= 100 || !isTerminal(a.err) {
 		return func(jobs.Progress) {}, func() {} // too short to read, or not read
 	}
@@ -22,11 +22,12 @@ func (a *app) startProgress(total, before int) (show func(jobs.Progress), stop f
 		Out: a.err, What: "messages", Style: progress.Bar, Columns: a.widthOf(a.err),
 		Sample: func() progress.State { return progress.State{Done: done.Load(), Total: int64(total)} },
 	}.Start()
-	return func(p jobs.Progress) { done.Store(int64(handled(p))) }, stop
+	return func(p jobs.Progress) {
+		job.Progress = p
+		n, _ := job.Reached()
+		done.Store(int64(n))
+	}, stop
 }
-
-// handled returns how many messages a job has processed or skipped.
-func handled(p jobs.Progress) int { return p.Done + p.Looping + p.Unsafe + p.Lapsed + p.Skipped }
 
 // stepLog is the log of jobs here. It prints why a step is repeated, once for each cause.
 type stepLog struct {

@@ -2,6 +2,7 @@ package tests
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -102,6 +103,31 @@ func TestJobPage_OthersAreJudged(t *testing.T) {
 	require.Equal(t, http.StatusForbidden, submitted(t, reader, text, "/start", form).Code)
 }
 
+// The others of a job whose filter has no end are the messages that were there when it
+// was started. Once they are sent, the page does not offer them any more.
+func TestJobPage_OthersOfAFilterWithoutAnEnd(t *testing.T) {
+	e := memory.Open()
+	put(t, e, 20)
+	j, err := jobs.New(e, jobs.Config{Logger: quiet})
+	require.NoError(t, err)
+	exhausted := store.Filter{Cause: store.Exhausted}
+	job, err := j.Start(t.Context(), jobs.Spec{Do: store.Merge, Queue: "orders-dead", To: "orders", Filter: exhausted, Max: 3, By: "ann", Why: "three"})
+	require.NoError(t, err)
+	job, err = j.Run(t.Context(), job.ID, nil)
+	require.NoError(t, err)
+	left := job.Total - job.Done
+	require.NoError(t, e.Put(t.Context(), "orders-dead", store.Message{Meta: message.Meta{ID: "later"}, Cause: store.Exhausted}))
+	h := handler(t, console.Config{Engine: e, Authorize: role(console.Actor, "ann")})
+	text := page(t, h, "/job?id=1")
+	require.Contains(t, text, fmt.Sprintf(">Send the other %d</button>", left))
+	require.Equal(t, http.StatusSeeOther, submitted(t, h, text, "/start", url.Values{"why": {"the others"}, "rate": {""}}).Code)
+	require.Equal(t, left, awaitEnd(t, e, 3).Done)
+	require.NotContains(t, page(t, h, "/job?id=1"), "The others")
+	rest, err := e.List(t.Context(), "orders-dead", exhausted, store.Page{Max: 10})
+	require.NoError(t, err)
+	require.Len(t, rest, 1, "the later one")
+}
+
 // Messages that stay do not count towards the most messages of a job.
 func TestJobPage_ProgressOfMax(t *testing.T) {
 	e := memory.Open()
@@ -138,7 +164,7 @@ func TestJobPage_ManyOthers(t *testing.T) {
 		require.Equal(t, 20_000, awaitEnd(t, e, 1).Total)
 		e.hang("orders-dead")
 		text := page(t, h, "/job?id=1")
-		for _, want := range []string{"The others: 19,997 messages", ">Send the other 19,997</button>", "Counted at ", "<dt>looked at</dt><dd>the newest "} {
+		for _, want := range []string{"The others: up to 19,997 messages", ">Send all others</button>", "<dt>looked at</dt><dd>the newest "} {
 			assert.Contains(t, text, want)
 		}
 		cancel()

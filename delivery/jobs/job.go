@@ -90,6 +90,17 @@ type Job struct {
 	unreadable bool  // Error has the reason
 }
 
+// Reached returns how far the job is: n of the messages that it has to handle. Messages that
+// stay are handled as well, except by a job with a Max, which ends when it has changed that
+// many. If the job is Uncounted, of is not known yet.
+func (j *Job) Reached() (n, of int) {
+	if j.Max > 0 {
+		of = min(j.Max, j.Total)
+		return min(j.Done, of), of
+	}
+	return j.Done + j.Looping + j.Unsafe + j.Lapsed + j.Skipped, j.Total
+}
+
 // format is the latest known format.
 const format = 4
 
