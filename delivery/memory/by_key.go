@@ -16,7 +16,7 @@ var _ store.ByKey = (*Engine)(nil)
 
 // TakeByKey implements [store.ByKey].
 func (m *Engine) TakeByKey(ctx context.Context, queue string, r store.KeyRound, limit int, lease time.Duration) (taken []store.Leased, next string, err error) {
-	return taken, next, m.do(ctx, func() error {
+	err = m.do(ctx, func() error {
 		if err := errors.Join(storearg.Take(queue, limit, lease), storearg.KeyRound(r)); err != nil {
 			return err
 		}
@@ -49,6 +49,7 @@ func (m *Engine) TakeByKey(ctx context.Context, queue string, r store.KeyRound, 
 		}
 		return nil
 	})
+	return taken, next, err
 }
 
 // dueKeys returns the keys of the rest of a round that have due messages, in order.

@@ -24,7 +24,7 @@ type keyOrder struct {
 
 // TakeInOrder implements [store.InOrder].
 func (m *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease time.Duration) (taken []store.Leased, err error) {
-	return taken, m.do(ctx, func() error {
+	err = m.do(ctx, func() error {
 		if err := storearg.Take(queue, limit, lease); err != nil {
 			return err
 		}
@@ -49,6 +49,7 @@ func (m *Engine) TakeInOrder(ctx context.Context, queue string, limit int, lease
 		}
 		return nil
 	})
+	return taken, err
 }
 
 // Replace implements [store.InOrder].

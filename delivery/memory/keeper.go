@@ -54,10 +54,11 @@ func (m *Engine) Watch(ctx context.Context, changed func()) error {
 
 // Records implements [store.Keeper].
 func (m *Engine) Records(ctx context.Context, kind, after string, limit int) (list []store.Record, err error) {
-	return list, m.do(ctx, func() error {
+	err = m.do(ctx, func() error {
 		list = m.list(kind, after, limit)
 		return nil
 	})
+	return list, err
 }
 
 func (m *Engine) list(kind, after string, limit int) []store.Record {

@@ -11,7 +11,7 @@ var _ store.KeyCounter = (*Engine)(nil)
 
 // CountKeys implements [store.KeyCounter].
 func (m *Engine) CountKeys(ctx context.Context, q store.KeyQuery) (list []store.KeyCounts, err error) {
-	return list, m.do(ctx, func() error {
+	err = m.do(ctx, func() error {
 		err := storearg.KeyQuery(q)
 		if err != nil {
 			return err
@@ -30,6 +30,7 @@ func (m *Engine) CountKeys(ctx context.Context, q store.KeyQuery) (list []store.
 		list = top.List()
 		return nil
 	})
+	return list, err
 }
 
 // eachOfKey calls add for each message with a key in a queue, with the counts of its key.

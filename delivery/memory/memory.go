@@ -254,7 +254,7 @@ func (m *Engine) remove(queue string, e *memoryEntry) {
 
 // Take implements [store.Store].
 func (m *Engine) Take(ctx context.Context, queue string, limit int, lease time.Duration) (taken []store.Leased, err error) {
-	return taken, m.do(ctx, func() error {
+	err = m.do(ctx, func() error {
 		if err := storearg.Take(queue, limit, lease); err != nil {
 			return err
 		}
@@ -266,6 +266,7 @@ func (m *Engine) Take(ctx context.Context, queue string, limit int, lease time.D
 		}
 		return nil
 	})
+	return taken, err
 }
 
 func (m *Engine) grant(q *memoryQueue, queue string, e *memoryEntry, until time.Time) store.Leased {
@@ -408,7 +409,7 @@ func (m *Engine) matching(queue string, f *store.Filter, p store.Page) (all []*m
 
 // List implements [store.Inspector].
 func (m *Engine) List(ctx context.Context, queue string, f store.Filter, p store.Page) (list []store.Entry, err error) {
-	return list, m.do(ctx, func() error {
+	err = m.do(ctx, func() error {
 		if err := storearg.Page(queue, p); err != nil {
 			return err
 		}
@@ -429,11 +430,12 @@ func (m *Engine) List(ctx context.Context, queue string, f store.Filter, p store
 		}
 		return nil
 	})
+	return list, err
 }
 
 // Count implements [store.Inspector].
 func (m *Engine) Count(ctx context.Context, queue string, f store.Filter) (c store.Counts, err error) {
-	return c, m.do(ctx, func() error {
+	err = m.do(ctx, func() error {
 		now := m.clock.Now()
 		for _, e := range m.matching(queue, &f, store.Page{}) {
 			next := e.at
@@ -449,22 +451,24 @@ func (m *Engine) Count(ctx context.Context, queue string, f store.Filter) (c sto
 		c.SetAge(now)
 		return nil
 	})
+	return c, err
 }
 
 // Purge implements [store.Inspector].
 func (m *Engine) Purge(ctx context.Context, queue string, f store.Filter) (n int, err error) {
-	return n, m.do(ctx, func() error {
+	err = m.do(ctx, func() error {
 		for _, e := range m.matching(queue, &f, store.Page{}) {
 			m.remove(queue, e)
 			n++
 		}
 		return nil
 	})
+	return n, err
 }
 
 // Claim implements [store.Inspector].
 func (m *Engine) Claim(ctx context.Context, queue string, f store.Filter, p store.Page, lease time.Duration) (taken []store.Leased, err error) {
-	return taken, m.do(ctx, func() error {
+	err = m.do(ctx, func() error {
 		if err := errors.Join(storearg.Page(queue, p), storearg.Take(queue, p.Max, lease)); err != nil {
 			return err
 		}
@@ -478,14 +482,16 @@ func (m *Engine) Claim(ctx context.Context, queue string, f store.Filter, p stor
 		}
 		return nil
 	})
+	return taken, err
 }
 
 // Queues implements [store.Inspector].
 func (m *Engine) Queues(ctx context.Context) (names []string, err error) {
-	return names, m.do(ctx, func() error {
+	err = m.do(ctx, func() error {
 		names = slices.Sorted(maps.Keys(m.queues))
 		return nil
 	})
+	return names, err
 }
 
 // Close implements [store.Store].

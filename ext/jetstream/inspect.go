@@ -109,7 +109,7 @@ func (s *Engine) current(ctx context.Context, ix *index, queue string, it item) 
 // List implements [store.Inspector]. With a filter on content it also reads messages that
 // do not match.
 func (s *Engine) List(ctx context.Context, queue string, f store.Filter, p store.Page) (list []store.Entry, err error) {
-	return list, s.do(ctx, func(ctx context.Context) error {
+	err = s.do(ctx, func(ctx context.Context) error {
 		if err := checkQueue(storearg.Page(queue, p), queue); err != nil {
 			return err
 		}
@@ -120,6 +120,7 @@ func (s *Engine) List(ctx context.Context, queue string, f store.Filter, p store
 			return len(list) < p.Max && size < storearg.MaxBytes
 		})
 	})
+	return list, err
 }
 
 // Count implements [store.Inspector]. It reads messages only if the filter is for ids, a
@@ -168,7 +169,7 @@ func (s *Engine) count(ctx context.Context, queue string, f store.Filter) (c sto
 
 // Purge implements [store.Inspector]. It works in steps of up to 1,000 messages.
 func (s *Engine) Purge(ctx context.Context, queue string, f store.Filter) (n int, err error) {
-	return n, s.do(ctx, func(ctx context.Context) error {
+	err = s.do(ctx, func(ctx context.Context) error {
 		if err := checkQueue(storearg.Page(queue, store.Page{Max: 1}), queue); err != nil {
 			return err
 		}
@@ -195,6 +196,7 @@ func (s *Engine) Purge(ctx context.Context, queue string, f store.Filter) (n int
 		}
 		return err
 	})
+	return n, err
 }
 
 func (s *Engine) purgeIndexed(ctx context.Context, queue string, f *store.Filter, p store.Page, n *int) error {
@@ -464,7 +466,7 @@ func (s *Engine) goneOrigins(ctx context.Context, moves []store.Move) (map[store
 
 // Queues implements [store.Inspector].
 func (s *Engine) Queues(ctx context.Context) (names []string, err error) {
-	return names, s.do(ctx, func(ctx context.Context) error {
+	err = s.do(ctx, func(ctx context.Context) error {
 		all, err := s.textsOf(ctx, s.prefix+nameToken+"*")
 		if err != nil {
 			return err
@@ -479,6 +481,7 @@ func (s *Engine) Queues(ctx context.Context) (names []string, err error) {
 		}
 		return errors.Join(errs...)
 	})
+	return names, err
 }
 
 // hasMessages reports whether a queue is not empty. It needs the index only if the last

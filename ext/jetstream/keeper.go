@@ -46,10 +46,11 @@ func (s *Engine) readRecord(ctx context.Context, kind, name string) (r stored, e
 
 // Records implements [store.Keeper].
 func (s *Engine) Records(ctx context.Context, kind, after string, limit int) (list []store.Record, err error) {
-	return list, s.do(ctx, func(ctx context.Context) error {
+	err = s.do(ctx, func(ctx context.Context) error {
 		list, err = s.records(ctx, kind, after, limit)
 		return err
 	})
+	return list, err
 }
 
 func (s *Engine) records(ctx context.Context, kind, after string, limit int) (list []store.Record, _ error) {

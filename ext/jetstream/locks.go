@@ -155,7 +155,7 @@ func (l locks) Release(ctx context.Context, g lock.Grant) error {
 
 // Held implements [lock.Locks]. It reads all locks.
 func (l locks) Held(ctx context.Context, prefix string) (list []lock.Holding, err error) {
-	return list, l.s.do(ctx, func(ctx context.Context) error {
+	err = l.s.do(ctx, func(ctx context.Context) error {
 		names, err := l.s.textsOf(ctx, l.s.prefix+lockToken+"*")
 		if err != nil {
 			return err
@@ -178,4 +178,5 @@ func (l locks) Held(ctx context.Context, prefix string) (list []lock.Holding, er
 		}
 		return errors.Join(errs...)
 	})
+	return list, err
 }

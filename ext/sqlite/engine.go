@@ -493,12 +493,13 @@ func explain(err error) error {
 
 func scanLeased(rows *sql.Rows, err error, queue string) (taken []store.Leased, _ error) {
 	var lapses int
-	return taken, scan(rows, err, func(m store.Message, position, fence int64, damage error) {
+	err = scan(rows, err, func(m store.Message, position, fence int64, damage error) {
 		taken = append(taken, store.Leased{
 			Message: m, Position: position, Lapses: lapses, Damage: damage,
 			Lease: store.Lease{Queue: queue, Entry: strconv.FormatInt(position, 10), Fence: uint64(fence)},
 		})
 	}, &lapses)
+	return taken, err
 }
 
 // scan reads the columns of messages, and more columns into more. A damaged row does not
