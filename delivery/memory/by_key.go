@@ -80,7 +80,7 @@ func (m *Engine) roomsOf(queue string, r store.KeyRound, now time.Time) keyRooms
 	main := storearg.PartOf(queue).Queue
 	for name, q := range m.queues {
 		part := storearg.PartOf(name)
-		if part.Queue == main && part.TakesTurns() {
+		if part.Queue == main && part.SharesLimit() {
 			rooms.family = append(rooms.family, q)
 		}
 	}

@@ -58,7 +58,7 @@ func stateWith(whenFull string) string {
 // queues that share it with the queue main.
 func inFlight(main string) string {
 	return `(SELECT count(*) FROM weir_messages AS f WHERE ` + storesql.IsLimited + ` AND f.leased > (SELECT now FROM clock)
-		AND (f.meta->>'key') COLLATE "C" = keys.key AND ` + storesql.InTurns("f.queue", main) + `)`
+		AND (f.meta->>'key') COLLATE "C" = keys.key AND ` + storesql.SharesLimit("f.queue", main) + `)`
 }
 
 // TakeByKey implements [store.ByKey].

@@ -22,7 +22,7 @@ const dueOfKey = keyed + ` AND meta->>'key' = keys.key AND at <= $3`
 // queues that share it with the queue main, at the time now.
 func inFlight(main, now string) string {
 	return `(SELECT count(*) FROM weir_messages AS f WHERE ` + storesql.IsLimited + ` AND f.leased > ` + now + `
-		AND f.meta->>'key' = keys.key AND ` + storesql.InTurns("f.queue", main) + `)`
+		AND f.meta->>'key' = keys.key AND ` + storesql.SharesLimit("f.queue", main) + `)`
 }
 
 // selectKeys returns the statement with which dueKeys visits the keys after $1, one step

@@ -35,8 +35,8 @@ type Part struct {
 	Layer int // the number of the layer, from 1; 0 if Role is not RoleLayer
 }
 
-// PartOf returns the part that a queue of the engine is, by its name. Only
-// storesql.InTurns takes these names apart as well, in SQL.
+// PartOf parses the name of a queue of the engine. Only storesql.SharesLimit parses these
+// names as well, in SQL.
 func PartOf(name string) Part {
 	i := strings.LastIndex(name, layerInfix)
 	if i > 0 {
@@ -61,9 +61,9 @@ func (p Part) Compare(other Part) int {
 	return cmp.Or(cmp.Compare(p.Role, other.Role), cmp.Compare(p.Layer, other.Layer))
 }
 
-// TakesTurns reports whether the messages of the queue wait for a visit: the keys of all
-// such queues of a family share the limit of [store.KeyRound].
-func (p Part) TakesTurns() bool { return p.Role != RoleDead }
+// SharesLimit reports whether the messages of the queue wait for a visit: all such queues
+// of a family share the limit of a key ([store.KeyRound]).
+func (p Part) SharesLimit() bool { return p.Role != RoleDead }
 
 // LayersOf returns the beginning of the names of a queue's layers, before their numbers.
 func LayersOf(queue string) string { return queue + layerInfix }

@@ -12,13 +12,13 @@ import (
 // the server's clock was set back, or its Put waited for another transaction.
 const arrivalSlack = time.Minute
 
-// Span is a range of positions of a queue: those behind After, up to Until.
+// Span is a range of positions of a queue: behind After, up to and including Until.
 type Span struct{ After, Until int64 }
 
 // ArrivedBetween returns where the messages of a queue lie that arrived since a time, and
 // before another one. Others may lie there, too. A zero time is no limit. It relies on
-// messages that arrived in the order of their positions, but for a minute. It makes a few
-// dozen reads, and does not read the queue.
+// messages that arrived in the order of their positions, to within a minute. It makes a
+// few dozen reads, and does not read the whole queue.
 func ArrivedBetween(ctx context.Context, s store.Lister, queue string, since, before time.Time) (Span, error) {
 	span := Span{Until: math.MaxInt64}
 	if since.IsZero() && before.IsZero() {
@@ -45,9 +45,9 @@ func ArrivedBetween(ctx context.Context, s store.Lister, queue string, since, be
 	return span, nil
 }
 
-// split finds by bisection where the messages of a queue cease to have arrived before a
-// time. last is the position of the last such message, or 0 without one. next is the
-// position of the first other message, or math.MaxInt64 without one. end is the position
+// split finds by bisection the end of the messages of a queue that arrived before a time.
+// last is the position of the last such message, or 0 without one. next is the position
+// of the first later message, or math.MaxInt64 without one. end is the position
 // of the last message of the queue, or 0 if it is empty. If few messages are in the wrong
 // order, it probably does not read them, so they do not mislead it.
 func split(ctx context.Context, s store.Lister, queue string, end int64, at time.Time) (last, next int64, err error) {

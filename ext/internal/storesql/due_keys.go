@@ -9,7 +9,7 @@ import (
 // Limits of one statement of [store.ByKey.TakeByKey], as texts.
 const (
 	KeysLooked   = "1000" // keys that it visits, with due messages or not
-	OldestLooked = "100"  // oldest due messages among which it searches messages without a key
+	OldestLooked = "100"  // oldest due messages among which it looks for messages without a key
 )
 
 // The state of a key that a statement of TakeByKey has visited, as a text.
@@ -56,11 +56,11 @@ const MarkLimited = `, limited = fence + 1`
 // weir_messages_flight has only such messages.
 const IsLimited = `f.limited = f.fence AND f.leased IS NOT NULL`
 
-// InTurns returns the condition that two queues share the limits of keys
+// SharesLimit returns the condition that two queues share the limits of keys
 // ([store.KeyRound].Limit). queue and main are SQL expressions of their names. The
 // condition is true if queue is main, or is its layer or its blocked queue: see
-// [storearg.PartOf] and [storearg.Part.TakesTurns]. Both databases accept it.
-func InTurns(queue, main string) string {
+// [storearg.PartOf] and [storearg.Part.SharesLimit]. Both databases accept it.
+func SharesLimit(queue, main string) string {
 	layers := storearg.LayersOf("")
 	begin := "length(" + main + ") + " + strconv.Itoa(len(layers))
 	number := "substr(" + queue + ", " + begin + " + 1)"

@@ -12,8 +12,8 @@ import (
 // costs far less than parking it.
 const AheadInOrder = 1000
 
-// searchShare bounds how often a search begins again: ten times as long after it began as
-// it took.
+// searchShare bounds how often a search begins again. For example, a search that took a
+// second begins again ten seconds after it began, or later.
 const searchShare = 10
 
 // Place is a place in the order in which the messages of a queue are due. The zero place
