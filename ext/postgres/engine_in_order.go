@@ -85,8 +85,8 @@ func (s *Engine) candidatesOfKeys() string {
 }
 
 const (
-	checkEvery = time.Second      // between two looks before a floor
-	checkLimit = time.Second      // for such a look
+	checkEvery = time.Second      // between two checks before a floor
+	checkLimit = time.Second      // for a check
 	placesKept = 10 * time.Minute // PostgreSQL has removed old entries of an index by then
 )
 
@@ -104,12 +104,12 @@ type floor struct {
 	storesql.Place
 
 	raised         time.Time
-	isChecked      bool // a look before the floor will begin
-	isOthersBefore bool // others may be due before the floor: the next call begins with the first message
+	isCheckPending bool // a check before the floor will begin
+	hasEarlier     bool // messages may be due before the floor: the next call begins with the first message
 }
 
 // begin returns the place after which a call begins to look. If toCheck is true, the
-// caller must arrange a look before this place.
+// caller must arrange a check before this place.
 func (f *floors) begin(queue string, now time.Time) (after storesql.Place, toCheck bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -121,25 +121,25 @@ func (f *floors) begin(queue string, now time.Time) (after storesql.Place, toChe
 		delete(f.of, queue)
 		return storesql.Place{}, false
 	}
-	if of.isOthersBefore {
-		of.isOthersBefore = false
+	if of.hasEarlier {
+		of.hasEarlier = false
 		f.of[queue] = of
 		return storesql.Place{}, false
 	}
-	toCheck = !of.isChecked
-	of.isChecked = true
+	toCheck = !of.isCheckPending
+	of.isCheckPending = true
 	f.of[queue] = of
 	return of.Place, toCheck
 }
 
-// beginCheck returns the floor of a queue before which a look begins now. Calls that
-// begin from now on need another one.
+// beginCheck returns the floor of a queue, for a check that begins now. Calls that begin
+// from now on need another check.
 func (f *floors) beginCheck(queue string) (before storesql.Place, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	of, ok := f.of[queue]
 	if ok {
-		of.isChecked = false
+		of.isCheckPending = false
 		f.of[queue] = of
 	}
 	return of.Place, ok
@@ -167,7 +167,7 @@ func (f *floors) noteDue(queue string, at storesql.Place) {
 	defer f.mu.Unlock()
 	of, ok := f.of[queue]
 	if ok && at.IsBefore(of.Place) {
-		of.isOthersBefore = true
+		of.hasEarlier = true
 		f.of[queue] = of
 	}
 }

@@ -77,7 +77,7 @@ type keeperTx struct {
 	s        *Engine
 	tx       pgx.Tx
 	now      time.Time
-	woken    map[string]dues // queues that have got messages, and when those are due
+	woken    map[string]dues // queues that have received messages, and when the messages are due
 	released []string        // queues whose held messages are due as before
 }
 
