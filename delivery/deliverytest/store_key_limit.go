@@ -19,7 +19,7 @@ var keyLimitRules = []storeRule{
 	{name: "by key: a limit", check: keyLimit},
 	{name: "by key: a limit beside other keys", check: keyLimitBesideOthers},
 	{name: "by key: leases count for a limit until they end", check: keyLimitUntilLeasesEnd},
-	{name: "by key: leases without a limit do not count", check: keyLimitBesideNone},
+	{name: "by key: leases without a limit do not count", check: keyLimitBesideUnlimited},
 	{name: "by key: consumers of a key at its limit are woken", check: keyLimitWakes},
 	{name: "by key: one limit for concurrent consumers", check: keyLimitOfConsumers},
 	{name: "by key: one limit for all workers", check: keyLimitOfWorkers},
@@ -95,7 +95,7 @@ func keyLimitBesideOthers(b *storeBench) {
 		b.putKeyed("q", "full"+strconv.Itoa(i), 4)
 	}
 	got := keysOf(b.takeBelow(s, "q", limit, 100, 100, forLong))
-	b.must(len(got) == keys, "a round took messages of %d keys, of %d", len(got), keys)
+	b.must(len(got) == keys, "a round took messages of %d of %d keys", len(got), keys)
 	for key, n := range got {
 		b.must(n <= limit, "with a limit of %d, %d messages of key %q were taken", limit, n, key)
 	}
@@ -127,39 +127,39 @@ func keyLimitUntilLeasesEnd(b *storeBench) {
 	b.putKeyed("q", "a", 10)
 	b.putKeyed("q-retry-1", "a", 10)
 	killed := b.takeBelow(s, "q", limit, 100, 100, lease)
-	b.must(len(killed) == limit, "%d messages were taken, of up to %d", len(killed), limit)
+	b.must(len(killed) == limit, "%d messages were taken in place of %d", len(killed), limit)
 	b.ok(b.Extend(b.ctx, b.units(10_000), killed[0].Lease), "Extend")
 	b.must(len(b.takeBelow(s, "q-retry-1", limit, 100, 100, lease)) == 0, "leases that have not ended do not count")
 	b.wait(lease + 1)
 	next := b.takeBelow(s, "q-retry-1", limit, 100, 100, 10_000)
-	b.must(len(next) == limit-1, "%d messages were taken after all leases but one have ended, of up to %d", len(next), limit)
+	b.must(len(next) == limit-1, "after all leases but one had ended, %d messages were taken in place of %d", len(next), limit)
 	b.must(len(b.takeBelow(s, "q", limit, 100, 100, lease)) == 0, "messages whose leases have ended are taken again, above the limit")
 	b.ok(b.Done(b.ctx, leasesOf(next)...), "Done")
 	again := b.takeBelow(s, "q", limit, 100, 100, 10_000)
-	b.must(len(again) == limit-1, "%d messages were taken, of up to %d", len(again), limit-1)
+	b.must(len(again) == limit-1, "%d messages were taken in place of %d", len(again), limit-1)
 }
 
-// keyLimitBesideNone checks that leases do not count if they were granted without a limit,
-// even if an earlier lease of the message counted.
-func keyLimitBesideNone(b *storeBench) {
+// keyLimitBesideUnlimited checks that leases do not count if they were granted without a
+// limit, even if an earlier lease of the message counted.
+func keyLimitBesideUnlimited(b *storeBench) {
 	const limit, lease, forLong = 2, 20, 10_000
 	s := b.byKey()
 	b.putKeyed("q", "a", 5)
 	b.putKeyed("q-retry-1", "a", 5)
 	killed := b.takeBelow(s, "q", limit, 100, 100, lease)
-	b.must(len(killed) == limit, "%d messages were taken, of up to %d", len(killed), limit)
+	b.must(len(killed) == limit, "%d messages were taken in place of %d", len(killed), limit)
 	b.wait(lease + 1)
 	released := b.takeBelow(s, "q", limit, 100, 100, forLong)
-	b.must(len(released) == limit, "%d messages were taken after the leases have ended, of up to %d", len(released), limit)
+	b.must(len(released) == limit, "after the leases had ended, %d messages were taken in place of %d", len(released), limit)
 	b.ok(b.Release(b.ctx, 0, leasesOf(released)...), "Release")
 	byKey := b.takeBelow(s, "q", 0, 1, 1, forLong)
-	b.must(len(byKey) == 1, "without a limit, %d messages were taken", len(byKey))
+	b.must(len(byKey) == 1, "without a limit, %d messages were taken in place of 1", len(byKey))
 	plain, err := b.Take(b.ctx, "q", 100, b.units(forLong))
 	b.ok(err, "Take")
-	b.must(len(plain) == 4, "Take has taken %d messages, of 4", len(plain))
+	b.must(len(plain) == 4, "Take has taken %d of 4 messages", len(plain))
 	b.ok(b.Extend(b.ctx, b.units(forLong), leasesOf(plain)...), "Extend")
 	counted := b.takeBelow(s, "q-retry-1", limit, 100, 100, forLong)
-	b.must(len(counted) == limit, "beside leases without a limit, %d messages were taken, of up to %d", len(counted), limit)
+	b.must(len(counted) == limit, "beside leases without a limit, %d messages were taken in place of %d", len(counted), limit)
 }
 
 // keyLimitWakes checks that a store wakes consumers, as long as keys at their limit keep
@@ -277,7 +277,7 @@ func (w *limitWatch) beginCall(key string) {
 	w.running[key]++
 	w.most = max(w.most, w.running[key])
 	if w.running[key] > w.limit {
-		w.errs = append(w.errs, errors.New(strconv.Itoa(w.running[key])+" messages of key "+key+" are in flight, of up to "+strconv.Itoa(w.limit)))
+		w.errs = append(w.errs, errors.New(strconv.Itoa(w.running[key])+" messages of key "+key+" are in flight, with a limit of "+strconv.Itoa(w.limit)))
 	}
 }
 
@@ -389,5 +389,5 @@ func keyLimitOfWorkers(b *storeBench) {
 	all.Wait()
 	b.ok(errors.Join(service.errs...), "two workers")
 	b.must(left == 0, "%d messages are left after %v", left, 4*putPatience)
-	b.must(service.most == most, "at most %d calls of a key ran at the same time, of up to %d", service.most, most)
+	b.must(service.most == most, "at most %d calls of a key ran at the same time, in place of %d", service.most, most)
 }

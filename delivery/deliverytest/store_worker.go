@@ -50,7 +50,7 @@ func (b *storeBench) round(from string, limit, each int, except ...string) (got 
 	for r := (store.KeyRound{After: from, Each: each, Except: except}); ; {
 		taken, next, err := b.byKey().TakeByKey(b.ctx, "q", r, limit, b.units(100))
 		b.ok(err, "TakeByKey")
-		b.must(len(taken) <= limit, "TakeByKey returned %d messages, of up to %d", len(taken), limit)
+		b.must(len(taken) <= limit, "TakeByKey returned %d messages, more than %d", len(taken), limit)
 		of := map[string]int{}
 		for _, l := range taken {
 			of[l.Meta.Key]++
@@ -58,7 +58,7 @@ func (b *storeBench) round(from string, limit, each int, except ...string) (got 
 			b.must(l.Lease.Queue == "q" && l.Lease.Fence > 0, "the lease of %q is %+v", l.Meta.ID, l.Lease)
 		}
 		for key, n := range of {
-			b.must(n <= each && !slices.Contains(except, key), "TakeByKey returned %d messages of key %q, of up to %d, and not of %q", n, key, each, except)
+			b.must(n <= each && !slices.Contains(except, key), "TakeByKey returned %d messages of key %q: at most %d are allowed, and no messages of %q", n, key, each, except)
 			keys = append(keys, key)
 		}
 		if next == "" {
@@ -209,7 +209,7 @@ func byKeyLayers(b *storeBench) {
 	noMore := func() {
 		select {
 		case m := <-arrived:
-			b.fail("%d messages of key %q are in flight, of up to %d", most+1, m.Meta().Key, most)
+			b.fail("%d messages of key %q are in flight, with a limit of %d", most+1, m.Meta().Key, most)
 		case <-time.After(50 * time.Millisecond): // sources have asked again by now
 		}
 	}
