@@ -82,7 +82,7 @@ func (s *server) job(r *http.Request) (view, error) {
 	return view{Name: "job", Title: "Job " + strconv.Itoa(id), Data: d}, nil
 }
 
-// doneOf describes how far a job is.
+// doneOf describes the progress of a job.
 func doneOf(j *jobs.Job) string {
 	switch {
 	case !j.Uncounted:

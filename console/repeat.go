@@ -29,7 +29,7 @@ func repeated(e *store.Entry, now time.Time) repetition {
 	case store.RepeatInDoubt:
 		r = inDoubt(e, now)
 	case store.RepeatLookFirst:
-		r = repetition{"careful", "Look first: nobody knows how far its workers came", []string{
+		r = repetition{"careful", "Look first: it is not known how far its workers got", []string{
 			"Its workers died or hung while they had it, again and again. It may be what kills them.",
 			"A call may have taken effect before a worker died. Where calls have request ids or idempotency keys that the message determines, the server finds them.",
 		}}

@@ -90,7 +90,7 @@ func (v *survey) useGroups(g grouping) {
 	}
 }
 
-// useGroup does the same with a count of all groups, if f is the filter of one of them. It
+// useGroup does the same with a count of all groups, if f is the filter of a group. It
 // does not use a group that has messages after the end of the filter (Filter.Before).
 func (v *survey) useGroup(all grouping, queue string, f store.Filter) {
 	before := f.Before

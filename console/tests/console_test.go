@@ -353,10 +353,10 @@ func TestConfirm_RepetitionOfEachMessage(t *testing.T) {
 		}
 		require.NoError(t, e.Put(t.Context(), "orders-dead",
 			store.Message{Meta: message.Meta{ID: "doubt", UnsafeToRepeat: true}, Cause: store.UnsafeToRepeat}))
-		require.Contains(t, page(t, h, address(t, e, "lapsed1")), "Look first: nobody knows how far its workers came")
+		require.Contains(t, page(t, h, address(t, e, "lapsed1")), "Look first: it is not known how far its workers got")
 		require.Contains(t, page(t, h, address(t, e, "doubt")), "Not safe to repeat")
 		confirm = page(t, h, "/start?do=merge&queue=orders-dead")
-		require.Contains(t, confirm, "5 lapsed: their workers died or hung while they had them, and nobody knows how far they came.")
+		require.Contains(t, confirm, "5 lapsed: their workers died or hung while they had them, and it is not known how far they got.")
 		require.Contains(t, confirm, "1 may have taken effect already")
 		require.Contains(t, confirm, `name="lapsed" value="yes"`)
 
