@@ -193,7 +193,8 @@ func (a *app) ordered(ctx context.Context, j *jobs.Jobs, o jobs.BackendOrder) er
 	if err != nil {
 		return err
 	}
-	have, silent, of := 0, 0, "a worker"
+	have, silent := 0, 0
+	of := "a worker"
 	for _, s := range jobs.Services(workers, a.clock.Now()) {
 		if s.Name != o.Backend {
 			continue

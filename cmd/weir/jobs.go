@@ -104,7 +104,7 @@ func totalOf(job *jobs.Job) string {
 	return strconv.Itoa(of)
 }
 
-// doneOf returns how far a job is.
+// doneOf returns the progress of a job.
 func doneOf(job *jobs.Job) string {
 	if job.Uncounted {
 		return strconv.Itoa(job.Done)
@@ -180,7 +180,7 @@ func (a *app) showJob(job jobs.Job) error {
 
 func (a *app) jobsRun() *cobra.Command {
 	return &cobra.Command{
-		Use: "run JOB", Short: "Run a job here unless a worker does, and show how far it is", Args: one("JOB"),
+		Use: "run JOB", Short: "Run a job here unless a worker does, and show its progress", Args: one("JOB"),
 		RunE: func(c *cobra.Command, args []string) error {
 			id, err := jobID(args[0])
 			if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/weirflow/weir/progress"
 )
 
-// startProgress shows on a terminal how far a job is.
+// startProgress shows the progress of a job on a terminal.
 func (a *app) startProgress(job jobs.Job) (show func(jobs.Progress), stop func()) {
 	before, total := job.Reached()
 	if total <= 100 || !isTerminal(a.err) {

@@ -90,7 +90,7 @@ type Job struct {
 	unreadable bool  // Error has the reason
 }
 
-// Reached returns how far the job is: n of the messages that it has to handle. Messages that
+// Reached returns the progress of the job: it has handled n of the messages. Messages that
 // stay are handled as well, except by a job with a Max, which ends when it has changed that
 // many. If the job is Uncounted, of is not known yet.
 func (j *Job) Reached() (n, of int) {
