@@ -109,7 +109,8 @@ func (f *fleetShare) attach(calls time.Duration) (longest time.Duration) {
 }
 
 // start starts the goroutine, unless it is running. If another backend of the name uses
-// another engine, it holds this backend instead. The fleet does not learn about this hold.
+// another engine, start holds this backend instead. That hold is for this process only,
+// and not for the fleet.
 func (f *fleetShare) start() {
 	b := f.backend
 	b.mu.Lock()

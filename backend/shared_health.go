@@ -126,7 +126,7 @@ func (b *Backend) adopt(t time.Duration, h fleet.Health) {
 		b.beginRamp(nil, t)
 		b.rate.empty(t)
 		b.callRate.empty(t)
-		b.logBecause(nil, "", slog.LevelInfo, "backend: ramping: another process has got an answer", slog.Duration("over", b.rampOver))
+		b.logBecause(nil, "", slog.LevelInfo, "backend: ramping: another process has received an answer", slog.Duration("over", b.rampOver))
 	case fleet.Held:
 		b.enter(nil, Held, t)
 		b.log(nil, slog.LevelWarn, "backend: held, as ordered in another process")

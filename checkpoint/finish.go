@@ -18,7 +18,7 @@ import (
 // For a [Drain] the source stops reading and sends the marker of the end of the input.
 // Checkpoints continue, and a Suspend may still end the stream, until the marker has
 // reached all participants: then the final checkpoint is taken. All elements that were
-// read are finished before it, including those that operators have read past their
+// read are finished before it, including elements that operators have read past their
 // capacity (asyncop.State.Overflow, 1,024 by default). So a Drain may take much longer
 // than one element. When ctx ends first, the stream has failed, and a restart resumes
 // from the last checkpoint. If the stream is being drained already, the end of ctx ends

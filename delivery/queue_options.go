@@ -72,8 +72,8 @@ func WithLayers(layers ...Layer) QueueOption {
 // RetryAfter panics if a delay is not positive.
 //
 // A failure whose call may have taken effect becomes a dead letter at once, even with
-// layers. There are two exceptions. The strategy, or a method Idempotent() bool of the
-// element, tells that a second call does no harm. Or the service recognizes the id of a
+// layers. There are two exceptions. A second call does no harm, by the strategy or by a
+// method Idempotent() bool of the element. Or the service recognizes the id of a
 // request ([WithIdempotencyWindow]).
 //
 // # Outages
@@ -245,12 +245,12 @@ func (s *queueSettings) refuseCombinations(name string) {
 //     ([WithLease])
 //   - calls whose leases a failover of the database has lost
 //
-// The messages of some keys stay in the queue and its layers, whatever n is: of keys that
-// people hold (jobs.Jobs.HoldKey), and of keys whose tenant is down or held at the backend
-// of the operator (backend.TenantBreaker).
+// Whatever n is, the messages of two kinds of keys stay in the queue and its layers: keys
+// that people hold (jobs.Jobs.HoldKey), and keys whose tenant is down or held at the
+// backend of the operator (backend.TenantBreaker).
 //
 // Each message needs a key: Put refuses a message without a key ([message.ErrRefused]).
-// Other programs may put messages without a key. SQLite and PostgreSQL search them only
+// Other programs may put messages without a key. SQLite and PostgreSQL look for them only
 // among the oldest 100 due messages. So they wait behind 100 older messages that are not
 // taken, for instance because people hold their key.
 //

@@ -115,8 +115,9 @@ func WithDrain(d time.Duration) RunOption {
 // an outage. The outage then costs about twice as many failed visits. In addition, as many
 // visits as the operator has slots fail each time Run resumes.
 //
-// A worker with a wrong type stops before it has made dead letters of all messages, since
-// it cannot decode them. After that each probe makes some.
+// A worker with the wrong type cannot decode its messages, and makes dead letters of them.
+// The guard stops it before it has done so with all messages. After that each probe makes
+// some dead letters.
 //
 // To Run, a batch of bad messages whose error is unknown looks like an outage: it passes
 // with two messages a second. Let the function name the errors that are permanent.

@@ -23,7 +23,7 @@ type GroupCount struct {
 // CountGroups begins to count the dead letters of a queue that match f in groups, as
 // [Groups] does, but in steps, the newest messages first. Messages that arrive after the
 // first step are left out. If f has times, CountGroups relies on messages that arrived in
-// the order of their positions, but for a minute.
+// the order of their positions, to within a minute.
 func CountGroups(s store.Lister, queue string, f store.Filter) *GroupCount {
 	return &GroupCount{
 		messages: storearg.ReadBackward(s, queue, f, store.Counts{}),

@@ -229,8 +229,8 @@ func forget(ctx context.Context, tx store.Tx) error {
 	return err
 }
 
-// writeEnded writes the record of a job that has ended without being a record before, and
-// a line of the log with the job.
+// writeEnded writes the record of a job that was done at once, so that it has no earlier
+// record, and a line of the log with the job.
 func writeEnded(ctx context.Context, tx store.Tx, line Line) error {
 	text, err := json.Marshal(line.Job)
 	if err != nil {

@@ -23,7 +23,7 @@ const (
 // call asks only for later changes. It is immutable.
 type recordNames struct {
 	names      []string // sorted; some records may be gone
-	seen       uint64   // the names include those of all messages up to this number
+	seen       uint64   // names has the names of all messages up to this number
 	listed     time.Time
 	reconnects uint64 // of the connection, when the names were listed
 }

@@ -615,7 +615,7 @@ func (s *source[T]) end(ctx context.Context) error {
 	case s.receiving <- struct{}{}:
 		s.unreadable.Flush()
 		<-s.receiving
-	case <-ctx.Done(): // a Receive runs on
+	case <-ctx.Done(): // a Receive is still running
 	}
 	_, err := s.record(ctx)
 	now := s.clock.Now()

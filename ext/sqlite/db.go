@@ -100,15 +100,15 @@ func openDB(ctx context.Context, path string, set *settings) (*DB, error) {
 	return db, nil
 }
 
-// parameter is the beginning of a parameter behind a path, such as "?mode=ro". Paths may
-// contain a question mark: those of Windows may begin with `\\?\`.
+// parameter is the beginning of a parameter behind a path, such as "?mode=ro". A path may
+// contain a question mark: on Windows it may begin with `\\?\`.
 var parameter = regexp.MustCompile(`\?\w+=`)
 
-// checkPath refuses what other programs accept in place of a path. The errors leave out
-// parts of a URL that may hold a password: users, and parameters.
+// checkPath refuses URLs and parameters, which other programs accept as a path. Its errors
+// leave out parts of a URL that may hold a password: users, and parameters.
 func checkPath(path string) error {
 	scheme, rest, hasColon := strings.Cut(path, ":")
-	isURL := hasColon && len(scheme) > 1 // otherwise scheme is a drive of Windows
+	isURL := hasColon && len(scheme) > 1 // otherwise scheme is a Windows drive
 	switch {
 	case path == "":
 		return errors.New("sqlite: open: the path of the file is empty")

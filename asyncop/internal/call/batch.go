@@ -181,7 +181,7 @@ func (b *Batch[IN, OUT]) beginCall() (end func()) {
 	return func() {}
 }
 
-// leaveOutLate removes late elements. It completes those that wait for an outcome.
+// leaveOutLate removes late elements, and completes each one that waits for an outcome.
 func (b *Batch[IN, OUT]) leaveOutLate() {
 	var outs []Future[OUT]
 	var ctxs []context.Context

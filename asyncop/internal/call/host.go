@@ -36,7 +36,7 @@ type Host struct {
 	Suspended atomic.Bool  // elements are in the final checkpoint: calls and tasks do not start
 	Tasks     atomic.Int64 // running functions on workers that are not calls; they may outlive their elements
 	late      atomic.Int64 // late completions
-	freed     atomic.Int64 // permits of the operator that were freed, and that the loop has not taken
+	freed     atomic.Int64 // freed permits of the operator that the loop has not taken yet
 	outliving outliving
 }
 

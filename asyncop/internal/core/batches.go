@@ -39,8 +39,9 @@ func (b *Batches[IN, OUT]) isComplete() bool {
 	if isFull || b.inputEnded {
 		return true
 	}
-	// If there is no free slot, and the head of the queue cannot leave, another element
-	// comes only after an element in flight has ended, which may wait for this batch.
+	// If there is no free slot, and the head of the queue cannot leave, the next element
+	// comes after an element in flight has ended. That element may be waiting for this
+	// batch.
 	return b.core.FreeSlots() == 0 && b.core.Queue.Head() == nil
 }
 

@@ -283,8 +283,8 @@ func (g *Machine[IN, OUT]) leastTime(timeout time.Duration) time.Duration {
 // extendForBackOff returns the time of a restored element: left or, if that is too
 // little, the rest of the back-off and the least time for an attempt after it.
 //
-// There is an exception: if the back-off was to end after the deadline already before the
-// restart, the result is left. So the element waits for its deadline, as before.
+// There is an exception: if the back-off would have ended after the deadline even without
+// the restart, the result is left. So the element waits for its deadline, as before.
 func (it *Item[IN, OUT]) extendForBackOff(left time.Duration, limits restoredLimits) time.Duration {
 	endsInTime := it.Wait <= max(left, limits.leftBefore)
 	if it.Wait > 0 && endsInTime {

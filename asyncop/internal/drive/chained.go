@@ -98,8 +98,8 @@ func (p *bodyPort[IN, OUT]) take() bool {
 const fewResults = 16
 
 // put yields the loaded result, unless there is other work. Each step yields at least one
-// result, so that other work cannot hold up results. A result has left when the body
-// returns.
+// result, so that other work cannot delay results for long. A result has left when the
+// body returns.
 func (p *bodyPort[IN, OUT]) put() bool {
 	d := p.d
 	if d.host.Cancelled() { // checkSignals handles it

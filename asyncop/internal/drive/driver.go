@@ -339,7 +339,7 @@ func (d *Driver[IN, OUT]) setAlarm() bool {
 }
 
 // offerJobs offers the calls that have started to workers that become free, and reports
-// whether there were any. To send a worker costs a switch of goroutines. So workers are
+// whether there were any. Sending a worker costs a switch of goroutines. So workers are
 // sent only in the next step, for calls that still wait.
 //
 // There are two exceptions. Batches get their workers at once. So do all calls if the

@@ -322,7 +322,7 @@ func (h Health) resumed(now time.Duration) Health {
 }
 
 // forgetHold ends a hold of processes that have all ended or were killed: this process
-// has joined later, and was alone ever since.
+// has joined later, and has been alone ever since.
 func (m *Machine) forgetHold(members map[string]Member) {
 	if m.health.State != Held || m.hasMet || m.health.mark != m.found || len(members) > 1 {
 		return

@@ -336,7 +336,7 @@ func (m *Machine) passTurn(now Instant, t Table, h Health, l Local) int64 {
 	return m.ticket
 }
 
-// mustWait reports whether the elements of a process wait for something else than a
+// mustWait reports whether the elements of a process wait for something other than a
 // permit. If the process has the right to probe and does not use it, planProbe ends the
 // wait.
 func mustWait(h Health, l Local) bool {

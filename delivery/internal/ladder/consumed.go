@@ -229,7 +229,7 @@ func (s *consumed[T]) Close(ctx context.Context) error {
 	}
 }
 
-// flush writes the log lines about counted failures, unless a Receive runs on.
+// flush writes the log lines about counted failures, unless a Receive is still running.
 func (s *consumed[T]) flush(ctx context.Context) {
 	select {
 	case s.receiving <- struct{}{}:
