@@ -119,17 +119,30 @@ func (t Table) target(id string, limit int) int {
 		})
 		return min(1, max(0, limit-slices.Index(needy, id)))
 	}
-	slices.SortFunc(needy, func(a, b string) int {
-		return cmp.Or(cmp.Compare(t.Members[a].Need, t.Members[b].Need), cmp.Compare(a, b))
-	})
-	left, mine := limit, 0
-	for i, other := range needy {
-		equal := left / (len(needy) - i)
-		part := min(t.Members[other].Need, equal)
-		left -= part
-		if other == id {
-			mine = part
+	slices.SortFunc(needy, func(a, b string) int { return cmp.Compare(t.Members[a].Need, t.Members[b].Need) })
+	left := limit
+	short := needy // members without their part
+	for len(short) > 0 && t.Members[short[0]].Need <= left/len(short) {
+		left -= t.Members[short[0]].Need
+		short = short[1:]
+	}
+	switch {
+	case len(short) == 0:
+		return t.Members[id].Need + equalPart(needy, id, left)
+	case slices.Contains(short, id):
+		return equalPart(short, id, left)
+	}
+	return t.Members[id].Need
+}
+
+// equalPart returns a member's part of n permits. The remainder goes to the first members
+// by id. By need, a permit would move with each change of a need, and be unused meanwhile.
+func equalPart(members []string, id string, n int) int {
+	after := 0
+	for _, other := range members {
+		if other > id {
+			after++
 		}
 	}
-	return mine + (left+slices.Index(needy, id))/len(needy)
+	return (n + after) / len(members)
 }

@@ -35,6 +35,23 @@ func TestTableTarget_AddUpToTheLimit(t *testing.T) {
 	}
 }
 
+// Permits that are divided with a remainder stay with their members if only needs change.
+func TestTableTarget_RemainderStays(t *testing.T) {
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 12))
+		table := Table{Members: map[string]Member{}}
+		for _, id := range []string{"a", "b", "c", "d"} {
+			table.Members[id] = Member{Need: 4 + r.IntN(9)}
+		}
+		table.Members["small"] = Member{Need: 1}
+		got := map[string]int{}
+		for id := range table.Members {
+			got[id] = table.target(id, 12)
+		}
+		require.Equal(t, map[string]int{"a": 3, "b": 3, "c": 3, "d": 2, "small": 1}, got, "seed %d", seed)
+	}
+}
+
 // If there are fewer permits than members with a need, the lowest tickets get them.
 func TestTableTarget_LowTicketsComeFirst(t *testing.T) {
 	table := Table{Members: map[string]Member{
