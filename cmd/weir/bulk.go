@@ -61,17 +61,17 @@ func (b *bulk) flags(a *app, c *cobra.Command) {
 }
 
 const aboutJobs = `
-This is a job: it is kept in the database, and goes on after a crash. If you
-interrupt it, the workers of the database go on with it within 20 s, or
-weir jobs run. weir jobs pause and weir jobs cancel stop it. weir log shows who
-has done what. On Kafka it ends with this command: call it again.`
+This is a job: it is kept in the database, and continues after a crash. If you
+interrupt it, the workers of the database continue it within 20 s, or
+weir jobs run does. weir jobs pause and weir jobs cancel stop it. weir log shows
+who has done what. On Kafka it ends with this command: call it again.`
 
 func (a *app) deadPurge() *cobra.Command {
 	b := &bulk{spec: jobs.Spec{Do: store.Purge}}
 	c := &cobra.Command{
 		Use: "purge [ID]...", Short: "Remove dead letters for good",
-		Long: `Remove dead letters for good: those that are chosen, or with --all every one.
-What arrives after the question was asked stays.
+		Long: `Remove dead letters for good: the chosen ones, or all with --all. Dead letters
+that arrive after you were asked to confirm stay.
 ` + aboutJobs,
 		RunE: func(c *cobra.Command, ids []string) error { return a.chosen(c, b, ids) },
 	}
@@ -88,7 +88,7 @@ func (a *app) cancelKey() *cobra.Command {
 		Long: `Cancel all messages of a key, such as a customer: remove them from the queue,
 its layers and its dead letters for good, and end the calls that run for them.
 The contexts of these calls end within two seconds, and their failures and
-results are not stored. What is put later stays.
+results are not stored. Messages that are put later stay.
 ` + aboutJobs,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
@@ -98,7 +98,7 @@ results are not stored. What is put later stays.
 		},
 		RunE: func(c *cobra.Command, args []string) error {
 			if b.spec.Filter.Key == "" {
-				return usagef("which key? Say --key KEY (weir keys %s shows the keys)", args[0])
+				return usagef("which key? Add --key KEY (weir keys %s shows the keys)", args[0])
 			}
 			if engine := a.engine(); engine != "" && engine != "JetStream" {
 				return usagef("%s does not cancel by key: SQLite, PostgreSQL and JetStream do", engine)
@@ -153,9 +153,9 @@ func (a *app) hold() *cobra.Command {
 	b := &bulk{spec: jobs.Spec{Do: store.Hold}}
 	c := &cobra.Command{
 		Use: "hold --queue QUEUE [ID]...", Short: "Keep messages from being taken, until they are released",
-		Long: `Keep messages of a queue from being taken, until they are released: those that
-are chosen, or with --all every one. What a worker has at that moment, and what
-arrives later, is not held.
+		Long: `Keep messages of a queue from being taken, until they are released: the chosen
+ones, or all with --all. Messages that a worker has at that moment, and messages
+that arrive later, are not held.
 ` + aboutJobs,
 		RunE: func(c *cobra.Command, ids []string) error { return a.chosen(c, b, ids) },
 	}
@@ -166,8 +166,8 @@ func (a *app) release() *cobra.Command {
 	b := &bulk{spec: jobs.Spec{Do: store.Release}}
 	c := &cobra.Command{
 		Use: "release --queue QUEUE [ID]...", Short: "Let messages that are held be taken again",
-		Long: `Let messages of a queue that are held be taken again when they are due: those
-that are chosen, or with --all every one.
+		Long: `Let held messages of a queue be taken again when they are due: the chosen ones,
+or all with --all.
 ` + aboutJobs,
 		RunE: func(c *cobra.Command, ids []string) error { return a.chosen(c, b, ids) },
 	}
@@ -178,9 +178,9 @@ func (a *app) due() *cobra.Command {
 	b := &bulk{spec: jobs.Spec{Do: store.Due}}
 	c := &cobra.Command{
 		Use: "due --queue QUEUE [ID]...", Short: "Let messages that wait for their delay be taken now",
-		Long: `Let messages of a queue that wait for their delay be taken now, such as those of
-a layer: those that are chosen, or with --all every one. They keep their visits,
-their layer and the order of their keys. What is held stays held.
+		Long: `Let messages that wait for their delay be taken now, such as the messages of a
+layer: the chosen ones, or all with --all. They keep their visits, their layer
+and the order of their keys. Held messages stay held.
 ` + aboutJobs,
 		RunE: func(c *cobra.Command, ids []string) error { return a.chosen(c, b, ids) },
 	}
@@ -202,9 +202,9 @@ func (a *app) chosen(c *cobra.Command, b *bulk, ids []string) error {
 	}
 	switch {
 	case b.spec.Queue == "":
-		return usagef("which queue? Say --queue QUEUE")
+		return usagef("which queue? Add --queue QUEUE")
 	case isAll(b.spec.Filter) && !b.all:
-		return usagef("which messages? Choose some, or say --all")
+		return usagef("which messages? Choose some, or add --all")
 	case !isAll(b.spec.Filter) && b.all:
 		return usagef("--all and a choice exclude each other")
 	}
@@ -244,7 +244,7 @@ weir dead show says of each message whether it may be repeated.
 			case b.all && !isAll(b.spec.Filter):
 				return usagef("--all and a choice exclude each other")
 			case b.spec.To == "":
-				return usagef("where to? Say --to QUEUE")
+				return usagef("where to? Add --to QUEUE")
 			case b.spec.To == b.spec.Queue:
 				return usagef("--to %s: they are there", b.spec.To)
 			case b.spec.MaxMerges < 1:
@@ -257,10 +257,10 @@ weir dead show says of each message whether it may be repeated.
 	b.flags(a, c)
 	c.Flags().StringVar(&b.spec.To, "to", "", "the `QUEUE` that they return to")
 	c.Flags().BoolVar(&b.all, "all", false, "every dead letter of the queue, as without a choice")
-	c.Flags().IntVar(&b.spec.MaxMerges, "max-merges", jobs.DefaultMaxMerges, "leave those that were merged `N` times already")
-	c.Flags().BoolVar(&b.spec.UnsafeToRepeat, "unsafe-to-repeat", false, "also those whose call may have taken effect: it is repeated")
+	c.Flags().IntVar(&b.spec.MaxMerges, "max-merges", jobs.DefaultMaxMerges, "leave messages that were merged `N` times already")
+	c.Flags().BoolVar(&b.spec.UnsafeToRepeat, "unsafe-to-repeat", false, "also messages whose call may have taken effect: it is repeated")
 	a.renamed(c, "outcome-unknown", "unsafe-to-repeat")
-	c.Flags().BoolVar(&b.lapsed, "lapsed", false, "also those whose workers died or hung while they had them")
+	c.Flags().BoolVar(&b.lapsed, "lapsed", false, "also messages whose workers died or hung while they had them")
 	c.Flags().BoolVar(&b.yes, "yes", false, "do not ask, if the queue of --to has messages")
 	c.Flags().BoolVar(&b.toEmpty, "to-empty", false, "the queue of --to is right, although it is empty or new")
 	return c
@@ -362,7 +362,7 @@ func (a *app) askBulk(ctx context.Context, db *database, b *bulk, total int) err
 		store.Purge:   fmt.Sprintf("Remove %s from queue %q for good?", messages(total), s.Queue),
 		store.Hold:    fmt.Sprintf("Hold %s of queue %q?", messages(total), s.Queue),
 		store.Due:     fmt.Sprintf("Let %s of queue %q be taken now?", messages(total), s.Queue),
-		store.Release: fmt.Sprintf("Release what is held of %s of queue %q?", messages(total), s.Queue),
+		store.Release: fmt.Sprintf("Release the held messages among %s of queue %q?", messages(total), s.Queue),
 	}[s.Do]
 	if s.Do != store.Merge || b.toEmpty {
 		return a.ask(ctx, b.yes, question)
@@ -378,7 +378,7 @@ func (a *app) askBulk(ctx context.Context, db *database, b *bulk, total int) err
 	case right:
 		return a.ask(ctx, b.yes, question)
 	case b.yes || !isTerminal(a.in):
-		return usagef("queue %q is empty or new, and no worker reads it now: if it is the one that the program reads, say --to-empty", s.To)
+		return usagef("queue %q is empty or new, and no worker reads it now: if the program reads this queue, add --to-empty", s.To)
 	}
 	a.note("Queue %q is empty, and no worker reads it: is the name right?", s.To)
 	return a.ask(ctx, false, question)

@@ -87,9 +87,9 @@ func ofDeadLetters(queues []string) []string {
 
 func whichQueue(names []string) error {
 	if len(names) == 0 {
-		return usagef("which queue? Say --queue QUEUE, such as --queue orders-dead")
+		return usagef("which queue? Add --queue QUEUE, such as --queue orders-dead")
 	}
-	return usagef("which queue? Say --queue %s", strings.Join(names, ", or --queue "))
+	return usagef("which queue? Add --queue %s", strings.Join(names, ", or --queue "))
 }
 
 // reads runs f with the queue of a command that only reads.

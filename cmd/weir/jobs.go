@@ -13,11 +13,11 @@ import (
 )
 
 func (a *app) jobs() *cobra.Command {
-	return group("jobs", "Jobs: what is done to many messages",
+	return group("jobs", "Jobs: actions on many messages",
 		a.jobsList(), a.jobsShow(), a.jobsRun(),
 		a.jobsOrder("pause", "Stop a job, until it is resumed", (*jobs.Jobs).Pause),
-		a.jobsOrder("resume", "Let a job go on that was paused: the workers find it within 20 s", (*jobs.Jobs).Resume),
-		a.jobsOrder("cancel", "End a job: what it has done stays", (*jobs.Jobs).Cancel), a.jobsRate())
+		a.jobsOrder("resume", "Continue a paused job: the workers find it within 20 s", (*jobs.Jobs).Resume),
+		a.jobsOrder("cancel", "End a job: the messages that it has handled stay as they are", (*jobs.Jobs).Cancel), a.jobsRate())
 }
 
 // withJobs opens the database and calls f with its jobs.
@@ -90,7 +90,7 @@ func (a *app) jobsList() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().BoolVar(&open, "open", false, "only those that are not over")
+	c.Flags().BoolVar(&open, "open", false, "only jobs that have not ended")
 	output{a}.flag(c)
 	return c
 }
@@ -359,8 +359,8 @@ func (a *app) logRow(l jobs.Line) []string {
 
 func (a *app) workers() *cobra.Command {
 	c := &cobra.Command{
-		Use: "workers", Short: "Show the workers, and what they do", Args: none,
-		Long: `Show the workers of the database. Each says every 20 s what it does. One whose
+		Use: "workers", Short: "Show the workers and their work", Args: none,
+		Long: `Show the workers of the database. Each worker reports every 20 s. A worker whose
 SEEN is more than a minute ago has died, or does not reach the database; others
 remove it after two minutes.`,
 		RunE: func(c *cobra.Command, _ []string) error {

@@ -169,7 +169,7 @@ func TestKafkaChanges(t *testing.T) {
 	}
 	assert.Regexp(t, `all +8\n`, run("dead", "count", "--queue", "orders-dead").stdout)
 	r := run("dead", "merge", "--queue", "orders-dead", "--to", "bills", "--provider", "north", "--yes")
-	assert.Equal(t, result{"", "weir: queue \"bills\" is empty or new, and no worker reads it now: if it is the one that the program reads, say --to-empty\n", exitUsage}, r)
+	assert.Equal(t, result{"", "weir: queue \"bills\" is empty or new, and no worker reads it now: if the program reads this queue, add --to-empty\n", exitUsage}, r)
 	r = run("dead", "merge", "--queue", "orders-dead", "--to", "orders", "--provider", "north")
 	assert.Equal(t, "weir: Send 3 messages of queue \"orders-dead\" back to \"orders\"? Standard input is no terminal: answer with --yes\n", r.stderr)
 	assert.Equal(t, result{"2 messages sent back to \"orders\"\n", "", 0},

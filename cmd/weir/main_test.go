@@ -459,7 +459,7 @@ func TestMerge_IntoAnEmptyQueueThatIsRead(t *testing.T) {
 func TestMerge(t *testing.T) {
 	dir := seed(t)
 	r := execute(t, command(t, dir, "dead", "merge", "--queue", "orders-dead", "--to", "order", "--provider", "north"))
-	assert.Equal(t, result{"", "weir: queue \"order\" is empty or new, and no worker reads it now: if it is the one that the program reads, say --to-empty\n", exitUsage}, r)
+	assert.Equal(t, result{"", "weir: queue \"order\" is empty or new, and no worker reads it now: if the program reads this queue, add --to-empty\n", exitUsage}, r)
 	assert.Equal(t, r, execute(t, command(t, dir, "dead", "merge", "--queue", "orders-dead", "--to", "order", "--provider", "north", "--yes")), "a name may be mistyped")
 	r = execute(t, command(t, dir, "dead", "merge", "--queue", "orders-dead", "--to", "order", "--provider", "north", "--to-empty"))
 	assert.Equal(t, exitUsage, r.status)

@@ -17,10 +17,10 @@ import (
 
 func (a *app) outbox() *cobra.Command {
 	c := &cobra.Command{
-		Use: "outbox [QUEUE]...", Short: "Show outboxes: what is staged, and which relay sends it",
-		Long: `Show outboxes: what is staged, which relay sends it, and why it cannot. Without
-an argument these are the queues that a relay has now: an outbox whose relay has
-died must be named.
+		Use: "outbox [QUEUE]...", Short: "Show outboxes: their staged messages and their relays",
+		Long: `Show outboxes: their staged messages, the relay that sends them, and why it
+cannot. Without an argument these are the queues that a relay has now: an outbox
+whose relay has died must be named.
 
 RELAY is the owner of the queue's lock. If it does not extend its LEASE within
 that time, another relay takes over.`,

@@ -33,10 +33,10 @@ request was begun, LOCKED the time since which a run has held its lock.`,
 			return a.with(c.Context(), func(ctx context.Context, db *database) error { return a.showRequests(ctx, db, q) })
 		},
 	}
-	c.Flags().BoolVar(&q.all, "all", false, "also those that are finished")
-	c.Flags().StringVar(&q.user, "user", "", "only those of this `USER`")
+	c.Flags().BoolVar(&q.all, "all", false, "also finished requests")
+	c.Flags().StringVar(&q.user, "user", "", "only requests of this `USER`")
 	c.Flags().StringVar(&q.key, "key", "", "only this `KEY`")
-	c.Flags().StringVar(&q.operation, "operation", "", "only those of this `OPERATION`")
+	c.Flags().StringVar(&q.operation, "operation", "", "only requests of this `OPERATION`")
 	output{a}.flag(c)
 	c.Flags().IntVar(&q.limit, "max", 50, "at most `N` requests; 0 for all")
 	c.AddCommand(a.requestsEnd())

@@ -23,10 +23,10 @@ func (a *app) ui() *cobra.Command {
 	var p person
 	c := &cobra.Command{
 		Use: "ui", Short: "Show the database in a browser, until Ctrl-C", Args: none,
-		Long: `Show the database in a browser, until Ctrl-C: what is wrong, dead letters in
-groups, what happens if one is repeated, jobs, backends, the log of actions.
+		Long: `Show the database in a browser, until Ctrl-C: problems, dead letters in groups,
+what happens if one is repeated, jobs, backends, the log of actions.
 
-It listens on this machine only. Whoever has the address that it prints may act,
+It listens on this machine only. Anyone with the address that it prints may act,
 with your name in the log. Other users of this machine do not have the address,
 and their servers never get the cookie that your browser keeps for it.`,
 		RunE: func(c *cobra.Command, _ []string) error {

@@ -30,7 +30,7 @@ func TestDeadLettersOfNoQueue(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte(`{"meta":{"id":"18"},"cause":"permanent"}`), 0o600))
 	put("orders")
 	assert.Equal(t, result{"", "No message of queue \"dead\" matches.\n", 0}, run("list"))
-	assert.Equal(t, result{"", "weir: which queue? Say --queue QUEUE, such as --queue orders-dead\n", exitUsage}, run("import", file), "no program has the queue \"dead\"")
+	assert.Equal(t, result{"", "weir: which queue? Add --queue QUEUE, such as --queue orders-dead\n", exitUsage}, run("import", file), "no program has the queue \"dead\"")
 
 	put("orders-dead")
 	const found = "Queue orders-dead:\n"
@@ -43,13 +43,13 @@ func TestDeadLettersOfNoQueue(t *testing.T) {
 		assert.Contains(t, r.stderr, found, c)
 		assert.NotEmpty(t, r.stdout, c)
 	}
-	which := result{"", "weir: which queue? Say --queue orders-dead\n", exitUsage}
+	which := result{"", "weir: which queue? Add --queue orders-dead\n", exitUsage}
 	assert.Equal(t, which, run("purge", "--all", "--yes"))
 	assert.Equal(t, which, run("merge", "--to", "orders", "--yes"))
 	assert.Equal(t, which, run("import", file))
 
 	put("sales-dead")
-	which.stderr = "weir: which queue? Say --queue orders-dead, or --queue sales-dead\n"
+	which.stderr = "weir: which queue? Add --queue orders-dead, or --queue sales-dead\n"
 	assert.Equal(t, which, run("list"))
 	assert.Equal(t, which, run("purge", "--all", "--yes"))
 	assert.Equal(t, which, run("import", file))
