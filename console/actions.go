@@ -29,7 +29,7 @@ const (
 	aFew       = 3                // messages of a first try
 	slowly     = 10               // messages a second by default
 	again      = 10 * time.Second // a second click
-	noWhy      = "Say why: the reason stands in the log of actions, for those who come after you."
+	noWhy      = "Say why: the reason is kept in the log of actions, for your colleagues."
 )
 
 type confirmData struct {
@@ -48,7 +48,7 @@ type confirmData struct {
 
 // confirmWords are the verb, the question and the consequences of each action.
 var confirmWords = map[string][3]string{
-	"merge":   {"Send back", "Send %s back, to be processed again?", "Each starts as for a first visit, with its history. Those that are in doubt, and those whose workers died, stay here, unless you choose otherwise."},
+	"merge":   {"Send back", "Send %s back, to be processed again?", "Each starts as for a first visit, with its history. Messages in doubt, and messages whose workers died, stay here, unless you choose otherwise."},
 	"purge":   {"Remove", "Remove %s for good?", "They cannot be brought back. Export them first if in doubt: weir dead export."},
 	"cancel":  {"Cancel", "Cancel %s?", "They are removed from the queue, its layers and its dead letters for good, and the calls that run for them end. Messages that are put later stay."},
 	"hold":    {"Hold", "Hold %s?", "No worker takes them until they are released. Messages that a worker has now, or that arrive later, are not held."},

@@ -41,7 +41,7 @@ func repeated(e *store.Entry, now time.Time) repetition {
 }
 
 // mayHaveTakenEffect reports whether a dead letter's call may have taken effect, even if
-// its service recognizes the request: an edited message makes another request.
+// its service recognises the request: an edited message makes another request.
 func mayHaveTakenEffect(e *store.Entry) bool {
 	return e.Meta.UnsafeToRepeat || e.Cause == store.UnsafeToRepeat
 }
