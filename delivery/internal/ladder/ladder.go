@@ -144,7 +144,7 @@ func (l *Ladder[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error
 		}
 	}
 	queue := l.queueOf(to)
-	isGone, err := leases.HandOver(ctx, l.c.Store, queue, []store.Message{m}, []message.Delivery{from})
+	isOver, err := leases.HandOver(ctx, l.c.Store, queue, []store.Message{m}, []message.Delivery{from})
 	if err != nil {
 		err = fmt.Errorf("message %q: %w", guard.Shown(meta.ID), err)
 		if guard.IsPermanent(err) {
@@ -152,7 +152,7 @@ func (l *Ladder[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error
 		}
 		return err
 	}
-	if isGone[0] {
+	if isOver[0] {
 		return nil
 	}
 	if m.Cause == store.UnsafeToRepeat && len(l.c.Layers) > 0 {
@@ -274,11 +274,11 @@ func (l *Ladder[T]) putDead(ctx context.Context, received message.Message[T], ca
 	}
 	settle.DropPointsTo(&m.Meta)
 	m.Cause = settle.CauseOf(&meta, cause)
-	isGone, err := leases.HandOver(ctx, l.c.Store, l.c.DeadLetters, []store.Message{m}, []message.Delivery{message.DeliveryOf(received)})
+	isOver, err := leases.HandOver(ctx, l.c.Store, l.c.DeadLetters, []store.Message{m}, []message.Delivery{message.DeliveryOf(received)})
 	if err != nil {
 		return fmt.Errorf("message %q: %s: %w", guard.Shown(meta.ID), why, err)
 	}
-	if isGone[0] {
+	if isOver[0] {
 		return nil
 	}
 	attrs := []slog.Attr{slog.String("id", m.Meta.ID), slog.String("queue", l.c.DeadLetters)}

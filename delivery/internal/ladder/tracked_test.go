@@ -225,7 +225,7 @@ func (f fixed) Receive(context.Context, int) ([]message.Message[string], error) 
 
 func (f fixed) Close(ctx context.Context) error { return f.of.Close(ctx) }
 
-// A call is not repeated if the server may not recognize it, or does not remember it for
+// A call is not repeated if the server may not recognise it, or does not remember it for
 // as long as the ladder lasts.
 func TestCallsInDoubtThatCannotBeMadeAgain(t *testing.T) {
 	for name, change := range map[string]struct {

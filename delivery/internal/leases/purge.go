@@ -14,23 +14,23 @@ import (
 // HandOver puts messages into a queue. ms[i] was made from the message in flight whose
 // delivery is from[i]. from[i] is nil if there is no such message.
 //
-// isGone[i] is true if ms[i] was not put because that message is gone: it was purged (law
-// W5), or its lease had ended, and another worker has stored an outcome of its visit. The
-// caller settles the message as if ms[i] had been put. But if the source has taken the
-// message again meanwhile, it is not gone: see join.
+// isOver[i] is true if ms[i] was not put because the visit of that message is over: the
+// message was purged (law W5), or its lease had ended, and another worker has stored an
+// outcome of the visit. The caller settles the message as if ms[i] had been put. But if
+// the source has taken the message again meanwhile, its visit is not over: see join.
 //
 // If the message was received from the same engine, and that is a [store.Inspector], the
 // engine checks in the transaction that puts. Otherwise HandOver uses what the source has
 // found before, so a purge may come in between.
-func HandOver(ctx context.Context, engine store.Engine, queue string, ms []store.Message, from []message.Delivery) (isGone []bool, err error) {
-	isGone = make([]bool, len(ms))
-	moves := make([]store.Move, 0, len(ms)) // of messages that are not gone
+func HandOver(ctx context.Context, engine store.Engine, queue string, ms []store.Message, from []message.Delivery) (isOver []bool, err error) {
+	isOver = make([]bool, len(ms))
+	moves := make([]store.Move, 0, len(ms)) // of messages whose visit is not over
 	at := make([]int, 0, len(ms))           // index in ms of each move
 	isChecked := false
 	for i := range ms {
 		h, isHandle := from[i].(*handle)
 		if isHandle && h.isVisitOver.Load() {
-			isGone[i] = true
+			isOver[i] = true
 			continue
 		}
 		move := store.Move{Queue: queue, Message: ms[i]}
@@ -41,18 +41,18 @@ func HandOver(ctx context.Context, engine store.Engine, queue string, ms []store
 		moves = append(moves, move)
 		at = append(at, i)
 	}
-	areAllGone := len(moves) == 0 && len(ms) > 0
-	if areAllGone {
-		return isGone, nil
+	areAllOver := len(moves) == 0 && len(ms) > 0
+	if areAllOver {
+		return isOver, nil
 	}
 	if !isChecked {
-		return isGone, putUnchecked(ctx, engine, queue, moves, isGone)
+		return isOver, putUnchecked(ctx, engine, queue, moves, isOver)
 	}
 	inspector := engine.(store.Inspector) // prepare has checked the type
 	err = inspector.HandOver(ctx, moves...)
 	lost, isLost := errors.AsType[*store.LeaseError](err)
 	if !isLost {
-		return isGone, err
+		return isOver, err
 	}
 	wasLost := make(map[store.Lease]bool, len(lost.Lost))
 	for _, l := range lost.Lost {
@@ -61,16 +61,16 @@ func HandOver(ctx context.Context, engine store.Engine, queue string, ms []store
 	for n := range moves {
 		h, isHandle := from[at[n]].(*handle)
 		if isHandle && wasLost[moves[n].Lease] {
-			isGone[at[n]] = true
+			isOver[at[n]] = true
 			h.source.noteVisitOver(ctx, h, moves[n].Lease)
 		}
 	}
-	return isGone, nil
+	return isOver, nil
 }
 
 // prepare completes a move of a message that was made from the message of h: it adds a
 // doubt that another worker has left, and the lease with which the engine checks that the
-// message of h is not gone.
+// visit of h is not over.
 func (h *handle) prepare(move *store.Move, engine store.Engine) {
 	isDeadLetter := move.Message.Cause != ""
 	if isDeadLetter {
@@ -95,25 +95,25 @@ func (h *handle) prepare(move *store.Move, engine store.Engine) {
 
 // putUnchecked puts the messages of moves without checking their originals. The Errs of a
 // *[store.PutError] are in the order of HandOver's ms.
-func putUnchecked(ctx context.Context, engine store.Engine, queue string, moves []store.Move, isGone []bool) error {
+func putUnchecked(ctx context.Context, engine store.Engine, queue string, moves []store.Move, isOver []bool) error {
 	kept := make([]store.Message, len(moves))
 	for i := range moves {
 		kept[i] = moves[i].Message
 	}
-	return alignErrs(engine.Put(ctx, queue, kept...), isGone)
+	return alignErrs(engine.Put(ctx, queue, kept...), isOver)
 }
 
-// alignErrs adds nil errors for gone messages to a [store.PutError], so that its Errs are
-// in the order of HandOver's ms.
-func alignErrs(err error, isGone []bool) error {
+// alignErrs adds a nil error to a [store.PutError] for each message whose visit is over, so
+// that its Errs are in the order of HandOver's ms.
+func alignErrs(err error, isOver []bool) error {
 	of, ok := errors.AsType[*store.PutError](err)
-	if !ok || len(of.Errs) == len(isGone) {
+	if !ok || len(of.Errs) == len(isOver) {
 		return err
 	}
-	all := &store.PutError{Errs: make([]error, len(isGone))}
+	all := &store.PutError{Errs: make([]error, len(isOver))}
 	next := 0 // in of.Errs
-	for i := range isGone {
-		if !isGone[i] {
+	for i := range isOver {
+		if !isOver[i] {
 			all.Errs[i] = of.Errs[next]
 			next++
 		}
@@ -149,8 +149,8 @@ func (s *Source[T]) purgeSearchesBegun() int {
 	return s.purgeSearches
 }
 
-// noteVisitOver notes that the visit of h is over. The store has found that for a lease
-// of h: there are three reasons.
+// noteVisitOver notes that the visit of h is over. The store has found this for a lease
+// of h. There are three reasons:
 //
 //	h has a newer lease        another worker has replaced the message (see hasNextLease)
 //	the lease has not ended    the message was purged: another worker cannot have taken it
@@ -174,7 +174,7 @@ func (s *Source[T]) noteVisitOver(ctx context.Context, h *handle, lease store.Le
 	if !isNew {
 		return
 	}
-	level, text := slog.LevelWarn, "weir: a message is gone whose lease had ended: another worker has settled it, or it was purged; its outcome here is not stored"
+	level, text := slog.LevelWarn, "weir: a message whose lease had ended is gone: another worker has settled it, or it was purged; its outcome here is not stored"
 	switch {
 	case hasNewerLease:
 		text = "weir: the lease of a message had ended, and another worker has stored the failure of its visit; the outcome here is not stored"

@@ -124,9 +124,9 @@ func lateHandOver(t *testing.T, ofLate hung) (late *leases.Source[string], m mes
 	again.Ack()
 	require.NoError(t, other.Close(t.Context()))
 	letter := store.Message{Meta: m.Meta(), Cause: store.Permanent, Payload: []byte(`"a"`)}
-	isGone, err := leases.HandOver(t.Context(), ofLate, "dead", []store.Message{letter}, []message.Delivery{message.DeliveryOf(m)})
+	isOver, err := leases.HandOver(t.Context(), ofLate, "dead", []store.Message{letter}, []message.Delivery{message.DeliveryOf(m)})
 	require.NoError(t, err)
-	require.Equal(t, []bool{true}, isGone)
+	require.Equal(t, []bool{true}, isOver)
 	require.Empty(t, dead(t, engine))
 	return late, m
 }
@@ -238,9 +238,9 @@ func TestHandOver_TakenAgainMeanwhile(t *testing.T) {
 		s.OnPurge(func() { t.Error("the message was not purged") })
 		engine.meanwhile = func() { takeAgain(t, s) }
 		letter := store.Message{Meta: m.Meta(), Cause: store.Permanent, Payload: []byte(`"a"`)}
-		isGone, err := leases.HandOver(t.Context(), engine, "dead", []store.Message{letter}, []message.Delivery{message.DeliveryOf(m)})
+		isOver, err := leases.HandOver(t.Context(), engine, "dead", []store.Message{letter}, []message.Delivery{message.DeliveryOf(m)})
 		require.NoError(t, err)
-		require.Equal(t, []bool{true}, isGone)
+		require.Equal(t, []bool{true}, isOver)
 		require.False(t, message.DeliveryOf(m).IsPurged())
 		require.Contains(t, log.String(), "another worker has stored the failure of its visit")
 		require.NotContains(t, log.String(), "is gone", "it is in flight here, in its next visit")
@@ -265,9 +265,9 @@ func TestHandOver_TakenAgainBefore(t *testing.T) {
 		s, m := takenAgain(t, ofLate, func(*store.Message) {})
 		defer s.Close(t.Context())
 		letter := store.Message{Meta: m.Meta(), Cause: store.Permanent, Payload: []byte(`"a"`)}
-		isGone, err := leases.HandOver(t.Context(), ofLate, "dead", []store.Message{letter}, []message.Delivery{message.DeliveryOf(m)})
+		isOver, err := leases.HandOver(t.Context(), ofLate, "dead", []store.Message{letter}, []message.Delivery{message.DeliveryOf(m)})
 		require.NoError(t, err)
-		require.Equal(t, []bool{false}, isGone)
+		require.Equal(t, []bool{false}, isOver)
 		m.Settle(message.Settlement{Kind: message.HandedOver})
 		synctest.Wait()
 		require.Len(t, dead(t, engine), 1)
