@@ -16,7 +16,7 @@ import (
 
 type order struct{ Cents int }
 
-// Idempotent allows a second charge: the bank recognizes an order by its id.
+// Idempotent allows a second charge: the bank recognises an order by its id.
 func (order) Idempotent() bool { return true }
 
 var (

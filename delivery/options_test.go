@@ -32,7 +32,7 @@ func TestOptions_WrongArguments(t *testing.T) {
 		"delivery: WithLayers: layer 1: {Delay:1ns Jitter:2 MaxConcurrent:0 Rate:0}: " +
 			"want a positive Delay, no negative limit, and a Jitter from 0 to 1": func() { delivery.WithLayers(delivery.Layer{Delay: 1, Jitter: 2}) },
 		"delivery: WithMaxDepth: 0 is less than 1: leave the option out for a queue without a bound": func() { delivery.WithMaxDepth(0) },
-		"delivery: WithIdempotencyWindow: 0s is not positive: leave the option out if the service does not recognize ids": func() {
+		"delivery: WithIdempotencyWindow: 0s is not positive: leave the option out if the service does not recognise ids": func() {
 			delivery.WithIdempotencyWindow(0)
 		},
 		"delivery: WithFairByKey: -1 is negative: 0 means no limit":              func() { delivery.WithFairByKey(-1) },

@@ -222,7 +222,7 @@ type PutOption func(*store.Message)
 // it. The queue remembers an id only until the first visit of its message has ended.
 //
 // A later put under the same id is a message of its own (law W5). Both messages are kept
-// in layers, among the dead letters and in the next queues. But a service that recognizes
+// in layers, among the dead letters and in the next queues. But a service that recognises
 // ids takes the second message for a repetition of the first. So a corrected order needs
 // a new id.
 //

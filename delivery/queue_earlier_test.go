@@ -139,7 +139,7 @@ func TestWithOrdered_RepairOfAnEarlierVersion(t *testing.T) {
 }
 
 // An earlier version may be killed after it has handed a message over, and before it has
-// acknowledged it. The message of the queue is recognized, and is not called twice. A
+// acknowledged it. The message of the queue is recognised, and is not called twice. A
 // second put under its id is another message (law W5).
 func TestWithOrdered_CopyThatAnEarlierVersionHasLeft(t *testing.T) {
 	for name, isCopy := range map[string]bool{"the same put": true, "another put": false} {

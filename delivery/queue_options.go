@@ -26,7 +26,7 @@ type queueSettings struct {
 	codecOf           string        // the type T of codec
 	lease             time.Duration // 0 means the default
 	maxDepth          int           // 0 means no limit
-	idempotencyWindow time.Duration // 0 means that the service does not recognize ids
+	idempotencyWindow time.Duration // 0 means that the service does not recognise ids
 	ordered           bool
 	fairByKey         bool
 	maxPerKey         int // messages of a key in flight, with fairByKey; 0 means no limit
@@ -73,7 +73,7 @@ func WithLayers(layers ...Layer) QueueOption {
 //
 // A failure whose call may have taken effect becomes a dead letter at once, even with
 // layers. There are two exceptions. A second call does no harm, by the strategy or by a
-// method Idempotent() bool of the element. Or the service recognizes the id of a
+// method Idempotent() bool of the element. Or the service recognises the id of a
 // request ([WithIdempotencyWindow]).
 //
 // # Outages
@@ -161,7 +161,7 @@ func WithMaxDepth(n int) QueueOption {
 	return queueOption(func(s *queueSettings) { s.maxDepth = n })
 }
 
-// WithIdempotencyWindow sets the time for which the called service recognizes a repeated
+// WithIdempotencyWindow sets the time for which the called service recognises a repeated
 // request by its id (AnswerAge of exactlyonce/server). Subtract the difference between
 // the clocks of the two machines.
 //
@@ -171,7 +171,7 @@ func WithMaxDepth(n int) QueueOption {
 // positive.
 func WithIdempotencyWindow(d time.Duration) QueueOption {
 	if d <= 0 {
-		panic(fmt.Sprintf("delivery: WithIdempotencyWindow: %v is not positive: leave the option out if the service does not recognize ids", d))
+		panic(fmt.Sprintf("delivery: WithIdempotencyWindow: %v is not positive: leave the option out if the service does not recognise ids", d))
 	}
 	return queueOption(func(s *queueSettings) { s.idempotencyWindow = d })
 }

@@ -392,7 +392,7 @@ func TestRun_SinkRefusesTheLastResult(t *testing.T) {
 	})
 }
 
-// Law W2: if a refused result is the last one, the sink's refusal is recognized with the
+// Law W2: if a refused result is the last one, the sink's refusal is recognised with the
 // next results.
 func TestRunWithALastResultThatTheSinkNeverTakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

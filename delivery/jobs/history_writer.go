@@ -98,7 +98,7 @@ func (h *historyWriter) present(at time.Time) *HistoryPoint {
 	return &h.points[len(h.points)-1]
 }
 
-// isDue reports whether a minute has ended that the engine does not have.
+// isDue reports whether the engine lacks a minute that has ended.
 func (h *historyWriter) isDue() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -10,14 +10,14 @@ type Repetition uint8
 const (
 	// RepeatSafe: each call has failed without an effect, or may be repeated.
 	RepeatSafe Repetition = iota
-	// RepeatSafeUntil: a call may have taken effect, and its service recognizes the
+	// RepeatSafeUntil: a call may have taken effect, and its service recognises the
 	// request until Meta.Remembered, so a repeated call does not have a second effect.
 	RepeatSafeUntil
 	// RepeatPointless: it fails again, unless the program, the service or the payload has
 	// changed. Or it is a pointer ([Message.PointsTo]), which jobs do not send back.
 	RepeatPointless
 	// RepeatInDoubt: a call may have taken effect, or has succeeded without its result
-	// being stored, and its service does not recognize the request. Another call may have
+	// being stored, and its service does not recognise the request. Another call may have
 	// a second effect.
 	RepeatInDoubt
 	// RepeatLookFirst: its workers died or hung while they had it. A call may have taken

@@ -137,7 +137,7 @@ func ordersOn(e store.Engine, at location, provider string) *delivery.Queue[bank
 	return delivery.NewQueue[bank.Order](e, at.queue(ordersQueue+"-"+provider), opts...)
 }
 
-// putAll puts orders into a sink. Engines and workers recognize them by their ids.
+// putAll puts orders into a sink. Engines and workers recognise them by their ids.
 func putAll(ctx context.Context, sink delivery.Sink[bank.Order], orders []bank.Order) error {
 	messages := make([]message.Message[bank.Order], len(orders))
 	for i, o := range orders {

@@ -51,7 +51,7 @@ type job struct {
 // errElsewhere is the error of an order that the other provider must charge.
 var errElsewhere = errors.New("declined; the other provider is to be asked")
 
-// policy repeats requests without an answer, which the provider recognizes by their ids,
+// policy repeats requests without an answer, which the provider recognises by their ids,
 // and calls that find the database busy.
 func policy() *strategies.Policy[bank.Payment] {
 	busy, declined := predicates.NewReason("DATABASE_BUSY", true, false), predicates.NewRejection("DECLINED")

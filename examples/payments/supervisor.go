@@ -248,7 +248,7 @@ const (
 )
 
 // put puts a lot of orders, unless an earlier run in this directory has put it. A queue
-// recognizes an id only while its message is there, so a program that must not put an
+// recognises an id only while its message is there, so a program that must not put an
 // order twice has to record its puts. Engines outside the directory get the lot again.
 func (s *supervisor) put(ctx context.Context, lot string, orders []bank.Order) error {
 	done := filepath.Join(s.dir, fmt.Sprintf("put-%s-%d-orders-of-seed-%d", lot, s.Orders, s.Seed))

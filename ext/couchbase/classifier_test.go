@@ -323,7 +323,7 @@ func TestClassifier_TextsOfViews(t *testing.T) {
 		reason, _ := classify(&gocb.ViewError{InnerError: errServer, HTTPStatusCode: tt.status, ErrorText: tt.body})
 		assert.Equal(t, tt.want, !reason.IsZero(), "%d %s", tt.status, tt.body)
 	}
-	// gocb keeps only the members of a body that it recognizes.
+	// gocb keeps only the members of a body that it recognises.
 	for text, want := range map[string]bool{"missing": true, "deleted": false} {
 		reason, _ := classify(&gocb.ViewError{
 			InnerError: gocb.ErrViewNotFound, HTTPStatusCode: 404,

@@ -33,7 +33,7 @@ func NoteFailure(meta *message.Meta, now time.Time) {
 	}
 }
 
-// LateError is the error with which a message is rejected that came too late for a visit.
+// LateError is the error with which a message that came too late for a visit is rejected.
 // Its store has refused to put it among the dead letters with its whole history.
 type LateError struct {
 	Cause store.Cause // of the dead letter

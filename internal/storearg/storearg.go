@@ -89,7 +89,7 @@ const LongestDelay = 200 * 365 * 24 * time.Hour
 
 // ForGood is the delay of a message that its consumer sets aside, since it can neither be
 // processed nor be moved: about 100 years. A store that keeps the order of keys does not
-// let the key wait for a message that was released for so long: the SQL engines recognize
+// let the key wait for a message that was released for so long: the SQL engines recognise
 // it because it is due in more than ForGood/2.
 const ForGood = 100 * 365 * 24 * time.Hour
 

@@ -50,7 +50,7 @@ func convert(encoding string) string {
 
 // formatOf returns a file's format if it is not UTF-8 text, and a format string with the
 // remedy, which takes the path. It returns "" for text, and for a file too short to
-// recognize.
+// recognise.
 func formatOf(start []byte) (name, remedy string) {
 	for _, f := range formats {
 		if strings.HasPrefix(string(start), f.start) {

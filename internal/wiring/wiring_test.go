@@ -24,7 +24,7 @@ func (o *outlet) Out() <-chan any {
 	return o.out
 }
 
-// C2: functions of go-streams that split or join streams are recognized, the others are
+// C2: functions of go-streams that split or join streams are recognised, the others are
 // not.
 func TestReader(t *testing.T) {
 	for name, read := range map[string]func(o *outlet){

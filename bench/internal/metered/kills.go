@@ -42,7 +42,7 @@ type killResult struct {
 }
 
 // runKills runs a client in processes that are killed, until one completes. With keys the
-// provider recognizes repeated calls and does not charge for them.
+// provider recognises repeated calls and does not charge for them.
 func runKills(ctx context.Context, name string, rows, kills int, hasKeys bool) (r killResult, err error) {
 	dir, err := os.MkdirTemp("", "weir-metered")
 	if err != nil {

@@ -160,7 +160,7 @@ func (o Order) ID() string { return strconv.Itoa(int(o)) }
 // Meta returns the initial history of the order's message.
 func (o Order) Meta() message.Meta { return message.Meta{ID: o.ID(), Headers: maps.Clone(later)} }
 
-// Idempotent returns true: results are recognized by id.
+// Idempotent returns true: results are recognised by id.
 func (Order) Idempotent() bool { return true }
 
 // 1 % of the orders are poison.
@@ -249,7 +249,7 @@ type Config struct {
 	// worker cannot renew leases while the server is down.
 	MayLapse bool
 	// MayDouble allows messages to be done, or to become dead letters, twice. Versions
-	// before law W5 and this version do not recognize each other's hand-overs: a message
+	// before law W5 and this version do not recognise each other's hand-overs: a message
 	// that one version was handing over when it was killed, and that the other repeats,
 	// is there twice.
 	MayDouble bool
