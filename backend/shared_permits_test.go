@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -75,6 +76,62 @@ func TestPermits_ValidAgain(t *testing.T) {
 	x.end(a)
 	require.True(t, x.renew(c, 2))
 	require.Equal(t, 2, x.counted)
+}
+
+// Without the engine, permits of an earlier time without it are valid again. They count
+// then, so that the process never makes more calls than WithoutEngine allows.
+func TestPermits_WithoutEngineAgain(t *testing.T) {
+	const most = 2 // WithoutEngine
+	alone := source{isAlone: true}
+	for seed := range uint64(500) {
+		r := rand.New(rand.NewPCG(seed, 4))
+		x := newPermits()
+		limit := 0
+		begun := map[*permit]bool{} // calls that began without the engine
+		for i := range 300 {
+			stamps := slices.Sorted(maps.Keys(x.all))
+			switch r.IntN(8) {
+			case 0:
+				x.change(lease(i))
+				limit = r.IntN(7)
+			case 1:
+				x.change(alone)
+				limit = most
+			case 2, 3:
+				if len(stamps) < limit {
+					x.grant(&seat{}, false)
+				}
+			case 4, 5, 6:
+				if len(stamps) == 0 {
+					continue
+				}
+				p := x.all[stamps[r.IntN(len(stamps))]]
+				if x.renew(p, limit) && !p.isBusy() {
+					x.begin(p)
+					begun[p] = x.source == alone
+				}
+			case 7:
+				if len(stamps) == 0 {
+					continue
+				}
+				p := x.all[stamps[r.IntN(len(stamps))]]
+				if p.own > 0 {
+					x.end(p)
+					delete(begun, p)
+				} else {
+					x.remove(p)
+				}
+			}
+			calls := 0
+			for _, p := range x.all {
+				mayBegin := x.source == alone && p.source == alone && p.own == 0
+				if begun[p] || mayBegin {
+					calls++
+				}
+			}
+			require.LessOrEqual(t, calls, most, "seed %d", seed)
+		}
+	}
 }
 
 // recounted counts the running calls anew, from the calls of each permit. waits are the
