@@ -139,6 +139,7 @@ type fleetTest struct {
 	limit   int
 	engine  *lossyKeeper
 	service *limited
+	begin   time.Time
 	// A failover happens with a chance of 1 in failovers at each opportunity; 0 means
 	// never. Failovers stop growth, so with many of them little else happens.
 	failovers int
@@ -384,6 +385,9 @@ func (f *fleetTest) disturb() {
 		if f.failovers == 0 || f.IntN(f.failovers) > 0 {
 			return
 		}
+		if time.Since(f.begin) <= 3*time.Second { // it could lose the entries of the whole fleet
+			return
+		}
 		lost := []time.Duration{500 * time.Millisecond, 3 * time.Second}[f.IntN(2)]
 		outage := []time.Duration{1, 600 * time.Millisecond, 8 * time.Second}[f.IntN(3)]
 		f.engine.failover(time.Until(upTo(lost)), time.Until(upTo(outage)))
@@ -406,7 +410,7 @@ func TestShared_RandomSchedules(t *testing.T) {
 
 func runFleet(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 3))
-	f := &fleetTest{Rand: r, t: t, engine: &lossyKeeper{}, service: &limited{}}
+	f := &fleetTest{Rand: r, t: t, engine: &lossyKeeper{}, service: &limited{}, begin: time.Now()}
 	f.failovers = []int{0, 10, 2}[seed%3]
 	f.setLimit(1 + r.IntN(10))
 	for range 2 + r.IntN(3) {
