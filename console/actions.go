@@ -403,7 +403,7 @@ func (s *server) edit(r *http.Request) (string, error) {
 	case mayHaveTakenEffect(&e) && q.Get("unsafe") != "yes":
 		return "", wrong("A call for it may have taken effect. If it may happen a second time, say so in the form.")
 	case e.Repetition(s.Clock.Now()) == store.RepeatLookFirst && q.Get("lapsed") != "yes":
-		return "", wrong("Its workers died or hung while they had it. If you have looked how far they came, say so in the form.")
+		return "", wrong("Its workers died or hung while they had it. If you have checked how far they got, say so in the form.")
 	}
 	if err := s.checkTo(r.Context(), q); err != nil {
 		return "", err

@@ -417,7 +417,7 @@ func (a *app) done(s jobs.Spec, p jobs.Progress, err error) error {
 		}
 	}
 	stayed(p.Unsafe, "unsafe to repeat (--unsafe-to-repeat sends them back, too)")
-	stayed(p.Lapsed, "their workers died or hung: look first how far they came (--lapsed sends them back, too)")
+	stayed(p.Lapsed, "their workers died or hung: look first how far they got (--lapsed sends them back, too)")
 	stayed(p.Looping, fmt.Sprintf("merged %d times already (--max-merges)", s.MaxMerges))
 	stayed(p.Skipped, "a worker has them, they are gone, the queue has them already, or they are pointers without bytes")
 	return errors.Join(a.print(b.String()), err)

@@ -115,14 +115,14 @@ func checkPath(path string) error {
 	case strings.HasPrefix(path, ":memory:"):
 		return errors.New("sqlite: open \":memory:\": the database must be a file: for queues in memory use memory.Open of delivery/memory")
 	case strings.Contains(strings.ToLower(path), "password="):
-		return errors.New("sqlite: open: a path with a password is not the path of a file: for PostgreSQL use postgres.Open of ext/postgres")
+		return errors.New("sqlite: open: the path contains a password, so it is not the path of a file: for PostgreSQL use postgres.Open of ext/postgres")
 	case isURL && (strings.EqualFold(scheme, "file") || strings.EqualFold(scheme, "sqlite")):
 		address, _, _ := strings.Cut(path, "?")
 		address = guard.WithoutSecrets(address)
 		file := strings.TrimPrefix(strings.TrimPrefix(address, scheme+":"), "//")
 		return fmt.Errorf("sqlite: open %q: this is a URL, not the path of a file: use %q", address, file)
 	case isURL && (strings.HasPrefix(rest, "//") || strings.HasPrefix(strings.ToLower(scheme), "postgres")):
-		return fmt.Errorf("sqlite: open: a URL that begins with %s: is not the path of a file: for PostgreSQL use postgres.Open of ext/postgres", scheme)
+		return fmt.Errorf("sqlite: open: a URL that begins with %q is not the path of a file: for PostgreSQL use postgres.Open of ext/postgres", scheme+":")
 	}
 	at := parameter.FindStringIndex(path)
 	if at != nil {

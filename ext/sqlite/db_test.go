@@ -87,7 +87,7 @@ func TestOpenPaths(t *testing.T) {
 		"file:x.db?key=hunter2":              `not the path of a file: use "x.db"`,
 		":memory:?key=hunter2":               "memory.Open",
 		"sqlite://u:hunter2@db/x.db":         `not the path of a file: use "u:xxxxx@db/x.db"`,
-		"postgres://u:hunter2@db/x?port=543": "begins with postgres: is not the path of a file: for PostgreSQL use postgres.Open",
+		"postgres://u:hunter2@db/x?port=543": `begins with "postgres:" is not the path of a file: for PostgreSQL use postgres.Open`,
 		"postgres:u:hunter2@db/x":            "for PostgreSQL use postgres.Open",
 		"host=db user=u password=hunter2":    "for PostgreSQL use postgres.Open",
 		"FILE:x.db":                          `not the path of a file: use "x.db"`,

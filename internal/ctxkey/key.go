@@ -43,7 +43,7 @@ type TrackedElement interface {
 	// a step, so that no attempt of the request has an effect.
 	NoteRefused(step string)
 	// NoteOthers records that the element has requests in doubt whose servers recognise
-	// them by something else than the tracker's ids.
+	// them by something other than the tracker's ids.
 	NoteOthers()
 	// AllRefused reports whether the servers have refused all requests that may have
 	// taken effect.
