@@ -1088,6 +1088,11 @@ var mutants = []mutant{
 `,
 	},
 	{
+		"the loop does not sleep while a result waits after a spent budget", "T1", "drive/budget.go",
+		`d.checkpoints.budget.isStored.Load() && d.mustEndForBudget()`,
+		`d.checkpoints.budget.isStored.Load()`,
+	},
+	{
 		"a cancel hides that the state of the final checkpoint is lost", "C3", "drive/finish.go",
 		`stateErr != nil && by == core.ByCancel {`,
 		`stateErr != nil && false {`,
