@@ -379,8 +379,9 @@ func (k *checkpointing[IN, OUT]) finalStateError() error {
 func (d *Driver[IN, OUT]) awaitInputEnd() error {
 	isPending := d.checkpoints.triggered.barrier.Load() == d.checkpoints.newestID // started by the coordinator, and not aborted
 	if !d.final || !isPending {
-		// In may stay open: the coordinator has aborted the checkpoint, so the run ends,
-		// or has not started it.
+		// In may stay open: the coordinator has aborted the checkpoint, so the run ends.
+		// Or the source was registered after the operator, so it could send the barrier
+		// before Pending was called here.
 		return nil
 	}
 	for d.input != inputClosed {
