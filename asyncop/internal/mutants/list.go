@@ -1093,6 +1093,11 @@ var mutants = []mutant{
 		`d.checkpoints.budget.isStored.Load()`,
 	},
 	{
+		"a spent budget keeps elements from the answers of the cache", "A5", "core/lookups.go",
+		`(g.backend.wasRefused || g.backend.refusedByBudget)`,
+		`g.backend.wasRefused`,
+	},
+	{
 		"a cancel hides that the state of the final checkpoint is lost", "C3", "drive/finish.go",
 		`stateErr != nil && by == core.ByCancel {`,
 		`stateErr != nil && false {`,

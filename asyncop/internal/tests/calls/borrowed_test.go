@@ -230,3 +230,29 @@ func TestWithBackend_CallThatIsCutOffIsNotReported(t *testing.T) {
 		})
 	}
 }
+
+// A spent budget does not keep elements from the answers of the cache, even if they are
+// behind an element that needs a call, and are more than a step starts.
+func TestBudget_CacheAnswersManyAfterItIsSpent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := 0
+		f := lookup.New(asyncop.Blocking(func(context.Context, int) (int, error) {
+			calls++ // one at a time
+			time.Sleep(time.Second)
+			return 0, nil
+		}), &rows{})
+		op := asyncop.UnorderedWait(f, time.Hour, 300,
+			asyncop.WithBackend(backend.New("b"), asyncop.Budget(2)), asyncop.WithMaxConcurrentCalls(1))
+		in := append([]int{1, 2, 3}, slices.Repeat([]int{2}, 200)...) // each 2 is a miss when it is accepted
+		got := 0
+		for _, err := range op.Results(slices.Values(in)) {
+			if err != nil {
+				require.ErrorIs(t, err, asyncop.ErrBudgetSpent)
+				break
+			}
+			got++
+		}
+		require.Equal(t, len(in)-1, got, "all but 3")
+		require.Equal(t, 2, calls)
+	})
+}
