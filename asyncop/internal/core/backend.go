@@ -167,11 +167,12 @@ func (g *Machine[IN, OUT]) AddSpent(cost float64) {
 	}
 }
 
-// MustEndForBudget reports whether the run must end, because its budget is spent and all
-// calls have ended.
+// MustEndForBudget reports whether the run must end: its budget is spent, all calls have
+// ended, and elements still need a call. An element whose call was refused may have timed
+// out meanwhile: then it does not need one.
 func (g *Machine[IN, OUT]) MustEndForBudget() bool {
 	isIdle := g.freePermits == g.MaxCalls && g.state.Stats.Deciding == 0 && (g.lookups == nil || g.lookups.reservedRunning == 0)
-	return g.backend != nil && g.backend.refusedByBudget && isIdle
+	return g.backend != nil && g.backend.refusedByBudget && isIdle && g.startable() > 0
 }
 
 // takenCost returns the cost that the attempt of s has taken from the rate.

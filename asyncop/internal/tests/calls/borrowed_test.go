@@ -256,3 +256,34 @@ func TestBudget_CacheAnswersManyAfterItIsSpent(t *testing.T) {
 		require.Equal(t, 2, calls)
 	})
 }
+
+// The run ends because of its budget only while an element needs a call. If the element
+// that needed one has timed out, later elements get answers of the cache.
+func TestBudget_NoElementNeedsACall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := lookup.New(asyncop.Blocking(func(_ context.Context, n int) (int, error) {
+			if n == 2 {
+				time.Sleep(9 * time.Second)
+			}
+			return n, nil
+		}), &rows{})
+		op := asyncop.UnorderedWait(f, time.Minute, 10, asyncop.WithBackend(backend.New("b"), asyncop.Budget(1)), asyncop.WithMaxConcurrentCalls(2),
+			asyncop.WithTimeoutFor(func(n int) time.Duration {
+				if n == 3 {
+					return 5 * time.Second
+				}
+				return time.Minute
+			}), asyncop.WithDropOnFailure())
+		var got []int
+		for v, err := range op.Results(func(yield func(int) bool) {
+			_ = yield(2) && yield(1) && yield(3) // 1 spends the budget, and 3 is refused
+			time.Sleep(15 * time.Second)         // 3 has timed out, and then 2 has ended
+			_ = yield(1)
+		}) {
+			require.NoError(t, err)
+			got = append(got, v)
+		}
+		require.Equal(t, []int{1, 2, 1}, got)
+		require.EqualValues(t, 1, op.Stats().Dropped)
+	})
+}
